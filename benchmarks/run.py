@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.bars import data, install, local, replay, starved, streams  # noqa: E402
+from benchmarks.bars import data, install, local, replay, scale, starved, streams  # noqa: E402
 from benchmarks.clients import adapters  # noqa: E402
 from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
 from benchmarks.harness import page  # noqa: E402
@@ -36,6 +36,9 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "plan": local.planning,
     "rows": data.million_rows,
     "replay": replay.replay,
+    "workers": scale.workers,
+    "wider": scale.wider,
+    "rate": scale.rate,
     "startup": local.startup,
     "install": install.install,
 }

@@ -61,6 +61,7 @@ class Lateness:
     away_p99_ms: float  # of the requests that no slow moment came right before
     away: float  # their share
     stolen: float
+    rate_error: float  # of the rate at which they were received, against the one at which they were due
     late_bodies: int = 0
     verdict: str = ""
 
@@ -77,7 +78,9 @@ class Lateness:
             away = np.searchsorted(seen.slow_ns, received_ns, "right") == before
         p50_ms, p99_ms = np.percentile(late_ms, (50, 99)).tolist()
         away_p99_ms = float(np.percentile(late_ms[away], 99)) if away.any() else float("nan")
-        return cls(p50_ms, p99_ms, away_p99_ms, float(away.mean()), seen.stolen, late_bodies, verdict)
+        rate_error = int(due_ns[-1] - due_ns[0]) / max(int(received_ns[-1] - received_ns[0]), 1) - 1
+        share = float(away.mean())
+        return cls(p50_ms, p99_ms, away_p99_ms, share, seen.stolen, rate_error, late_bodies, verdict)
 
 
 def replay(installed: Installed, repeats: int) -> Section:
@@ -93,7 +96,7 @@ def replay(installed: Installed, repeats: int) -> Section:
         }  # fmt: skip
         for _ in range(min(repeats, _TURNS)):
             for name, words in flags.items():
-                late[name].append(_ours(words, installed.slow_moments))
+                late[name].append(ours(words, _REQUESTS, installed.slow_moments))
             if installed.floor is not None:
                 late["floor"].append(_floor(installed.floor, installed.slow_moments))
     bars = [_held(name, late[name], late["floor"]) for name in flags]
@@ -136,11 +139,11 @@ def _server() -> Iterator[tuple[str, list[int]]]:
         received_ns += sorted(row.received_ns for row in truth.rows_of(log))
 
 
-def _ours(words: list[str], slow_moments: Path | None) -> Lateness:
+def ours(words: list[str], requests: int, slow_moments: Path | None) -> Lateness:
     """One run of this checkout; raises CouldNotRun."""
     with tempfile.TemporaryDirectory() as out:
         argv = [sys.executable, "-m", "loadgen", "bench", "--model", "null", "--quiet", "--run-dir", out]
-        argv += ["--num-prompts", str(_REQUESTS), "--seed", "1", *words]
+        argv += ["--num-prompts", str(requests), "--seed", "1", *words]
         _, seen = _run(lambda url: Command([*argv, "--base-url", url], checkout_env()), slow_moments)
         (directory,) = (path.parent for path in Path(out).glob("*/result.json"))
         due_ns = Records.load(directory / "arrivals.npz").intended_ns

@@ -79,9 +79,9 @@ def rows_of(log: Path) -> list[Row]:
     return [msgspec.json.decode(line, type=Row) for line in log.read_bytes().splitlines()]
 
 
-def read(log: Path) -> Truth:
-    """The figures from a log; raises CouldNotRun when no request got its last token."""
-    rows = rows_of(log)
+def read(*logs: Path) -> Truth:
+    """The figures from the logs of a run's servers; raises CouldNotRun when no request got its last token."""
+    rows = [row for log in logs for row in rows_of(log)]
     if not rows:
         raise CouldNotRun("the null server finished no request")
     received = np.array([row.received_ns for row in rows], np.int64)

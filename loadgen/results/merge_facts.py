@@ -159,7 +159,7 @@ def _different_of(of: NamedValues) -> str:
 
 
 JOINS_OF_CLIENT: dict[str, Join] = {
-    **dict.fromkeys(("transport", "why", "cpus"), _different_of),
+    **dict.fromkeys(("transport", "why", "why_workers", "cpus"), _different_of),
     **dict.fromkeys(("cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "workers"), _sum),
     **dict.fromkeys(("wall_s", "backlog_bytes", "stopped_s"), _max),
     "clock_step_ms": lambda of: max(of.values, key=abs),

@@ -237,6 +237,8 @@ def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     coalesced = f"{100 * health.shared_share:.2g} % of token messages coalesced"
     workers = short_lines.workers(client)
     yield f"client: {client.transport}{why}, {workers}{clock}; {coalesced}; {client.cpu_s:.2f} s of CPU"
+    if client.why_workers:
+        yield f"workers: {client.workers} ({client.why_workers})"
 
 
 def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -52,6 +52,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
         dropped_segments=health.dropped_segments,
         fallen_back=health.fallen_back,
         workers=outcome.workers,
+        why_workers=known.client.why_workers,
         busiest_cpu_s=health.busiest_cpu_ns / 1e9,
         cpus=known.client.cpus,
     )

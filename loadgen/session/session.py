@@ -48,6 +48,7 @@ from loadgen.session.options import Options
 from loadgen.session.plan_facts import of_plan, of_server
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
+from loadgen.session.proving import proved
 from loadgen.session.replicas import Replica
 from loadgen.session.sendable import check_sendable
 from loadgen.session.shards import part
@@ -194,11 +195,7 @@ class Session(msgspec.Struct, frozen=True):
         warming = part.of_warm_up(options, made.profile.warmups)
         made, warmed = replicas.warmed_up(self.adapter, self.replicas, made, warming, display)
         part.check_digest(made, self.options.expect_plan)
-        if self.options.selftest:
-            from loadgen.session.selftest import capacity  # no other run pays for it
-
-            with display.waiting("self-test of this client, against a null server", forks=True):
-                capacity.at_the_pace_of(made.profile, options.transport, warmed)
+        options = proved(self.options, made, options, warmed, display)
         tokenizer = self._text_tokenizer()
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.dumped())
@@ -385,6 +382,7 @@ class Session(msgspec.Struct, frozen=True):
                 why=options.why_transport,
                 workers=options.workers,
                 cpus=options.cpu_words,
+                why_workers=options.why_workers,
             ),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),

@@ -27,8 +27,8 @@ _MS_NS = 1e6
     f"of several --base-url, one target's median TTFT (prompts alike to {percent(_UNLIKE_PROMPTS)}) or TPOT "
     f"is {percent(UNEQUAL)} and {TTFT_MS:g} ms or {TPOT_MS:g} ms above that of the others, and above it in "
     f"each of {PARTS} successive parts of their requests: of two equal servers one is so, by however little, "
-    f"in 1 of {2 ** (PARTS - 1)} runs; or over {percent(FAILED)} of its requests failed, a share of all failures "
-    f"that chance alone gives one target in fewer than 1 of {1 / CHANCE:g} runs",
+    f"in 1 of {2 ** (PARTS - 1)} runs; or over {percent(FAILED)} of its requests failed, a share of all "
+    f"failures that chance alone gives one target in fewer than 1 of {1 / CHANCE:g} runs",
     "measure each target alone, as its hardware, settings or other work differ: the table by target has the "
     "figures",
 )

@@ -27,9 +27,9 @@ ORDER = {
         "harness/process", "harness/page", "harness/truth", "harness/made_files",
         "clients/adapters",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
-        "bars/install",
+        "bars/scale", "bars/install",
         "simulated/populations",
-        "comparing", "kills", "memory", "pictures", "planned", "run",
+        "comparing", "kills", "memory", "merging", "pictures", "planned", "run",
     ],
 }
 # fmt: on

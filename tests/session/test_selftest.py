@@ -13,11 +13,12 @@ import pytest
 
 from loadgen import cli
 from loadgen.errors import MeasureError
+from loadgen.metrics.record import Records
 from loadgen.session.selftest import capacity, modes
 from loadgen.session.selftest.capacity import Capacity, search
 from loadgen.session.selftest.load import SelftestLoad
 from loadgen.session.selftest.modes import MODES, fault
-from loadgen.session.selftest.tables import table
+from loadgen.session.selftest.tables import table, workers_table
 from loadgen.session.transport_choice import runnable
 from loadgen.telemetry.environment import describe
 from loadgen.validity import calibration
@@ -56,9 +57,9 @@ class Client:
     attempts: int
     tried: list[int] = field(default_factory=list)
 
-    def __call__(self, streams: int) -> Seen | None:
+    def __call__(self, streams: int) -> Seen | str:
         if len(self.tried) == self.attempts:
-            return None
+            return "no time was left"
         self.tried.append(streams)
         return seen(streams <= self.capacity, streams)
 
@@ -96,7 +97,7 @@ def test_the_search_finds_the_most_that_is_held(
     client = Client(capacity, attempts)
     found = search(Capacity(held, 50.0 * held, False), start, refused, client)
     assert client.tried == tried
-    assert found == Capacity(most, 50.0 * most, bounded)
+    assert found == Capacity(most, 50.0 * most, bounded, "" if bounded else "no time was left")
 
 
 # Words.
@@ -148,6 +149,31 @@ def test_the_table_is_narrow_and_says_every_figure() -> None:
     lines = table(calibrated((11_234.5, 1024, True)))
     assert lines == EXPECTED
     assert max(map(len, lines)) <= 80
+
+
+GROWN = [
+    "workers   streams       tok/s   × one  gap error: median         P99 CPU a token",
+    "      1     1,024      50,000    1.00             0.2 µs     80.0 µs     75.8 µs",
+    "      2     2,048     100,000    2.00             0.2 µs     80.0 µs     75.8 µs",
+    "      4     2,048   ≥ 120,000    2.40             0.2 µs     80.0 µs     75.8 µs",
+    "  4 workers: no higher load was tried: at 4,096 streams the null servers were at their end",
+]
+
+
+def test_the_table_of_workers_is_narrow_and_names_what_ended_the_search() -> None:
+    figures = [(50_000.0, 1024, True), (100_000.0, 2048, True), (120_000.0, 2048, False)]
+    measured = [
+        calibrated(capacity).model_copy(update={"workers": workers})
+        for workers, capacity in zip((1, 2, 4), figures, strict=True)
+    ]
+    lines = workers_table(measured, ["", "", "at 4,096 streams the null servers were at their end"])
+    assert lines == GROWN
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
+    _, line = workers_table([calibrated((0.0, 0, True))], [""])
+    assert line.split()[:4] == ["1", "0", "0", "–"]
 
 
 @pytest.mark.parametrize(
@@ -252,3 +278,27 @@ def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     assert f"  {MODES[0].words:<26}{'wrong':>10}" in printed
     assert f"{MODES[0].words}, wire: 72 tokens of 72!" in printed
     assert not calibration.cache_path().exists()
+
+
+@pytest.mark.realtime
+def test_workers_are_measured_in_growing_number_and_kept_by_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modes, "MODES", ())
+    flags = "--streams 2 --interval-ms 5 --seconds 1 --transport wire --workers 3"
+    assert cli.main(["selftest", *flags.split()]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    heading = printed.index("wire:")
+    assert [line.split()[0] for line in printed[heading + 2 : heading + 5]] == ["1", "2", "3"]
+    environment = calibration.environment_digest(describe())
+    found = [calibration.remembered("wire", environment, workers) for workers in (1, 2, 3)]
+    assert [(each.workers, each.streams) for each in found if each] == [(1, 2), (2, 4), (3, 6)]
+    assert max(map(len, printed[: heading + 5])) <= 80
+
+
+@pytest.mark.realtime
+def test_one_worker_is_measured_once_for_all_later_runs() -> None:
+    workload = profile.build({"max_concurrency": 2, "input_len": 4})
+    measured = capacity.of_one_worker(workload, "wire", Records.of([]))
+    assert (measured.transport, measured.workers, measured.streams) == ("wire", 1, 2)
+    assert capacity.of_one_worker(workload, "wire", Records.of([])) == measured

@@ -12,6 +12,7 @@ from builders.made_cases import (
     closed,
     contradicted,
     failed,
+    measured,
     run,
     set_back,
     uncounted,
@@ -19,6 +20,7 @@ from builders.made_cases import (
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
 from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.rule import Severity
 
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
 
@@ -128,3 +130,30 @@ def test_tokens_out_of_order_are_found_within_an_answer_only() -> None:
     assert found is not None
     assert found.startswith("in 1 of 320 answers")
     assert BY_DOUBT["impossible-timestamps"].find(run(closed()[::-1])) is None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            run(calibration=measured(300, capacity_bounded=False)), id="the highest load tried held"
+        ),
+        pytest.param(run(calibration=measured(1, transport="httpx")), id="of the other transport"),
+        pytest.param(run(calibration=measured(300), client=client(workers=4)), id="of one worker, over four"),
+        pytest.param(
+            run(calibration=measured(1300, workers=4), client=client(workers=4)), id="of four workers"
+        ),
+    ],
+)
+def test_a_self_test_that_leaves_room_is_no_doubt(case: RunEvidence) -> None:
+    assert names(case) == set()
+
+
+def test_what_workers_hold_together_is_named_with_what_one_held() -> None:
+    (found,) = verdict.judge(run(calibration=measured(150), client=client(workers=2))).findings
+    assert found.rule.code == "beyond-capacity"
+    assert found.evidence.endswith("up to 300 (2 times what one worker held)")
+
+
+def test_severities_are_ordered() -> None:
+    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID

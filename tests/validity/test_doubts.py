@@ -327,11 +327,6 @@ HARMLESS = {
     "one request of a thousand failed": run(failed(10**6)),
     "a queue for a moment": run(window=sampled((2, 6), (8, 0), (8, 0), (8, 0), (8, 0), (8, 0))),
     "as many tokens as the client's, requests not counted": run(window=observed(requests={})),
-    "the highest load tried held": run(calibration=measured(300, capacity_bounded=False)),
-    "a self-test of the other transport": run(calibration=measured(1, transport="httpx")),
-    "a load that one worker could not hold, over four": run(
-        calibration=measured(300), client=client(workers=4)
-    ),
     "an open loop at its rate": run(open_loop(), rate(100)),
     "first tokens sent together with the next": run(firsts_shared(0.1)),
     **AT_EASE,

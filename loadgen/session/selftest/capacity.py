@@ -16,7 +16,7 @@ from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.results.printing import printed
-from loadgen.session.selftest.load import SelftestLoad
+from loadgen.session.selftest.load import SelftestClient, SelftestLoad
 from loadgen.session.selftest.tables import table
 from loadgen.session.selftest.trial import TTFT_MS, trial
 from loadgen.telemetry.environment import describe
@@ -40,46 +40,53 @@ class Capacity(msgspec.Struct, frozen=True):
     streams: int
     tokens_per_s: float
     bounded: bool
+    ended: str = ""  # why nothing more was tried, where it was not bounded
 
 
-def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], Seen | None]) -> Capacity:
+def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], Seen | str]) -> Capacity:
     """From `start` streams, twice what is held; where nothing is, a quarter of what is not.
 
     `held` and `refused` are what is known already: the most, and the least that was not (else infinite).
-    `attempt` gives None where there is no time or room for another.
+    `attempt` gives why, where there is no time or room for another.
     """
-    streams = start
-    while held.streams < streams < refused and (seen := attempt(streams)) is not None:
+    streams, ended = start, ""
+    while held.streams < streams < refused:
+        seen = attempt(streams)
+        if isinstance(seen, str):
+            ended = seen
+            break
         if seen.held(streams):
             held = Capacity(streams, max(held.tokens_per_s, seen.tokens_per_s), False)
         else:
             refused = streams
         streams = 2 * held.streams or max(1, int(refused) // 4)
-    return replace(held, bounded=math.isfinite(refused))
+    bounded = math.isfinite(refused)
+    return replace(held, bounded=bounded, ended="" if bounded else ended)
 
 
 def _capacity(
-    load: SelftestLoad, transport: str, first: Seen, cpu_us_per_token: float, deadline_ns: int
+    load: SelftestLoad, client: SelftestClient, first: Seen, cpu_us_per_token: float, deadline_ns: int
 ) -> Capacity:
     """The capacity, from the first trial and waves of other numbers of streams until the deadline."""
     took_ns = 0
 
-    def wave(streams: int) -> Seen | None:
+    def wave(streams: int) -> Seen | str:
         nonlocal took_ns
         begin_ns = clock.now_ns()
         if begin_ns + _MARGIN * took_ns > deadline_ns:
-            return None
+            return "no time was left: give more --seconds"
         messages = max(_LEAST_MESSAGES, round(_STEP_S * 1e3 / load.interval_ms))
         try:
-            seen, _ = trial(replace(load, streams=streams), transport, 1, messages)
-        except UsageError:  # more connections than files may be open
-            return None
+            seen, _ = trial(replace(load, streams=streams), client, 1, messages)
+        except UsageError as error:  # more connections than files may be open
+            return str(error)
         took_ns = clock.now_ns() - begin_ns
         served_ms = float(np.median(seen.gap[1])) / 1e6 if len(seen.gap[1]) else 0.0
-        return None if served_ms > _SLOW * load.interval_ms else seen
+        slow = served_ms > _SLOW * load.interval_ms
+        return f"at {streams:,} streams the null servers were at their end" if slow else seen
 
-    # The search begins at the streams that should take half a core, rounded down to a power of two.
-    messages_per_s = 0.5e6 / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
+    # The search begins at the streams that should take half a core each, rounded down to a power of two.
+    messages_per_s = 0.5e6 * client.workers / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
     guess = 1 << (max(1, int(messages_per_s * load.interval_ms / 1e3)).bit_length() - 1)
     if first.held(load.streams):
         held = Capacity(load.streams, first.tokens_per_s, False)
@@ -87,23 +94,24 @@ def _capacity(
     return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, wave)
 
 
-def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment: str) -> Calibration:
-    """The self-test of one transport in about `budget_s`; raises MeasureError where nothing came whole."""
+def calibrated(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
+    """The self-test of a client in about `budget_s`; raises MeasureError where nothing came whole."""
     begin_ns = clock.now_ns()
     messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
     wave_s = (TTFT_MS + messages * load.interval_ms) / 1e3
-    seen, health = trial(load, transport, max(1, round(0.4 * budget_s / wave_s)), messages)
+    seen, health = trial(load, client, max(1, round(0.4 * budget_s / wave_s)), messages)
     if not len(seen.gap[0]):
         raise MeasureError(
-            f"no answer came whole over {transport} at {load.words} ({seen.failed} of {seen.requests} "
+            f"no answer came whole over {client.words} at {load.words} ({seen.failed} of {seen.requests} "
             f"failed{'; ' * bool(seen.first_error)}{seen.first_error}): give fewer --streams"
         )
     cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
-    capacity = _capacity(load, transport, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
-    return Calibration(
+    capacity = _capacity(load, client, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
+    found = Calibration(
         measured=datetime.now(UTC),
-        environment=environment,
-        transport=transport,
+        environment=calibration.environment_digest(describe()),
+        transport=client.transport,
+        workers=client.workers,
         streams=load.streams,
         interval_ms=load.interval_ms,
         tokens_per_message=load.tokens_per_message,
@@ -116,23 +124,43 @@ def _calibrate(load: SelftestLoad, transport: str, budget_s: float, environment:
         capacity_bounded=capacity.bounded,
         cpu_us_per_token=cpu_us_per_token,
     )
+    return found, capacity
 
 
 def measure_client(
-    load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0
+    load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0, workers: int = 1
 ) -> dict[str, Calibration]:
     """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
-    environment, each_s = calibration.environment_digest(describe()), budget_s / len(transports)
-    return {transport: _calibrate(load, transport, each_s, environment) for transport in transports}
+    each_s = budget_s / len(transports)
+    return {
+        transport: calibrated(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
+    }
 
 
-def at_the_pace_of(workload: Profile, transport: str, warmed: Records) -> None:
+def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
     """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
+    load = _paced(workload, warmed)
+    measured = _remembered(load, transport, workers)
+    printed("\n".join((f"self-test at {load.words}:", *table(measured))), sys.stdout)
+
+
+def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
+    """What one worker of a transport held here when it was last measured, or else measured now."""
+    kept = calibration.remembered(transport, calibration.environment_digest(describe()))
+    return kept or _remembered(_paced(workload, warmed), transport, 1)
+
+
+def _paced(workload: Profile, warmed: Records) -> SelftestLoad:
+    """The load of a run to come, with the warm-up's pace where there was one."""
     pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
-    if pace.itl.n:
-        tokens = round(pace.total_output_tokens / pace.health.messages)
-        interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
-        load = replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
-    measured = measure_client(load, [transport])
+    if not pace.itl.n:
+        return load
+    tokens = round(pace.total_output_tokens / pace.health.messages)
+    interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
+    return replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
+
+
+def _remembered(load: SelftestLoad, transport: str, workers: int) -> Calibration:
+    measured = measure_client(load, [transport], workers=workers)
     calibration.remember(measured.values())
-    printed("\n".join((f"self-test at {load.words}:", *table(measured[transport]))), sys.stdout)
+    return measured[transport]

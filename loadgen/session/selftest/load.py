@@ -19,8 +19,19 @@ USUAL_STREAMS = 256
 _PATIENCE_S = 60.0
 
 
+class SelftestClient(msgspec.Struct, frozen=True):
+    """What is measured: a transport, in so many workers, each of them on a null server of its own."""
+
+    transport: str
+    workers: int = 1
+
+    @property
+    def words(self) -> str:
+        return self.transport + f" in {self.workers} workers" * (self.workers > 1)
+
+
 class SelftestLoad(msgspec.Struct, frozen=True):
-    """The load on the client: a message every `interval_ms` on each of `streams`."""
+    """The load on the client: a message every `interval_ms` on each of `streams`, of all workers."""
 
     streams: int = USUAL_STREAMS
     interval_ms: float = 20.0

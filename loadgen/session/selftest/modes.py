@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.session.selftest.load import SelftestLoad, planned
+from loadgen.session.selftest.load import SelftestClient, SelftestLoad, planned
 from loadgen.session.selftest.null_servers import null_server
 from loadgen.session.selftest.trial import fire
 from loadgen.validity.calibration import Seen, compare
@@ -41,7 +41,10 @@ def examine(mode: Mode, transports: Sequence[str]) -> dict[str, str]:
     with null_server(load.interval_ms, load.interval_ms, *mode.shape) as null:
         records = {
             transport: fire(
-                planned(load, requests, tokens), transport, null.base_url, f"{transport}-"
+                planned(load, requests, tokens),
+                SelftestClient(transport),
+                [null.base_url],
+                f"{transport}-",
             ).records
             for transport in transports
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,3 +45,10 @@ def null_server(ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[Nul
             except EngineFailed as error:
                 raise MeasureError(f"the null server did not start: {error}") from None
             yield Null(listening.base_url, log, process)
+
+
+@contextmanager
+def null_servers(count: int, ttft_ms: float, interval_ms: float, *shape: str) -> Iterator[list[Null]]:
+    """As many null servers of our own; raises UsageError or MeasureError where one cannot be started."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(null_server(ttft_ms, interval_ms, *shape)) for _ in range(count)]

@@ -1,6 +1,8 @@
-"""One trial of the self-test: requests of a load, against a null server of their own."""
+"""One trial of the self-test: requests of a load, against null servers of their own."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -9,8 +11,8 @@ from loadgen.errors import MeasureError
 from loadgen.session import signals
 from loadgen.session.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.session.progress import Display
-from loadgen.session.selftest.load import SelftestLoad, planned
-from loadgen.session.selftest.null_servers import null_server
+from loadgen.session.selftest.load import SelftestClient, SelftestLoad, planned
+from loadgen.session.selftest.null_servers import null_servers
 from loadgen.transport.job import Health
 from loadgen.validity.calibration import Seen, compare
 from loadgen.workload.plan import Plan
@@ -18,22 +20,31 @@ from loadgen.workload.plan import Plan
 TTFT_MS = 50.0
 
 
-def fire(made: Plan, transport: str, base_url: str, prefix: str) -> Outcome:
-    """The outcome of a plan against a null server; raises MeasureError where it was cut short."""
-    target = replace(ServerAddress(base_url).target(made.path, None), delay_acks=True)
-    options = TransportOptions(target, transport, request_id_prefix=prefix)
+def fire(made: Plan, client: SelftestClient, base_urls: Sequence[str], prefix: str) -> Outcome:
+    """The outcome of a plan against a null server a worker; raises MeasureError where it was cut short."""
+    targets = tuple(
+        replace(ServerAddress(base_url).target(made.path, None), delay_acks=True) for base_url in base_urls
+    )
+    options = TransportOptions(targets[0], client.transport, request_id_prefix=prefix)
+    if client.workers > 1:
+        from loadgen.session.workers.workers import Workers  # no run of one worker pays for it
+
+        options = replace(options, workers=client.workers, begin=Workers, targets=targets)
     outcome = measure(made, options, Watch(Display(), "self-test"))
     if outcome.signal:
         raise signals.Stopped(outcome.signal)
-    if outcome.cut_short:
-        raise MeasureError(f"the self-test of {transport} was cut short: {outcome.cut_short}")
+    if outcome.cut_short or outcome.lost:
+        why = outcome.cut_short or "; ".join(outcome.lost)
+        raise MeasureError(f"the self-test of {client.words} was cut short: {why}")
     return outcome
 
 
-def trial(load: SelftestLoad, transport: str, waves: int, messages: int) -> tuple[Seen, Health]:
-    """Waves of requests with `messages` messages each, against a null server of their own."""
-    tokens, prefix = messages * load.tokens_per_message, f"{transport}-"
+def trial(load: SelftestLoad, client: SelftestClient, waves: int, messages: int) -> tuple[Seen, Health]:
+    """Waves of requests with `messages` messages each, against null servers of their own."""
+    tokens, prefix = messages * load.tokens_per_message, f"{client.transport}-"
     shape = ("--tokens-per-message", str(load.tokens_per_message))
-    with null_server(TTFT_MS, load.interval_ms, *shape) as null:
-        outcome = fire(planned(load, waves * load.streams, tokens), transport, null.base_url, prefix)
-        return compare(outcome.records, null.sent(prefix)), outcome.health
+    with null_servers(client.workers, TTFT_MS, load.interval_ms, *shape) as nulls:
+        made = planned(load, waves * load.streams, tokens)
+        outcome = fire(made, client, [null.base_url for null in nulls], prefix)
+        sent = {index: row for null in nulls for index, row in null.sent(prefix).items()}
+        return compare(outcome.records, sent), outcome.health

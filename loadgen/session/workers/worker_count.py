@@ -42,8 +42,8 @@ def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOption
 
 
 def automatic(options: TransportOptions, plan: Plan) -> int:
-    """How many workers `--workers auto` stands for."""
-    return 1  # not yet: what the self-test found is to decide
+    """How many workers `--workers auto` stands for before the warm-up."""
+    return 1  # that of the warm-up, which shows what automatic_workers decides by
 
 
 def most_workers(options: TransportOptions, plan: Plan) -> int:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from loadgen import cli
 from loadgen.metrics.record import Record, Records
 from loadgen.protocol import engines
-from loadgen.session import worker_count
-from loadgen.session.worker_count import ExpectedLoad, WorkerChoice, automatic, choose, expected
+from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.session import automatic_workers
+from loadgen.session.automatic_workers import ExpectedLoad, WorkerChoice, automatic, choose, expected
+from loadgen.telemetry.environment import describe
+from loadgen.transport.capture_process import TRANSPORTS
+from loadgen.validity import calibration
 from loadgen.validity.calibration import Calibration, Error
 from loadgen.workload import plan, profile
 from loadgen.workload.plan import Plan
@@ -134,7 +141,7 @@ def test_a_capacity_that_may_be_higher_is_named_so() -> None:
 
 
 def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_count, "most_workers", lambda: 1)
+    monkeypatch.setattr(automatic_workers, "most_workers", lambda: 1)
 
     def measured() -> Calibration:
         pytest.fail("it was measured")
@@ -145,4 +152,27 @@ def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: p
 @pytest.mark.parametrize(("cpus", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (17, 8)])
 def test_each_worker_has_two_cpus(cpus: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
-    assert worker_count.most_workers() == most
+    assert automatic_workers.most_workers() == most
+
+
+@pytest.mark.realtime
+def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(automatic_workers, "most_workers", lambda: 2)
+    here = calibration.environment_digest(describe())
+    kept = [
+        calibrated(50.0).model_copy(update={"transport": transport, "environment": here})
+        for transport in TRANSPORTS
+    ]
+    assert calibration.remember(kept)
+    words = ["--profile", "smoke", "--preset", "instant", "--workers", "auto", "--quiet"]
+    assert cli.main(["bench", *words, "--run-dir", str(tmp_path / "runs")]) == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    client = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]["client"]
+    assert client["workers"] == 2
+    assert client["why_workers"].endswith("one worker holds 50; more than 2 would need more CPUs")
+    report = (directory / REPORT).read_text("utf-8")
+    assert f"workers: 2 ({client['why_workers']})" in " ".join(report.split())
+    assert [calibration.remembered(each.transport, here) for each in kept] == kept  # none was measured

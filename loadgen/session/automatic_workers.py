@@ -58,10 +58,14 @@ def expected(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     return ExpectedLoad(min(by_rate, by_slots) / part_of, source)
 
 
+def usable_cpus() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def most_workers() -> int:
     """How many workers this process may give two CPUs each; at least one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, usable // _CPUS_EACH)
+    return max(1, usable_cpus() // _CPUS_EACH)
 
 
 def choose(load: ExpectedLoad, measured: Calibration, most: int, targets: int = 1) -> WorkerChoice:
