@@ -29,6 +29,7 @@ from loadgen.validity.run_facts import Facts
 from loadgen.validity.shard_facts import MergedShard
 
 _UNKNOWN: Mapping[int, str] = {}
+_NO_RECORDS = Records.of([])
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -148,24 +149,42 @@ def _parts(
     """Every shard of the plan, as it was given, or as what is known of one that was not."""
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
-    held = np.concatenate([result.records.index for _, result in given.values()])
-    left = none if total is None else np.setdiff1d(np.arange(total, dtype=np.int64), held)
+    whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
+    unheld = _unheld([result.records.index for _, result in given.values()], total)
+    if first.shard.sessions:  # the index does not say whose a request is
+        left = {next((number for number in range(of) if number not in whole), 0): unheld}
+        shared = of - len(whole) > 1
+    else:
+        ends = np.searchsorted(np.sort(unheld % of, kind="stable"), np.arange(of + 1))
+        by_shard = unheld[np.argsort(unheld % of, kind="stable")]
+        left = {number: by_shard[begin:end] for number, (begin, end) in enumerate(pairwise(ends.tolist()))}
+        shared = False
     for number in range(of):
         run, result = given.get(number, (None, None))
-        whole = run is not None and not run.facts.recovered
-        mine = none if whole else left if first.shard.sessions else left[left % of == number]
-        left = np.setdiff1d(left, mine)
+        if run is not None and result is not None and number in whole:
+            yield _Part(number, of, run, result.records, result.samples, none)
+            continue
+        mine = left.get(number, none)
+        known = f"its {len(mine)} requests are lost" if run is None else f"{len(mine)} requests are lost"
+        known = f"its share of {len(unheld)} requests is lost" if shared else known
+        known = "how many requests are lost is not known" if total is None else known
         cause = f" ({causes[number]})" if number in causes else ""
         if run is None or result is None:
-            known = "what it sent is not known" if total is None else f"its {len(mine)} requests are lost"
             why = f"shard {number}/{of} is missing{cause}: {known}"
-            yield _Part(number, of, None, Records.of([]), NO_SAMPLES, mine, why)
-        elif whole:
-            yield _Part(number, of, run, result.records, result.samples, none)
+            yield _Part(number, of, None, _NO_RECORDS, NO_SAMPLES, mine, why)
         else:
-            known = "what it sent since is not known" if total is None else f"{len(mine)} requests are lost"
             why = f"{run.name}: {run.facts.recovered}{cause}; {known}"
             yield _Part(number, of, run, result.records, result.samples, mine, why)
+
+
+def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
+    """The plan indices that no shard has, ascending; none where the plan has no number of requests."""
+    if total is None:
+        return np.zeros(0, np.int64)
+    left = np.ones(total, np.bool_)
+    for indices in held:
+        left[indices] = False
+    return np.flatnonzero(left)
 
 
 def _joined(

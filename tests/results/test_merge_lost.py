@@ -72,7 +72,7 @@ def test_of_a_load_for_a_time_it_is_not_known_what_is_missing() -> None:
     shards = named(divided(Result(case.facts, case.records), 2))
     merged = merge.merge_results(shards[1:])
     assert (merged.facts.requests, lost(merged)) == (160, [])
-    assert merged.facts.lost == ("shard 0/2 is missing: what it sent is not known",)
+    assert merged.facts.lost == ("shard 0/2 is missing: how many requests are lost is not known",)
     assert grave(merged)[:2] == GRAVE
 
 
@@ -80,6 +80,11 @@ def test_of_whole_sessions_what_no_shard_has_is_lost() -> None:
     shards = [part(RUN, number, 3, shard=shard(number, 3, sessions=True)) for number in range(3)]
     merged = merge.merge_results(named(shards)[1:])
     assert lost(merged) == list(range(0, 320, 3))
+    assert merged.facts.lost == ("shard 0/3 is missing: its 107 requests are lost",)
+    merged = merge.merge_results(named(shards)[2:])
+    assert len(lost(merged)) == 214
+    share = "is missing: its share of 214 requests is lost"
+    assert merged.facts.lost == (f"shard 0/3 {share}", f"shard 1/3 {share}")
 
 
 def test_a_lost_worker_of_a_shard_is_named_with_it() -> None:
