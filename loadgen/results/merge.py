@@ -170,7 +170,8 @@ def _parts(
         known = "how many requests are lost is not known" if total is None else known
         cause = f" ({causes[number]})" if number in causes else ""
         if run is None or result is None:
-            why = f"shard {number}/{of} is missing{cause}: {known}"
+            none_planned = total is not None and number >= total and not first.shard.sessions
+            why = "" if none_planned else f"shard {number}/{of} is missing{cause}: {known}"
             yield _Part(number, of, None, _NO_RECORDS, NO_SAMPLES, mine, why)
         else:
             why = f"{run.name}: {run.facts.recovered}{cause}; {known}"

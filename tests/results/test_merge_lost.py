@@ -53,6 +53,13 @@ def test_one_shard_alone_is_merged_with_the_others_lost() -> None:
     assert [row.requests for row in merged.facts.shards] == [107, 107, 106]
 
 
+def test_a_missing_shard_that_the_plan_has_no_request_for_costs_nothing() -> None:
+    run = made_runs.run(requests=3, concurrency=3)
+    merged = merge.merge_results(named(divided(run, 5))[:3])
+    assert (merged.facts.lost, len(merged.facts.shards)) == ((), 5)
+    assert merged.metrics == run.metrics
+
+
 def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
     merged = merge.merge_results(named(divided(RUN, 2))[:1], causes={1: "its node is dead"})
     assert merged.facts.lost == ("shard 1/2 is missing (its node is dead): its 160 requests are lost",)
