@@ -33,8 +33,9 @@ class ClockSpan(msgspec.Struct, frozen=True):
 
 
 def shifts(spans: Sequence[ClockSpan]) -> list[ClockShift]:
-    """Of each shard, onto the clock of the first."""
-    return [_shift(spans[0], span) for span in spans]
+    """Of each shard, onto the clock of the first one that sent anything."""
+    first = next((span for span in spans if span.begin_ns), spans[0])
+    return [_shift(first, span) for span in spans]
 
 
 def _shift(first: ClockSpan, span: ClockSpan) -> ClockShift:

@@ -70,6 +70,13 @@ def test_clocks_are_compared_by_their_readings(
     assert shifts(spans) == [ClockShift(), shift]
 
 
+def test_a_shard_without_requests_moves_no_other() -> None:
+    empty, other = of_clock(reading(7 * S, reference=DRIVER), None, 0), of_clock(reading(9 * S), None)
+    moved = shifts([ClockSpan(empty), ClockSpan(other, 50 * S, 60 * S), ClockSpan(FIRST, 49 * S, 59 * S)])
+    assert moved[1] == ClockShift()
+    assert moved[2] == ClockShift(1 * S, 3 * MS, WALL)
+
+
 def test_no_boot_is_known_to_be_the_same() -> None:
     unknown = of_clock(reading(10 * S, boot=""), reading(10 * S, boot=""))
     spans = [ClockSpan(unknown), ClockSpan(unknown)]
