@@ -171,10 +171,10 @@ def _parts(
         cause = f" ({causes[number]})" if number in causes else ""
         if run is None or result is None:
             none_planned = total is not None and number >= total and not first.shard.sessions
-            why = "" if none_planned else f"shard {number}/{of} is missing{cause}: {known}"
+            why = "" if none_planned else f"shard {number}/{of} is missing: {known}{cause}"
             yield _Part(number, of, None, _NO_RECORDS, NO_SAMPLES, mine, why)
         else:
-            why = f"{run.name}: {run.facts.recovered}{cause}; {known}"
+            why = f"{run.name}: {run.facts.recovered}; {known}{cause}"
             yield _Part(number, of, run, result.records, result.samples, mine, why)
 
 

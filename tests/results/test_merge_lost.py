@@ -62,7 +62,7 @@ def test_a_missing_shard_that_the_plan_has_no_request_for_costs_nothing() -> Non
 
 def test_why_a_shard_was_lost_stands_with_it_where_it_is_known() -> None:
     merged = merge.merge_results(named(divided(RUN, 2))[:1], causes={1: "its node is dead"})
-    assert merged.facts.lost == ("shard 1/2 is missing (its node is dead): its 160 requests are lost",)
+    assert merged.facts.lost == ("shard 1/2 is missing: its 160 requests are lost (its node is dead)",)
     assert merged.facts.shards[1].lost == merged.facts.lost[0]
 
 

@@ -122,37 +122,26 @@ def joined(fleet: Fleet, directory: Path) -> Result:
         if not named:
             why = "; ".join(f"{fleet.name[shard.number]}: {fleet.why_lost(shard)}" for shard in fleet.shards)
             raise MeasureError(f"every shard was lost: {why}")
-        offsets = []
+        offsets: dict[int, int] = {}
         timed = []
         for name, result in named:
             facts = result.facts.shard
             assert facts is not None
             shard = fleet.shards[facts.number]
             assert shard.before is not None
-            offsets.append((facts.number, _middle(shard.before, shard.after)))
+            offsets[facts.number] = _middle(shard.before, shard.after)
             clocks = facts.model_copy(update={"before": shard.before, "after": shard.after})
             timed.append(
                 (name, Result(result.facts.learned({"shard": clocks}), result.records, result.samples))
             )
-        merged = merge_results(timed)
-        if offset_ns := min(offsets)[1]:  # the first one's clock, to this machine's
+        causes = {shard.number: why for shard in fleet.shards if (why := fleet.why_lost(shard))}
+        merged = merge_results(timed, causes=causes)
+        first = next((row.number for row in merged.facts.shards if row.began_ns), min(offsets))
+        if offset_ns := offsets[first]:  # from the clock of that one to this machine's
             records = merge_records.joined([merge_records.Shifted(merged.records, offset_ns)], [])
             merged = Result(merged.facts, records, merged.samples)
-        return _explained(merged, fleet)
+        return merged
 
 
 def _middle(before: ClockReading, after: ClockReading | None) -> int:
     return before.offset_ns if after is None else (before.offset_ns + after.offset_ns) // 2
-
-
-def _explained(merged: Result, fleet: Fleet) -> Result:
-    """The run with the reason next to each shard that is lost."""
-    lost = []
-    for line in merged.facts.lost:
-        shard = next((one for one in fleet.shards if line.startswith(f"{fleet.name[one.number]} ")), None)
-        shard = shard or next(
-            (one for one in fleet.shards if line.startswith(f"{fleet.name[one.number]}:")), None
-        )
-        why = "" if shard is None else fleet.why_lost(shard)
-        lost.append(f"{line} ({why})" if why else line)
-    return Result(merged.facts.learned({"lost": tuple(lost)}), merged.records, merged.samples)
