@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from loadgen.endpoint import control, engine_config, server_log
+from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.protocol import engines
@@ -96,6 +97,18 @@ def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | No
     readings = tuple(sensing.samples) if sensing is not None else ()
     began_ns = observer.began_ns if observer is not None else 0
     return guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
+
+
+def fingerprinted(
+    known: dict[str, Fingerprint], path: str, outcome: Outcome, ask: Callable[[], Fingerprint]
+) -> LateFacts:
+    """The answers to the greedy prompts of an API's path, asked for once, after the first run that ended."""
+    if path not in known:
+        if outcome.interrupted or not outcome.records.ok.any():
+            stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
+            return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
+        known[path] = ask()
+    return {"fingerprint": known[path]}
 
 
 def calibrated(facts: Facts) -> LateFacts:

@@ -277,16 +277,13 @@ class Session(msgspec.Struct, frozen=True):
         if not self.options.fingerprint or self.options.share.number:
             return {}
         from loadgen.endpoint import greedy_prompts
-        from loadgen.endpoint.answer_check import Fingerprint
+        from loadgen.session import followup
 
-        if made.path not in self.fingerprints:
-            if outcome.interrupted or not outcome.records.ok.any():
-                stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
-                return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
-            self.fingerprints[made.path] = greedy_prompts.ask(
-                self.access, self.root.tls, self.subject, made, display.show, hide=self.access.secrets.hide
-            )
-        return {"fingerprint": self.fingerprints[made.path]}
+        def ask() -> Fingerprint:
+            hide = self.access.secrets.hide
+            return greedy_prompts.ask(self.access, self.root.tls, self.subject, made, display.show, hide=hide)
+
+        return followup.fingerprinted(self.fingerprints, made.path, outcome, ask)
 
     @property
     def _simulated(self) -> str:
