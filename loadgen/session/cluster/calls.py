@@ -72,16 +72,9 @@ class RayCalls:
         try:
             return Answer(shard, method, self.ray.get(ref, timeout=_CLOSES_S))
         except (errors.ActorDiedError, errors.ActorUnavailableError):
-            return Answer(shard, method, lost=f"{self.nodes[shard]} {self._how(shard)}")
+            return Answer(shard, method, lost=f"{self.nodes[shard]}, or Ray's process on it, ended")
         except (errors.RayError, ConnectionError, TimeoutError) as error:
             return Answer(shard, method, lost=f"{self.nodes[shard]}: {first_line(error)}")
-
-    def _how(self, shard: int) -> str:
-        """How a node lost an actor."""
-        alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        if self.nodes[shard].ray_id in alive:
-            return "lost the process that Ray ran there for it"
-        return "was lost by the cluster"
 
 
 def ask_all(
