@@ -26,7 +26,10 @@ class Answer(msgspec.Struct, frozen=True):
 class Calls(Protocol):
     """The shards, numbered from 0, each asked one thing at a time."""
 
-    nodes: Sequence[Node]
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The machine of each."""
+        ...
 
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
         """Ask one, without waiting."""
