@@ -188,7 +188,7 @@ def test_the_api_sends_from_a_cluster_and_moves_clocks(nodes: Nodes, tmp_path: P
 
 
 def test_a_common_ctrl_c_leaves_what_all_shards_have(nodes: Nodes, tmp_path: Path) -> None:
-    command = begun(nodes, tmp_path, "--num-prompts", "5000", "--request-rate", "50")
+    command = begun(nodes, tmp_path, "--num-prompts", "5000", "--request-rate", "50", "--shards", "4")
     until(lambda: sum(nodes.sent()) > 30, command)
     command.send_signal(signal.SIGINT)
     code, out = ended(command)
@@ -196,6 +196,7 @@ def test_a_common_ctrl_c_leaves_what_all_shards_have(nodes: Nodes, tmp_path: Pat
     run = the_run(tmp_path)
     assert run.partial
     assert 30 < len(run.result.records) < 4000
+    assert len(run.result.facts.shards) == 4  # a second one on a node
     assert not nodes.left()
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen import clock
 from loadgen.session.cluster import waiting
-from loadgen.session.cluster.node_check import Node, first_line
+from loadgen.session.cluster.node_check import Node
 
 _CLOSES_S = 5.0
 
@@ -77,7 +77,7 @@ class RayCalls:
         except (errors.ActorDiedError, errors.ActorUnavailableError):
             return Answer(shard, method, lost=f"{self.nodes[shard]}, or Ray's process on it, ended")
         except (errors.RayError, ConnectionError, TimeoutError) as error:
-            return Answer(shard, method, lost=f"{self.nodes[shard]}: {first_line(error)}")
+            return Answer(shard, method, lost=f"{self.nodes[shard]}: {waiting.last_line(error)}")
 
 
 def ask_all(
