@@ -22,7 +22,7 @@ from loadgen.results.printing import printed
 from loadgen.session import export_plan, progress, replicas, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
-from loadgen.session.cluster import cluster_flags
+from loadgen.session.cluster import cluster_conflicts
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.options import Options
 from loadgen.session.other_clients import vllm
@@ -181,7 +181,7 @@ def check(options: Options) -> None:
     replicas.check_urls(options.urls)
     roofline_flags(options).check()
     part.check(options)
-    cluster_flags.check(options)
+    cluster_conflicts.check(options)
     _check_tokenizer(options.tokenizer)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))

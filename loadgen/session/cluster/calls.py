@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen import clock
 from loadgen.session.cluster import waiting
-from loadgen.session.cluster.node_check import Node, first_line
+from loadgen.session.cluster.node_check import Node
 
 _CLOSES_S = 5.0
 
@@ -26,7 +26,10 @@ class Answer(msgspec.Struct, frozen=True):
 class Calls(Protocol):
     """The shards, numbered from 0, each asked one thing at a time."""
 
-    nodes: Sequence[Node]
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The machine of each."""
+        ...
 
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
         """Ask one, without waiting."""
@@ -72,16 +75,9 @@ class RayCalls:
         try:
             return Answer(shard, method, self.ray.get(ref, timeout=_CLOSES_S))
         except (errors.ActorDiedError, errors.ActorUnavailableError):
-            return Answer(shard, method, lost=f"{self.nodes[shard]} {self._how(shard)}")
+            return Answer(shard, method, lost=f"{self.nodes[shard]}, or Ray's process on it, ended")
         except (errors.RayError, ConnectionError, TimeoutError) as error:
-            return Answer(shard, method, lost=f"{self.nodes[shard]}: {first_line(error)}")
-
-    def _how(self, shard: int) -> str:
-        """How a node lost an actor."""
-        alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        if self.nodes[shard].ray_id in alive:
-            return "lost the process that Ray ran there for it"
-        return "was lost by the cluster"
+            return Answer(shard, method, lost=f"{self.nodes[shard]}: {waiting.last_line(error)}")
 
 
 def ask_all(

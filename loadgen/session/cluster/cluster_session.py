@@ -35,7 +35,6 @@ from loadgen.workload.server_settings import ServerSettings
 if TYPE_CHECKING:
     from loadgen.session.followup import Step
     from loadgen.validity.run_facts import Facts
-    from loadgen_servers.process.embedded import Embedded
 
 _AHEAD_S = 0.5  # of the first connection, for the start to reach every node
 _EACH_S = 0.01
@@ -138,7 +137,7 @@ def attach(
     workload: Profile,
     stack: ExitStack,
     interrupts: Interrupts = SIGNALS,
-    begun: Embedded | None = None,
+    begun: Any = None,
 ) -> Session:
     """As `attach.attach`, once the cluster is reached and its nodes are fit; raises LoadgenError."""
     assert options.cluster is not None

@@ -67,7 +67,7 @@ def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> lis
         answers = ray.get(refs, timeout=_ANSWERS_S)
     except (ray.exceptions.RayError, ConnectionError) as error:
         raise MeasureError(
-            f"a node of the cluster was lost while it was checked: {first_line(error)}"
+            f"a node of the cluster was lost while it was checked: {waiting.last_line(error)}"
         ) from None
     found = [Node(name, ray_id, python, version) for ray_id, (name, python, version) in answers]
     for node in found:
@@ -92,9 +92,3 @@ def check(node: Node) -> None:
 def minor(version: str) -> str:
     """A version of Python without its patch level."""
     return ".".join(version.split(".")[:2])
-
-
-def first_line(error: Exception) -> str:
-    """What an error of Ray says, without its trace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -58,7 +59,11 @@ def placed(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterat
     """
     groups: list[Any] = []
     try:
-        yield list(_places(ray, rounds(_cpus(ray), shards, each), each, groups, turn))
+        try:
+            found = list(_places(ray, rounds(_cpus(ray), shards, each), each, groups, turn))
+        except ray.exceptions.RayError as error:
+            raise MeasureError(f"the Ray cluster places nothing: {waiting.last_line(error)}") from None
+        yield found
     finally:
         for group in groups:
             ray.util.remove_placement_group(group)
@@ -72,9 +77,12 @@ def _places(
     ray: Any, sizes: Sequence[int], each: int, groups: list[Any], turn: Callable[[], None]
 ) -> Iterator[Place]:
     """One group a round, on as many nodes; where others use a node's CPUs, on those that are free."""
+    run = secrets.token_hex(2)
     for size in sizes:
         for strategy in ("STRICT_SPREAD", "SPREAD"):
-            group = ray.util.placement_group([{"CPU": each}] * size, strategy=strategy, name="loadgen")
+            group = ray.util.placement_group(
+                [{"CPU": each}] * size, strategy=strategy, name=f"loadgen {run}-{len(groups)} {strategy}"
+            )
             groups.append(group)
             if waiting.ready(ray, [group.ready()], _PLACED_S, turn, every=True):
                 yield from (Place(group, bundle) for bundle in range(size))

@@ -24,3 +24,9 @@ def ready(ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], Non
             return list(found)
         turn()
         time.sleep(_SOON_S if waited_ns < _SOON_NS else _LATER_S)
+
+
+def last_line(error: Exception) -> str:
+    """What an error of Ray says, without its trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
