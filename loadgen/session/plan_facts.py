@@ -1,4 +1,4 @@
-"""Plan facts: what the report has of a plan, as it is known before the first request."""
+"""Plan facts: what the report has of a plan, its server and its client, as known before the first request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.endpoint.discovery import ServerInfo
-from loadgen.validity.run_metadata import Server
+from loadgen.session.measure import TransportOptions
+from loadgen.validity.run_metadata import Client, Server
 from loadgen.workload.plan import Plan, repeated_prompts
 
 
@@ -38,6 +39,17 @@ def of_server(served: ServerInfo, url: str) -> Server:
         model_root=served.model_root,
         max_model_len=served.max_model_len,
         simulated=served.model_root if served.engine.simulated else "",
+    )
+
+
+def of_client(options: TransportOptions) -> Client:
+    """What is known of the client before the first request."""
+    return Client(
+        transport=options.transport,
+        why=options.why_transport,
+        workers=options.workers,
+        why_workers=options.why_workers,
+        cpus=options.cpu_words,
     )
 
 

@@ -45,7 +45,7 @@ from loadgen.session.live_totals import LiveTotals
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.session.options import Options
-from loadgen.session.plan_facts import of_plan, of_server
+from loadgen.session.plan_facts import of_client, of_plan, of_server
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
 from loadgen.session.proving import proved
@@ -57,7 +57,7 @@ from loadgen.telemetry import throttling
 from loadgen.telemetry.environment import describe, git_state
 from loadgen.telemetry.sampler import Sampler
 from loadgen.transport.job import Target
-from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
+from loadgen.validity.run_metadata import LateFacts, StartFacts
 from loadgen.workload import plan
 from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed, WordCounts
@@ -374,13 +374,7 @@ class Session(msgspec.Struct, frozen=True):
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=Client(
-                transport=options.transport,
-                why=options.why_transport,
-                workers=options.workers,
-                cpus=options.cpu_words,
-                why_workers=options.why_workers,
-            ),
+            client=of_client(options),
             environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
             under_way=True,

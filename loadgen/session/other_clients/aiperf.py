@@ -15,7 +15,8 @@ _SEARCH = (
     "nothing is searched for: run `loadgen bench` for each load, and --goodput counts what met the limits"
 )
 _FILES = "a run is files: `loadgen export RUN_DIR --jsonl` has its rows"
-_ONE_PROCESS = "one process sends everything; `loadgen selftest` measures its own error"
+_WORKERS = "`--workers N` sets the processes that send, `--workers auto` takes as many as the load needs"
+_NO_SERVICES = "there are no services between the processes: pass `--workers N` for more of them"
 _SAME = {
     "": "--endpoint --model --request-rate",
     "also NAME=VALUE": "--header",
@@ -166,7 +167,8 @@ _REFUSED = {
     ),
     "the round trip is part of TTFT: measure next to the server": "--network-latency-automatic "
     "--network-latency-mean --network-latency-ping-interval",
-    _ONE_PROCESS: "--workers-max --max-workers --record-processor-service-count --record-processors "
+    _WORKERS: "--workers-max --max-workers",
+    _NO_SERVICES: "--record-processor-service-count --record-processors "
     "--zmq-dual-bind --zmq-host --zmq-ipc-path --api-host --api-port --stats-interval",
     "nothing is locked: --profile FILE.toml is the whole workload": "--scenario --unsafe-override",
     "every run has a directory of its own; --label TEXT names it in reports": "--profile-export-file "

@@ -74,8 +74,7 @@ _REFUSED = {
     "the server is asked once, and its answer reported": "--flush-cache-timeout",
     "pass the address of the router as --base-url; only one server is measured": "--pd-separated",
     "set it at the server; prompts are always sent": "--fake-prefill",
-    "one process sends everything; `loadgen selftest` measures its own error": "--rust-client "
-    "--rust-worker-threads",
+    "there is one client, and `--workers N` sets its processes": "--rust-client --rust-worker-threads",
 }
 SGLANG = OtherClient(
     "SGLang",
