@@ -6,6 +6,7 @@ is warmed up, its counters are scraped. Fingerprint and configuration of the eng
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from itertools import chain
@@ -21,13 +22,18 @@ from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.record import Records
 from loadgen.protocol.address import is_loopback
+from loadgen.session import transport_choice
 from loadgen.session.adapting import Adapter
 from loadgen.session.local_server import Local
 from loadgen.session.measure import TransportOptions
+from loadgen.session.options import Options
 from loadgen.session.progress import Display
+from loadgen.session.transport_choice import TransportChoice
 from loadgen.transport.job import Target
 from loadgen.workload.plan import Plan
 from loadgen.workload.profile import Profile
+
+_LOG = logging.getLogger("loadgen")
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -155,6 +161,14 @@ def scraper(first: MetricsScraper, others: Sequence[Replica]) -> MetricsScraper:
         return first
     more = [MetricsScraper(other.access, other.root.tls, first.model) for other in others]
     return ReplicaScrapers([first, *more])
+
+
+def targets(
+    options: Options, root: Target, others: Sequence[Replica], made: Plan
+) -> tuple[TransportChoice, tuple[Target, ...]]:
+    """The transport for a plan, and where its requests go on each server; raises UsageError."""
+    every = tuple(at_path(each, made) for each in (root, *(other.root for other in others)))
+    return transport_choice.chosen(options, every, made, _LOG.warning)
 
 
 def at_path(root: Target, made: Plan) -> Target:

@@ -28,15 +28,7 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import (
-    counting,
-    export_plan,
-    progress,
-    replicas,
-    shown_request,
-    signals,
-    transport_choice,
-)
+from loadgen.session import counting, export_plan, progress, replicas, shown_request, signals
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, sensors, settled
 from loadgen.session.asked_settings import roofline_flags
@@ -327,9 +319,8 @@ class Session(msgspec.Struct, frozen=True):
 
     def transport_options(self, made: Plan) -> TransportOptions:
         """How the requests of a plan are sent to this server."""
-        options, roots = self.options, (self.root, *(other.root for other in self.replicas))
-        targets = tuple(replicas.at_path(root, made) for root in roots)
-        chosen, targets = transport_choice.chosen(options, targets, made, _LOG.warning)
+        options = self.options
+        chosen, targets = replicas.targets(options, self.root, self.replicas, made)
         sent = TransportOptions(
             target=targets[0],
             targets=targets if self.replicas else (),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _AUTO = "auto"
 _MANY = 64  # streams, from which on reading every token costs more than a ring does
+_RING_SHARE = 0.9  # of an address's ports that a ring may well get
 _PROXIES = ("all_proxy", "http_proxy", "https_proxy")
 
 
@@ -115,7 +116,7 @@ def sourced(
     source_addresses.check(given, family)
     # On loopback each ring has ports of its own: where 127.0.0.1 has none left, another address's.
     alone = choice.name == "ring" and not given and str(address[0]).startswith("127.")
-    if alone and math.ceil(connections / processes) <= source_addresses.PortRange.here().count // 2:
+    if alone and math.ceil(connections / processes) <= _RING_SHARE * source_addresses.PortRange.here().count:
         return choice, target
     try:
         plan = source_addresses.chosen(target.address, connections, given)

@@ -69,7 +69,7 @@ def test_a_target_is_unlike_the_others_only_for_a_reason(rows: Rows, words: str 
     assert targets_unequal.find(run(rows)) is None  # one target
 
 
-def test_a_server_that_is_done_before_the_other_is_compared_with_all_it_did() -> None:
+def test_a_server_that_is_done_first_is_compared_by_all_it_did() -> None:
     """As of shards: each has its requests beforehand, and the slower one goes on alone."""
     rows = [
         answered(index, index % 2, START_NS + index // 2 * (200 if index % 2 else 100) * MS, TTFT_MS, tpot_ms)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.layout import counted
 from loadgen.results import data_identity
 from loadgen.validity import rule
 from loadgen.validity.rule import Evidence, Find, Finding, Rule, marked, refused
@@ -282,6 +283,11 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "sampling, backend, ignore_eos or another key of the request differ: the server does other work",
         _SAME_SETUP,
     )(_request),
+    marked(
+        "number of servers",
+        "one run's requests were shared by another number of servers (--base-url)",
+        "send both to as many, unless that is what you compare",
+    )(_differ(_ours(lambda facts: counted(len(facts.targets) or 1, "server")), "{}")),
     marked(
         "server",
         "server settings differ: prefix caching, CUDA graphs, speculative decoding, KV dtype, …",

@@ -229,7 +229,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     server = facts.server
     yield "server", f"{server.engine} {server.version}".strip()
     yield "model", f"{server.model} ({server.model_root})" if server.model_root else server.model
-    yield "address", server.url
+    yield "address", ", ".join((server.url, *facts.targets[1:]))
     if facts.launched is not None:
         yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
     if facts.as_run is not None:

@@ -137,6 +137,7 @@ def launched(**settings: Any) -> Launched:
         ({"adapted": (AdaptedField(name="ignore_eos"),)}, MARKED, "ignore_eos left out, baseline True"),
         ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
          "temperature 0.7, baseline not given"),
+        ({"targets": ("http://a", "http://b")}, MARKED, "2 servers, baseline 1 server"),
         ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
         ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, baseline 0.9"),
     ],
