@@ -248,7 +248,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     elif not run.records.ok.any():
         progress.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING
-    if run.facts.partial:
+    if run.facts.partial or run.facts.lost:
         return ExitCode.NOTHING
     if options.strict and run.verdict.level is Level.INVALID:
         return ExitCode.INVALID

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -110,6 +111,32 @@ def test_each_worker_has_a_journal_that_is_read_with_the_others(tmp_path: Path) 
     assert sorted(read) == outcome.records.index.tolist()
     journal.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("everywhere", [True, False], ids=["full for all", "full for the workers"])
+def test_what_no_disk_takes_comes_over_the_pipe(
+    everywhere: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(file: int, data: bytes, write: Callable[[int, bytes], int] = os.write) -> int:
+        name = os.readlink(f"/proc/self/fd/{file}").rpartition("/")[2]
+        if name.startswith("journal-" if not everywhere else "journal"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", write)
+    warned: list[str] = []
+    journal = Journal(tmp_path / "journal.bin", warned.append)
+    with ScriptedServer(FAST) as server:
+        outcome = sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", journal=journal))
+    assert outcome.records.index.tolist() == list(range(40))
+    assert outcome.records.ok.all()
+    assert outcome.lost == ()
+    assert "No space left on device" in warned[0]
+    assert bool(journal.error) is everywhere
+    journal.close()
+    if not everywhere:
+        kept = sum(len(part) for part in journals.parts(tmp_path / "journal.bin"))
+        assert kept == 40
 
 
 def test_totals_are_published_while_a_run_goes_on(tmp_path: Path) -> None:
