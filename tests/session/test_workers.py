@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import trustme
 
 import loadgen
 from fakes.scripted_server import Answer, ScriptedServer, api, stream, target_of, whole
@@ -87,6 +89,20 @@ def test_every_request_is_sent_once_and_slots_are_unique(
     if made.offsets_ns is not None:
         assert (records.intended_ns - records.intended_ns[0] == made.offsets_ns - made.offsets_ns[0]).all()
         assert (records.slot % workers == records.index % workers).all()
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_workers_send_over_tls(transport: str) -> None:
+    authority = trustme.CA()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    authority.configure_trust(trusting)
+    made = a_plan(max_concurrency=4)
+    with ScriptedServer(FAST, tls=serving) as server:
+        options = TransportOptions(server.target(trusting), transport)
+        outcome = measure(made, spread(options, made, 2), Watch(Display(), "t"))
+    assert outcome.records.ok.all()
+    assert len(outcome.records) == 40
 
 
 def test_a_worker_with_a_free_slot_takes_the_next_request() -> None:
