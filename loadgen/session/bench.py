@@ -19,11 +19,10 @@ from msgspec.structs import replace
 from loadgen.errors import ExitCode, UsageError
 from loadgen.results import result_block, run_place
 from loadgen.results.printing import printed
-from loadgen.session import export_plan, progress, replicas, signals, transport_choice
+from loadgen.session import export_plan, live_totals, progress, replicas, signals, transport_choice
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.cluster import cluster_conflicts
-from loadgen.session.live_totals import LiveTotals
 from loadgen.session.options import Options
 from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
@@ -194,8 +193,7 @@ def check(options: Options) -> None:
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
         if find_spec("h2") is None:
             raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
-    if options.live_totals is not None:
-        LiveTotals.at(options.live_totals)
+    live_totals.opened(options.live_totals)
     if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")
 
@@ -248,7 +246,7 @@ def finish(session: Session, run: Result, directory: Path) -> int:
     elif not run.records.ok.any():
         progress.warn("every request failed: nothing was measured")
         return ExitCode.NOTHING
-    if run.facts.partial:
+    if run.facts.partial or run.facts.lost:
         return ExitCode.NOTHING
     if options.strict and run.verdict.level is Level.INVALID:
         return ExitCode.INVALID

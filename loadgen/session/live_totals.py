@@ -57,15 +57,6 @@ class LiveTotals:
         finally:
             os.close(file)
 
-    @classmethod
-    def at(cls, path: str) -> LiveTotals:
-        """Those in the file of --live-totals; raises UsageError where it cannot be written."""
-        try:
-            return cls(Path(path))
-        except OSError as error:
-            why = f"cannot write {path}: {error.strerror or error}"
-            raise UsageError(f"--live-totals: {why}; choose another file") from None
-
     def publish(self, totals: Totals) -> None:
         """Publish the totals as they are now."""
         _LAYOUT.pack_into(self._map, 8, *astuple(totals))
@@ -83,3 +74,12 @@ class LiveTotals:
     def read(self) -> Totals:
         """The totals as they were published last."""
         return Totals(*_LAYOUT.unpack_from(self._map, 8))
+
+
+def opened(path: str | None) -> LiveTotals | None:
+    """Those in the file of --live-totals, None without; raises UsageError where it cannot be written."""
+    try:
+        return None if path is None else LiveTotals(Path(path))
+    except OSError as error:
+        why = f"cannot write {path}: {error.strerror or error}"
+        raise UsageError(f"--live-totals: {why}; choose another file") from None

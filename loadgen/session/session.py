@@ -28,12 +28,11 @@ from loadgen.protocol.address import is_loopback
 from loadgen.protocol.refusals import Adaptation
 from loadgen.results import run_place
 from loadgen.results.journal import Journal
-from loadgen.session import counting, export_plan, progress, replicas, shown_request, signals
+from loadgen.session import counting, export_plan, live_totals, progress, replicas, shown_request, signals
 from loadgen.session.adapting import Adapter
 from loadgen.session.alongside import counted, devices, sampled, sensors, settled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
-from loadgen.session.live_totals import LiveTotals
 from loadgen.session.local_server import Local
 from loadgen.session.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.session.options import Options
@@ -202,7 +201,7 @@ class Session(msgspec.Struct, frozen=True):
             if traces is not None:
                 tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
-            title, totals = self._title(made), self._live_totals()
+            title, totals = self._title(made), live_totals.opened(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
             outcome = self.fired(made, wait.begun(options), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
@@ -256,9 +255,6 @@ class Session(msgspec.Struct, frozen=True):
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         return f"{self._simulated}{cell}{part.title(self.options.shard)}{plan_title(made)}"
-
-    def _live_totals(self) -> LiveTotals | None:
-        return LiveTotals.at(self.options.live_totals) if self.options.live_totals is not None else None
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import trustme
 
 import loadgen
 from fakes.scripted_server import Answer, ScriptedServer, api, stream, target_of, whole
@@ -88,6 +91,20 @@ def test_every_request_is_sent_once_and_slots_are_unique(
         assert (records.slot % workers == records.index % workers).all()
 
 
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_workers_send_over_tls(transport: str) -> None:
+    authority = trustme.CA()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    authority.configure_trust(trusting)
+    made = a_plan(max_concurrency=4)
+    with ScriptedServer(FAST, tls=serving) as server:
+        options = TransportOptions(server.target(trusting), transport)
+        outcome = measure(made, spread(options, made, 2), Watch(Display(), "t"))
+    assert outcome.records.ok.all()
+    assert len(outcome.records) == 40
+
+
 def test_a_worker_with_a_free_slot_takes_the_next_request() -> None:
     slow = api(lambda asked: stream(TOKENS, 0.4 if asked.number == 2 else 0.001))  # one holds up one slot
     with ScriptedServer(slow) as server:
@@ -110,6 +127,32 @@ def test_each_worker_has_a_journal_that_is_read_with_the_others(tmp_path: Path) 
     assert sorted(read) == outcome.records.index.tolist()
     journal.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("everywhere", [True, False], ids=["full for all", "full for the workers"])
+def test_what_no_disk_takes_comes_over_the_pipe(
+    everywhere: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(file: int, data: bytes, write: Callable[[int, bytes], int] = os.write) -> int:
+        name = os.readlink(f"/proc/self/fd/{file}").rpartition("/")[2]
+        if name.startswith("journal-" if not everywhere else "journal"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", write)
+    warned: list[str] = []
+    journal = Journal(tmp_path / "journal.bin", warned.append)
+    with ScriptedServer(FAST) as server:
+        outcome = sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", journal=journal))
+    assert outcome.records.index.tolist() == list(range(40))
+    assert outcome.records.ok.all()
+    assert outcome.lost == ()
+    assert "No space left on device" in warned[0]
+    assert bool(journal.error) is everywhere
+    journal.close()
+    if not everywhere:
+        kept = sum(len(part) for part in journals.parts(tmp_path / "journal.bin"))
+        assert kept == 40
 
 
 def test_totals_are_published_while_a_run_goes_on(tmp_path: Path) -> None:

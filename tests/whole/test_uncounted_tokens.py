@@ -48,7 +48,9 @@ def bench(answer: list[bytes], *flags: str) -> tuple[Path, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "flags"), [(STREAM, ()), (WHOLE, ("--disable-stream",))], ids=["a stream", "in one piece"]
+    ("answer", "flags"),
+    [(STREAM, ()), (WHOLE, ("--disable-stream",)), (STREAM, ("--workers", "2"))],
+    ids=["a stream", "in one piece", "of two workers"],
 )
 def test_with_the_tokenizer_every_figure_is_of_tokens(model: Path, answer: list[bytes], flags: Any) -> None:
     directory, result = bench(answer, "--tokenizer", str(model), *flags)

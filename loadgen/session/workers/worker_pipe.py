@@ -75,6 +75,15 @@ class ParentEnd:
         with contextlib.suppress(OSError):  # it has ended by itself
             self.sock.send(_STOP)
 
+    def skip(self) -> None:
+        """Read once, and forget it; also in the midst of `messages`, where a signal came."""
+        try:
+            self.closed = not self.sock.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+
     def messages(self) -> Iterator[WorkerMessage]:
         """Read once and yield the messages that are complete."""
         try:
