@@ -38,7 +38,10 @@ def unconnected(error: Exception) -> Failure:
     from loadgen.protocol.certificates import why_untrusted  # its ssl is not for every command to import
 
     if getattr(error, "errno", 0) == errno.EADDRNOTAVAIL:
-        return Failure(FailureKind.CONNECT, "no source port is free: pass more with --source-address")
+        return Failure(
+            FailureKind.CONNECT,
+            "no source port is free: wait a minute for those of closed connections, or pass --source-address",
+        )
     untrusted = why_untrusted(error)
     return Failure(
         FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__

@@ -21,7 +21,7 @@ from loadgen.transport.source_ports import local_ports
 
 _RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 _TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
-_LISTENS = "0A"
+_LISTENS, _TIME_WAIT = "0A", "06"
 _WIDEST = 65535 - 1024 + 1
 _MOST_LOOPBACK = 254
 _SPARE = 64  # ports of an address: others connect as well
@@ -110,8 +110,10 @@ def chosen(
 def ports_to(family: int, source: str, server: Address) -> Iterable[int]:
     """The local ports of an address that cannot connect to a server now: connected, closing, or listened on.
 
-    As /proc/net/tcp has them; none where it cannot be read.
+    As /proc/net/tcp has them; none where it cannot be read. On loopback a connection that is only in
+    TIME_WAIT is replaced after a second (net.ipv4.tcp_tw_reuse).
     """
+    replaced = _TIME_WAIT if source.startswith("127.") else ""
     packed = _packed(family, source)
     anywhere = "0" * len(packed)
     peer = f"{_packed(family, str(server[0]))}:{int(server[1]):04X}"
@@ -121,6 +123,8 @@ def ports_to(family: int, source: str, server: Address) -> Iterable[int]:
             for line in lines:
                 _, local, remote, state, *_ = line.split(maxsplit=4)
                 host, _, port = local.partition(":")
+                if state == replaced:
+                    continue
                 if (host == packed and remote == peer) or (state == _LISTENS and host in (packed, anywhere)):
                     yield int(port, 16)
     except (OSError, KeyError):

@@ -109,7 +109,8 @@ def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(source_addresses, "_TABLES", {socket.AF_INET: table})
     rows = [
         "0100007F:9C40 0100007F:1F90 01 0",  # connected to the server
-        "0100007F:9C41 0100007F:1F90 06 0",  # TIME_WAIT
+        "0100007F:9C41 0100007F:1F90 06 0",  # TIME_WAIT, of which loopback has no need to wait
+        "0100000A:9C46 0200000A:1F90 06 0",  # the same to another machine
         "0100007F:9C42 0100007F:1F91 01 0",  # another server's
         "0200007F:9C43 0100007F:1F90 01 0",  # from another address
         "00000000:9C44 00000000:0000 0A 0",  # listens at every address
@@ -118,7 +119,8 @@ def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: p
     table.write_text(
         "  sl  local_address\n" + "".join(f"   {i}: {row}\n" for i, row in enumerate(rows)), "ascii"
     )
-    assert [*ports_to(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == [0x9C40, 0x9C41, 0x9C44]
+    assert [*ports_to(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == [0x9C40, 0x9C44]
+    assert [*ports_to(socket.AF_INET, "10.0.0.1", ("10.0.0.2", 8080))] == [0x9C46, 0x9C44]
     table.unlink()
     assert [*ports_to(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == []
     assert [*ports_to(socket.AF_INET6, "::1", ("::1", 8080))] == []
