@@ -32,6 +32,7 @@ class WorkerResult(msgspec.Struct, tag="result", array_like=True):
     died: str = ""  # how
     tally: DecodedTally = DecodedTally()
     unwritten: list[tuple[bytes, bytes]] = []  # frames of its journal that are in no file
+    journal_error: str = ""  # why
 
 
 WorkerMessage = EndedRequests | WorkerResult

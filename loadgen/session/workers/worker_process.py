@@ -95,7 +95,7 @@ def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
         _obey(pipe, run)
     publish()
     tally: DecodedTally = process.tally
-    return WorkerResult(run.health, run.died, tally, task.journal.unwritten)
+    return WorkerResult(run.health, run.died, tally, task.journal.unwritten, task.journal.error)
 
 
 def _obey(pipe: WorkerEnd, run: CaptureRun) -> None:

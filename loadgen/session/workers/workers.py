@@ -210,14 +210,14 @@ class Workers:
             if isinstance(message, EndedRequests):
                 for count, failure in message.rows:
                     self.watch.rules.note(failure, count)
-                if message.journal_error and not self._journal_error:
-                    self._journal_error = message.journal_error
-                    self.journal.warn(
-                        f"cannot write the journal, measuring continues in memory: {message.journal_error}"
-                    )
             else:
                 run.result = message
                 run.task.journal.take(message.unwritten)
+            if message.journal_error and not self._journal_error:
+                self._journal_error = message.journal_error
+                self.journal.warn(
+                    f"cannot write the journal, measuring continues in memory: {message.journal_error}"
+                )
 
     def _note_end(self, run: WorkerRun) -> None:
         if (why := run.ended()) and any(other.pid for other in self.runs):
