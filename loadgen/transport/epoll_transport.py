@@ -95,8 +95,9 @@ class EpollTransport:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = time.process_time_ns()
         self._open_first()
-        self.begin_ns = started_ns(self.job.start, self.now_ns, self._turn)
-        self._launch()
+        self.begin_ns = self.swept_ns = started_ns(self.job.start, self.now_ns, self._turn)
+        if not self.stopping:
+            self._launch()
         poll = self.pool.poll.poll
         while self.ended < self.out.count and not self.stopping:
             # Poll before sleeping: often the next event is there, and being woken costs more than a poll.
@@ -352,9 +353,8 @@ class EpollTransport:
         self._drop_idle(slot)
 
     def _drop_idle(self, slot: Slot) -> None:
-        served = slot.served
         self.pool.drop(slot)
-        if served:
+        if slot.served:
             self._dial_if_needed(slot)
         else:  # a server that only accepts and closes is not asked again in a tight loop
             slot.retry_ns = self.now_ns() + _SWEEP_NS
