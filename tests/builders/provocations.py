@@ -350,3 +350,4 @@ class Provocation:
     played: Played = as_it_is
     capacity_per_s: float = 0.0  # of a remembered self-test
     code: int = 0
+    also: Server | None = None  # another --base-url

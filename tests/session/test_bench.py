@@ -352,9 +352,9 @@ def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     paces: list[float] = []
 
-    def seen(workload: Profile, transport: str, warmed: Records) -> None:
+    def seen(workload: Profile, transport: str, warmed: Records, workers: int) -> None:
         paces.append(compute(warmed, asked(workload)).itl.mean_ms)
-        measure_client(workload, transport, warmed)
+        measure_client(workload, transport, warmed, workers)
 
     measure_client = capacity.at_the_pace_of
     monkeypatch.setattr(capacity, "at_the_pace_of", seen)

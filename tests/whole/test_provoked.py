@@ -17,6 +17,7 @@ import pytest
 from builders import provocations as made
 from builders.provocations import Provocation, engine, exposed, failing, metered, null
 from builders.provoked_runs import OF_DATA
+from builders.provoked_scale import OF_SCALE
 from loadgen import cli
 from loadgen.endpoint import scraper
 from loadgen.results import run_directory
@@ -246,6 +247,7 @@ PROVOCATIONS = {
         {"several-models", "unsettled"},
     ),
     **OF_DATA,
+    **OF_SCALE,
 }
 
 
@@ -294,7 +296,10 @@ def test_a_run_that_goes_wrong_says_so_and_nothing_else(name: str, monkeypatch: 
     def attempt() -> Ran:
         with monkeypatch.context() as patch, case.server() as base_url, case.beside(base_url):
             case.played(patch)
-            return bench(base_url, case.words)
+            if case.also is None:
+                return bench(base_url, case.words)
+            with case.also() as other:
+                return bench(base_url, f"{case.words} --base-url {other}")
 
     code, ours, report = on_a_machine_that_runs(attempt, may)
     found = doubts(ours)
