@@ -32,12 +32,12 @@ Meddle = Callable[[list[psutil.Process]], None]
 class Meddling(Display):
     """Does something to the workers once a run has got somewhere."""
 
-    def __init__(self, meddle: Meddle) -> None:
-        self.meddle = meddle
+    def __init__(self, meddle: Meddle, ended: int = 4) -> None:
+        self.meddle, self.ended = meddle, ended
         self.seen: list[psutil.Process] = []
 
     def show(self, progress: Shown) -> None:
-        if getattr(progress, "ended", 0) >= 4 and not self.seen:
+        if getattr(progress, "ended", 0) >= self.ended and not self.seen:
             own = psutil.Process()
             self.seen = sorted(own.children(), key=lambda child: child.pid)
             self.meddle(self.seen)
@@ -164,7 +164,8 @@ def test_a_stop_does_not_wait_long_for_a_worker_that_is_stopped(impatient: None)
 
 
 def test_where_every_worker_is_killed_the_run_ends_with_what_there_is() -> None:
-    outcome = run(Meddling(all_of(kill)), CLOSED)
+    # Long after the first were journalled, which is a quarter of a second after they were decoded.
+    outcome = run(Meddling(all_of(kill), ended=100), {**CLOSED, "num_prompts": 180})
     assert outcome.cut_short == "every worker was lost, the first: killed by signal 9"
     assert len(outcome.lost) == 3
     assert outcome.records.ok.any()
