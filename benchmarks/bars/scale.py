@@ -32,7 +32,7 @@ _RATE_PER_S, _RATE_S = 2000, 10
 
 @dataclass(frozen=True)
 class Spread:
-    """A load on so many null servers, sent by so many workers."""
+    """A load on N null servers, sent by W workers."""
 
     load: Load
     workers: int

@@ -58,8 +58,12 @@ def _reading(span: ClockSpan) -> tuple[int, int]:
         drift_ns = round(_DRIFT * (span.end_ns - span.begin_ns))
         return before.offset_ns, _error(before, before, drift_ns)
     apart_ns = abs(after.offset_ns - before.offset_ns)
-    middle_ns = before.offset_ns + (after.offset_ns - before.offset_ns) // 2
-    return middle_ns, _error(before, after, -(-apart_ns // 2))
+    return middle_ns(before, after), _error(before, after, -(-apart_ns // 2))
+
+
+def middle_ns(before: ClockReading, after: ClockReading | None) -> int:
+    """The offset in the middle of a run, by both readings, or by the one there is."""
+    return before.offset_ns if after is None else (before.offset_ns + after.offset_ns) // 2
 
 
 def _error(before: ClockReading, after: ClockReading, more_ns: int) -> int:

@@ -52,7 +52,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     target: Target
     transport: str = "wire"
     why_transport: str = ""  # where it was not asked for
-    why_workers: str = ""  # so many, where that was left open
+    why_workers: str = ""  # that number, where --workers auto chose it
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False

@@ -25,7 +25,7 @@ NOTHING_THERE = (
 
 
 def workers(asked: int | None, targets: int) -> int:
-    """How many processes send to so many servers, where so many were asked for; None: not given, 0: any.
+    """How many processes send to `targets` servers, where `asked` were asked for; None: not given, 0: any.
 
     Raises UsageError where these cannot be shared out evenly.
     """

@@ -154,7 +154,7 @@ def start(
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone: no one reads this
     except BaseException as error:
-        _report_fault(outbox, error)
+        outbox.finish(CaptureFault(fault_of(error)))  # after what has finished
     finally:
         os._exit(code)
 
@@ -173,8 +173,8 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _report_fault(outbox: Outbox, error: BaseException) -> None:
-    """Give the parent what has finished, and the fault; the whole of it goes to standard error.
+def fault_of(error: BaseException) -> str:
+    """What ends a forked process, in a line for its parent; the whole of it goes to standard error.
 
     A traceback shows no values: no request, no key.
     """
@@ -184,8 +184,7 @@ def _report_fault(outbox: Outbox, error: BaseException) -> None:
             sys.stderr.flush()
     while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
         error = error.exceptions[0]
-    message = " ".join(f"{type(error).__name__}: {error}".split())
-    outbox.finish(CaptureFault(message[:_LONGEST_MESSAGE]))
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_MESSAGE]
 
 
 def flush_standard_streams() -> None:

@@ -1,4 +1,4 @@
-"""Source addresses: those that connections come from, as one has so many ports for each server and no more.
+"""Source addresses: those that connections come from, as the ports of one address for a server are limited.
 
 A connection is its two addresses and its two ports. To one port of one server an address of ours has as many
 as the kernel gives to connections: 28,232 by default. More connections come from several addresses.
@@ -79,7 +79,7 @@ def chosen(
     ports: PortRange | None = None,
     occupied: Callable[[int, str, Address], Iterable[int]] | None = None,
 ) -> SourcePlan:
-    """From which addresses so many connections to a server come, each with ports for its part.
+    """From which addresses the connections to a server come, each with ports for its part.
 
     Raises UsageError where they have too few ports, with what to do.
     """

@@ -154,11 +154,11 @@ class Calibration(BaseModel, extra="forbid", frozen=True):
         return self.capacity_tokens_per_s / self.tokens_per_message
 
     def capacity_of(self, workers: int) -> float:
-        """Messages per second of so many workers, each with two cores: in proportion to those measured."""
+        """Messages per second of N workers, each with two cores: in proportion to those measured."""
         return self.capacity_messages_per_s * workers / self.workers
 
     def headroom(self, messages_per_s: float, workers: int = 1) -> float:
-        """The capacity of so many workers as a multiple of a run's rate; 0 if no load was held."""
+        """The capacity of N workers as a multiple of a run's rate; 0 if no load was held."""
         return self.capacity_of(workers) / messages_per_s if messages_per_s > 0 else float("inf")
 
 
@@ -184,7 +184,7 @@ def cache_path() -> Path:
 def remembered(transport: str, environment: str, workers: int = 1) -> Calibration | None:
     """The last self-test of a transport in this environment; None if it cannot be read.
 
-    That of so many workers, or else of one.
+    That of N workers, or else of one.
     """
     kept = _read()
     return kept.get((transport, environment, workers)) or kept.get((transport, environment, 1))

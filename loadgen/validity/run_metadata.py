@@ -71,7 +71,7 @@ class Client(BaseModel, extra="forbid", frozen=True):
     dropped_segments: int = 0  # that the ring had no room for
     fallen_back: int = 0  # requests timed by their sockets' reads although there was a ring
     workers: int = 1  # capturing processes, each with a decoding one
-    why_workers: str = ""  # so many, where that was left open
+    why_workers: str = ""  # that number, where --workers auto chose it
     busiest_cpu_s: float = 0.0  # of that capturing process with the most, where there are several
     cpus: str = ""  # that the workers were pinned to, as 4-7; "": none
 

@@ -75,7 +75,7 @@ def attached(stack: ExitStack, *servers: ScriptedServer, more: tuple[str, ...] =
 
 
 def planned(most: int) -> Plan:
-    """A closed loop of so many slots."""
+    """A closed loop of `most` slots."""
     workload = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 9, "max_concurrency": most})
     return plan.make(workload, ModelTarget(engine=VLLM, model="m"), Seed(7, chosen=True))
 

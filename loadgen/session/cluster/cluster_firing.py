@@ -15,7 +15,6 @@ from loadgen.session.progress import Progress
 from loadgen.session.stop_rules import StopRules
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Health
-from loadgen.validity.shard_facts import ClockReading
 
 _FAILED = Failure(FailureKind.ABORTED, "see the failures of each shard")
 
@@ -114,7 +113,7 @@ class ClusterFiring:
 
 def joined(fleet: Fleet, directory: Path) -> Result:
     """The run that the shards' runs are together, by this clock; raises MeasureError where none left any."""
-    from loadgen.results import merge_records  # only a run that has ended needs them
+    from loadgen.results import merge_clocks, merge_records  # only a run that has ended needs them
     from loadgen.results.merge import merge_results
 
     with tempfile.TemporaryDirectory(prefix="shards-", dir=directory) as place:
@@ -129,7 +128,7 @@ def joined(fleet: Fleet, directory: Path) -> Result:
             assert facts is not None
             shard = fleet.shards[facts.number]
             assert shard.before is not None
-            offsets[facts.number] = _middle(shard.before, shard.after)
+            offsets[facts.number] = merge_clocks.middle_ns(shard.before, shard.after)
             clocks = facts.model_copy(update={"before": shard.before, "after": shard.after})
             timed.append(
                 (name, Result(result.facts.learned({"shard": clocks}), result.records, result.samples))
@@ -141,7 +140,3 @@ def joined(fleet: Fleet, directory: Path) -> Result:
             records = merge_records.joined([merge_records.Shifted(merged.records, offset_ns)], [])
             merged = Result(merged.facts, records, merged.samples)
         return merged
-
-
-def _middle(before: ClockReading, after: ClockReading | None) -> int:
-    return before.offset_ns if after is None else (before.offset_ns + after.offset_ns) // 2

@@ -68,7 +68,7 @@ def _measured(load: SelftestLoad, transports: Sequence[str], deadline_ns: int) -
 
 
 def _numbers(workers: int) -> list[int]:
-    """How many workers are measured in turn: 1, 2, 4 … and so many."""
+    """How many workers are measured in turn: 1, 2, 4 … N."""
     return sorted({*(1 << power for power in range(workers.bit_length())), workers})
 
 

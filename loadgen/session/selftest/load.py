@@ -20,7 +20,7 @@ _PATIENCE_S = 60.0
 
 
 class SelftestClient(msgspec.Struct, frozen=True):
-    """What is measured: a transport, in so many workers, each of them on a null server of its own."""
+    """What is measured: a transport, in N workers, each of them on a null server of its own."""
 
     transport: str
     workers: int = 1
@@ -69,7 +69,7 @@ class _Digits(PromptRequests):
 
 
 def planned(load: SelftestLoad, requests: int, tokens: int) -> Plan:
-    """A plan of requests of so many tokens, at a load."""
+    """A plan of requests of `tokens` tokens, at a load."""
     workload = profile.build(
         {
             "name": "selftest",

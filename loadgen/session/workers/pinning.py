@@ -32,7 +32,7 @@ def spare_cpus(
 
 
 def chosen(near: Mapping[int, set[int]], taken: set[int], least: int) -> tuple[int, ...]:
-    """Of CPUs that are free, each with those of its core, at least so many, ascending; () where too few."""
+    """Of CPUs that are free, each with those of its core, at least `least`, ascending; () where too few."""
     apart = [cpu for cpu, core in near.items() if not core & taken]
     for cpus in (apart, list(near)):
         if len(cpus) >= least:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-import traceback
 from contextlib import suppress
 
 import msgspec
@@ -18,11 +16,9 @@ from loadgen.session.live_totals import LiveTotals
 from loadgen.session.progress import Progress
 from loadgen.session.stop_rules import StopRules
 from loadgen.session.workers.worker_pipe import EndedRequests, WorkerEnd, WorkerResult
-from loadgen.transport.capture_process import CaptureRun, end_with, start, unattended
+from loadgen.transport.capture_process import CaptureRun, end_with, fault_of, start, unattended
 from loadgen.transport.failure import Failure
 from loadgen.transport.job import Counters, Job
-
-_LONGEST_FAULT = 300  # characters
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
@@ -70,7 +66,8 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
     except (BrokenPipeError, ConnectionError):
         pass  # the parent is gone, and no one reads this; what was forked here ends with this process
     except BaseException as error:
-        _report(pipe, error)
+        with suppress(OSError):
+            pipe.send(WorkerResult(None, fault_of(error)))
     finally:
         os._exit(code)
 
@@ -101,14 +98,3 @@ def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
 def _obey(pipe: WorkerEnd, run: CaptureRun) -> None:
     if pipe.stop_asked():
         run.stop()
-
-
-def _report(pipe: WorkerEnd, error: BaseException) -> None:
-    """Give the parent the fault; the whole of it goes to standard error."""
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            traceback.print_exception(error)
-            sys.stderr.flush()
-    message = " ".join(f"{type(error).__name__}: {error}".split())
-    with suppress(OSError):
-        pipe.send(WorkerResult(None, message[:_LONGEST_FAULT]))
