@@ -1,0 +1,84 @@
+"""Limit record: `limit.json`, the highest load that met the objectives, and the search for it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from loadgen import __version__
+from loadgen.results.sweep_record import LoadAxis
+
+LIMIT = "limit.json"
+# 1: the first.
+FORMAT = 1
+
+# What of the server (or the client) the evidence of the lowest failing load points to.
+Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
+# within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search.
+SearchEnd = Literal[
+    "within", "budget", "most-runs", "nothing-passes", "everything-passes", "interrupted", "server-died"
+]  # fmt: skip
+
+
+class LimitEstimate(BaseModel, extra="forbid", frozen=True):
+    """An estimate and where the truth lies at a confidence; None: on that side nothing is known."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    confidence: float = 0.95
+
+
+class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
+    """What one run of the search showed of one objective; milliseconds, None where there is none."""
+
+    objective: str
+    samples: int
+    over: int  # samples above the limit
+    value_ms: float | None
+    bound_ms: float | None  # upper bound at 99 % confidence
+    limit_ms: float
+
+
+class LimitRun(BaseModel, extra="forbid", frozen=True):
+    """One whole run of the search."""
+
+    number: int
+    load: float
+    directory: str  # below the search's; "": nothing was measured
+    passed: bool
+    reason: str  # why it did not pass; "" if it did
+    verdict: str = ""
+    saturated: bool = False  # ended early: the server fell further and further behind
+    client_limited: bool = False  # it says nothing about the server
+    objectives: tuple[ObjectiveFigures, ...] = ()
+    duration_s: float = 0.0
+    request_throughput_per_s: float | None = None
+    output_throughput_per_s: float | None = None
+    goodput_per_s: float | None = None
+
+
+class LimitRecord(BaseModel, extra="forbid", frozen=True):
+    """A search: what was asked, its runs in order, and the answer."""
+
+    format: int = FORMAT
+    loadgen: str = __version__
+    name: str
+    command: tuple[str, ...]  # secrets hidden
+    axis: LoadAxis
+    objectives: tuple[str, ...]
+    within: float  # asked: 0.05 is 5 %
+    budget_s: float | None
+    runs: tuple[LimitRun, ...] = ()
+    ended: SearchEnd | None = None  # None: it goes on
+    limit: LimitEstimate | None = None  # of the highest load that meets the objectives
+    highest_passing: float | None = None
+    lowest_failing: float | None = None
+    bound_by: str = ""  # the objective that failed first
+    bottleneck: Bottleneck | None = None
+    evidence: str = ""  # of the bottleneck, in words with figures
+    goodput_per_s: float | None = None  # at the highest passing load
+    headroom: float | None = None  # of the client there, × its load
+    knee: LimitEstimate | None = None
+    notes: tuple[str, ...] = ()

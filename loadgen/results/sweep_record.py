@@ -1,0 +1,43 @@
+"""Sweep record: `sweep.json`, what a sweep's directory holds of its points; analysis reads it from there."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from loadgen import __version__
+
+SWEEP = "sweep.json"
+# 1: the first.
+FORMAT = 1
+
+LoadAxis = Literal["concurrency", "rate"]  # requests in flight; requests per second
+# under-way: it was begun, and no run of it is finished.
+PointState = Literal["planned", "under-way", "done", "saturated", "failed"]
+
+
+class SweepPoint(BaseModel, extra="forbid", frozen=True):
+    """One point: what was varied, and what came of it."""
+
+    number: int  # from 0, in the order of measuring
+    settings: dict[str, Any]  # keys of the profile that were varied, as max_concurrency or request_rate
+    serve: dict[str, str] = {}  # flags of a launched server that were varied, without their dashes
+    state: PointState = "planned"
+    directory: str = ""  # of its run, below the sweep's; "": there is none
+    reason: str = ""  # why it failed, or was ended early
+    verdict: str = ""  # VALID, SUSPECT or INVALID; "": there is no run
+    duration_s: float = 0.0  # that measuring took, a start of the server left out
+
+
+class SweepRecord(BaseModel, extra="forbid", frozen=True):
+    """A sweep: what its command varied, and its points."""
+
+    format: int = FORMAT
+    loadgen: str = __version__
+    name: str
+    command: tuple[str, ...]  # secrets hidden
+    fixed: str  # a digest of all that is not varied: a sweep is resumed only with the same
+    seed: int
+    axis: LoadAxis | None = None  # the load that was varied; None: only other fields were
+    points: tuple[SweepPoint, ...]

@@ -1,0 +1,32 @@
+"""Concurrency steps: how many requests a closed loop may have in flight, as that changes over time."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Int64
+
+
+class ConcurrencySteps(msgspec.Struct, frozen=True):
+    """A limit that holds from one time after the start to the next; the first time is 0.
+
+    `from_ns` is int64[steps], ascending; `limits` int64[steps], each at least 1. The last one holds on.
+    """
+
+    from_ns: Int64
+    limits: Int64
+
+    @property
+    def most(self) -> int:
+        """The highest limit."""
+        return int(self.limits.max())
+
+    def limit(self, elapsed_ns: int) -> int:
+        """The limit at a time after the start; what is before the start has the first one."""
+        return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
+
+    def next_ns(self, elapsed_ns: int) -> int:
+        """When it changes next, after the start; -1: never again."""
+        at = int(np.searchsorted(self.from_ns, elapsed_ns, "right"))
+        return int(self.from_ns[at]) if at < len(self.from_ns) else -1
