@@ -46,7 +46,8 @@ CATCHES_ALL = {
     ("sensor.py", "Exception"),
     ("sections.py", "Exception"),
 }
-CATCHES_ALL |= {("execution.py", "Exception"), ("session.py", "BaseException")}
+CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "measuring.py")}
+CATCHES_ALL |= {("session.py", "BaseException")}
 MOST_PARAMETERS = 8
 
 

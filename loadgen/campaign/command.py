@@ -16,9 +16,10 @@ from loadgen.campaign.arms import Arm
 from loadgen.campaign.cooling import Cooling
 from loadgen.campaign.execution import Execution
 from loadgen.campaign.file import File
+from loadgen.campaign.kept_directory import StoreError
 from loadgen.campaign.matrix import ONCE, Start
 from loadgen.campaign.preview import Preview
-from loadgen.campaign.store import Store, StoreError
+from loadgen.campaign.store import Store
 from loadgen.campaign.time_estimate import Pace
 from loadgen.campaign.trust import Trust
 from loadgen.errors import LoadgenError, MeasureError, UsageError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -14,23 +13,20 @@ from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.campaign.cooling import Cooling
+from loadgen.campaign.kept_directory import StoreError
 from loadgen.campaign.matrix import Planned, Start, cells_of
-from loadgen.campaign.store import CELLS, SERVERS, Store, StoreError
+from loadgen.campaign.points.measuring import check_disk, death, typed, unfinished
+from loadgen.campaign.store import CELLS, SERVERS, Store
 from loadgen.campaign.time_estimate import Pace
 from loadgen.endpoint.secrecy import hide
-from loadgen.errors import LoadgenError, MeasureError, ServerDied
+from loadgen.errors import LoadgenError, MeasureError
 from loadgen.protocol.printable import plain
 from loadgen.results import run_place
-from loadgen.results.run_directory import Result
 from loadgen.session import progress, signals
 from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
 from loadgen.session.session import Session
-from loadgen.validity import sections
 from loadgen.workload.plan_inputs import Seed
-
-# With these nothing else can be kept either: the campaign stops, and what is done stays.
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 @dataclass
@@ -86,7 +82,7 @@ class Execution:
                 session = attach(options, arm.settings, left[0].workload, stack)
                 self.pace.start(arm.name, (clock.now_ns() - began_ns) / 1e9)
             except Exception as error:
-                self._all_fail(left, name, _typed(error))
+                self._all_fail(left, name, typed(error))
                 return
             try:
                 while left and self._measured(session, left, name):
@@ -133,8 +129,8 @@ class Execution:
             raise signals.Stopped(number)
         if kept.errors:
             raise StoreError(kept.errors[0])
-        died = _death(session, failed=not run.records.ok.all())
-        if reason := _unfinished(run):
+        died = death(session, failed=not run.records.ok.all())
+        if reason := unfinished(run):
             why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
             self._failed(planned, session.hidden(why), directory)
             return not died
@@ -182,11 +178,9 @@ class Execution:
         self, session: Session, planned: Planned, error: Exception, directory: Path | None = None
     ) -> bool:
         """Keep why measuring a cell failed; whether the server lives. Raises StoreError on a full disk."""
-        cause = error.__cause__ or error.__context__
-        if isinstance(error, LoadgenError) and isinstance(cause, OSError) and cause.errno in _DISK:
-            raise StoreError(str(error)) from None
-        self._failed(planned, session.hidden(_typed(error)), directory)
-        return not _death(session, failed=False)
+        check_disk(error)
+        self._failed(planned, session.hidden(typed(error)), directory)
+        return not death(session, failed=False)
 
     def _failed(self, planned: Planned, error: LoadgenError, directory: Path | None = None) -> None:
         self.store.fail(planned, str(error), run_place.now(), directory)
@@ -209,27 +203,3 @@ def _on(planned: Planned, start: str) -> Planned:
 
 def _inside(session: Session, planned: Planned, place: Path) -> Session:
     return replace(session, options=replace(session.options, run_dir=str(place)), cell=planned.cell)
-
-
-def _unfinished(run: Result) -> str:
-    """Why a run is not a finished cell; "" where it is one."""
-    if not run.records.ok.any():
-        reason = "".join(f", the first with {first.kind}: {first.detail}" for first in run.records.failed[:1])
-        return f"every request failed{reason}"
-    return f"cut short: {run.facts.partial}" if run.facts.partial else ""
-
-
-def _death(session: Session, failed: bool) -> LoadgenError | None:
-    """How a server that was started here ended; None while it runs."""
-    try:
-        session.check_alive(failed)
-    except ServerDied as error:
-        return session.hidden(error)
-    return None
-
-
-def _typed(error: Exception) -> LoadgenError:
-    """The error, one that is not of ours as a fault of loadgen."""
-    if isinstance(error, LoadgenError):
-        return error
-    return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")

@@ -22,6 +22,7 @@ class SweepPoint(BaseModel, extra="forbid", frozen=True):
 
     number: int  # from 0, in the order of measuring
     settings: dict[str, Any]  # keys of the profile that were varied, as max_concurrency or request_rate
+    repeat: int = 0  # of these settings, from 0
     serve: dict[str, str] = {}  # flags of a launched server that were varied, without their dashes
     state: PointState = "planned"
     directory: str = ""  # of its run, below the sweep's; "": there is none

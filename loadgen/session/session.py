@@ -84,6 +84,7 @@ class Session(msgspec.Struct, frozen=True):
     adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
     word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
     cell: Cell | None = None  # of a campaign, whose runs these are
+    heading: str = ""  # where a run stands in a series, for its display: `3/12 `
     interrupts: Interrupts = signals.SIGNALS
 
     def check_alive(self, failed: bool) -> None:
@@ -254,7 +255,7 @@ class Session(msgspec.Struct, frozen=True):
     def _title(self, made: Plan) -> str:
         """Of the display while a plan is measured."""
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
-        return f"{self._simulated}{cell}{part.title(self.options.shard)}{plan_title(made)}"
+        return f"{self._simulated}{cell}{self.heading}{part.title(self.options.shard)}{plan_title(made)}"
 
     def _masked(self, facts: F) -> F:
         """The facts without secrets: they are written to disk."""

@@ -20,8 +20,9 @@ from builders.campaign_files import INSTANT, cells, contents, facts, failures, t
 from fakes.supervised import PATIENCE_S, until
 from loadgen import cli
 from loadgen.campaign import command
+from loadgen.campaign.kept_directory import StoreError
 from loadgen.campaign.matrix import Planned
-from loadgen.campaign.store import Store, StoreError
+from loadgen.campaign.store import Store
 from loadgen.errors import UsageError
 from loadgen.metrics import files
 from loadgen.results import run_directory, run_place
@@ -220,7 +221,7 @@ def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
 
     def full(self: Store, one: Planned, directory: Path) -> None:
         if one.cell.checkpoint == "B":
-            with self._writing():
+            with self.writing():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finish(self, one, directory)
 
