@@ -126,7 +126,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
         rules.cut_after_s,
         max_concurrency=None if most is None else part.share.slots(most),
-        schedule_s=None if plan.facts.schedule is None else plan.facts.schedule.span_s,
+        schedule_s=plan.sending_s,
     )
     ending = Ending(firing)
     try:
