@@ -25,7 +25,9 @@ _MOST = 0.5  # of all samples
 _AWAY = 0.7  # of a run from the edge, in logits: half or twice the share that is allowed
 _INNER = 0.15  # of the bracket, on a log scale, that a run stays away from its ends
 _JUMP = 200.0  # a slope of the logit from which on the share jumps: longer runs tell no more
+_ALIKE = 1.5  # a dispersion below which samples do not depend on those before: the share is what it is
 _LEAST_OVER = 10.0  # samples above the limit that a run should have at the edge
+_FEWEST = 500  # samples, whatever the percentile
 _NEAR_TIMES = 4.0  # as many in a run near the edge
 _GROWTH = 4.0  # of a run over the longest before
 _MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
@@ -103,7 +105,8 @@ def _point(trial: Trial, at: int) -> EdgePoint:
     if not trial.telling:
         return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
     evidence = trial.objectives[at]
-    return EdgePoint(trial.load, evidence.batches or ((evidence.samples, evidence.over),))
+    batches = evidence.batches or ((evidence.samples, evidence.over),)
+    return EdgePoint(trial.load, batches, evidence.dispersion)
 
 
 def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
@@ -117,7 +120,9 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
         return _lower(settings, over)
     if _narrow(settings, edge):
         reach = edge.load * math.exp(-_CONFIRMED / edge.slope)
-        if any(trial.passed and trial.load >= min(reach, edge.load / (1 + settings.within)) for trial in trials):
+        if any(
+            trial.passed and trial.load >= min(reach, edge.load / (1 + settings.within)) for trial in trials
+        ):
             return "within"
         return _whole(settings, edge.load * math.exp(-1 / edge.slope))
     return _near(settings, trials, edge)
@@ -173,8 +178,10 @@ def _narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
 
 def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float:
     """How many samples the next run should have: few while the edge is far, then what is still missing."""
-    few = max(max(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings))
-    if edge is None or edge.slope > _JUMP:
+    few = max(
+        *(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings), _FEWEST
+    )
+    if edge is None or (edge.slope > _JUMP and edge.dispersion < _ALIKE):
         return few
     longest = max(max((each.samples for each in trial.objectives), default=0) for trial in trials)
     most = min(_GROWTH * longest, _MOST_TIMES * few)
