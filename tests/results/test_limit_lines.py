@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from builders.made_limits import TTFT, limit_record, limit_run
 from loadgen.results import limit_lines
 from loadgen.results.limit_record import LimitEstimate
-from tests.builders.made_limits import TTFT, limit_record, limit_run
 
 # What a search knows when it has found nothing.
 NOTHING: dict[str, Any] = {
