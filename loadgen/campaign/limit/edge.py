@@ -126,7 +126,7 @@ def _span(x: Float64) -> Float64:
 
 
 def _profile(runs: _Runs, edge: float, candidates: Float64) -> _Profile:
-    """The deviance of the best rising line through (candidate, edge), for each: it is concave in the slope."""
+    """The deviance of the best rising line through each candidate: it is concave in the slope."""
     away = runs.x - candidates[:, None]
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
@@ -154,7 +154,7 @@ def _interval(runs: _Runs, edge: float, coarse: _Profile) -> EdgeFit:
 
 
 def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int]:
-    """How many times as much counts vary as those of independent samples would, and its degrees of freedom."""
+    """How many times as much counts vary as independent ones would, and its degrees of freedom."""
     share = _logistic(edge + profile.slope * (runs.x - profile.best)).clip(_LEAST, 1 - _LEAST)
     squares = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     freedom = len(share) - 2

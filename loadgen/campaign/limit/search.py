@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
-from loadgen.campaign.limit.trial import SearchSettings, Trial, above, allowed
+from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
 from loadgen.results.limit_record import SearchEnd
 
 LEAST_RUN_S = 60.0
@@ -156,7 +156,8 @@ def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd
 
 def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
     """A load at the edge: below it if the run before was above, and the other way round."""
-    away = (-_AWAY if trials[-1].load > edge.load else _AWAY) / edge.slope
+    away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
+    away = -away if trials[-1].load > edge.load else away
     load = edge.load * math.exp(away)
     low = max(trial.load for trial in trials if not trial.beyond and not trial.client_limited)
     high = min((trial.load for trial in trials if trial.beyond and trial.load > low), default=math.inf)
@@ -192,7 +193,7 @@ def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | 
 
 
 def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """How many requests end in a second at a load, at least: over concurrency from the run that is nearest."""
+    """How many requests end in a second at a load, at least: over concurrency by the nearest run."""
     if settings.axis == "rate":
         return load
     timed = [trial for trial in trials if trial.requests_per_s]
