@@ -25,6 +25,7 @@ from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds, data_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.workload.load.cancel_keys import CancelKeys
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
 
@@ -50,7 +51,14 @@ _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limit
 
 
 class Profile(
-    DataKeys, LengthKeys, TraceKeys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False
+    DataKeys,
+    LengthKeys,
+    TraceKeys,
+    CancelKeys,
+    extra="forbid",
+    frozen=True,
+    allow_inf_nan=False,
+    defer_build=False,
 ):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
