@@ -19,6 +19,7 @@ from loadgen.workload.apis import chosen_dialect, merged, shared_fields
 from loadgen.workload.arrival import NS_PER_S, Arrival, within
 from loadgen.workload.data_facts import DataFacts, LengthFacts
 from loadgen.workload.data_keys import NO_DATA
+from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import random_prompts
@@ -51,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
     tokenizer: str = ""  # that made the texts, where none was named
     adaptation: Adaptation = Adaptation()  # what of the body is not as the profile has it
     sessions: Int64 | None = None  # of each request; None: there are none, each request is one of its own
+    concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
 
     def __len__(self) -> int:
         return self.count

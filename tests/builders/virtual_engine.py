@@ -1,14 +1,15 @@
-"""The engine in virtual time: what a closed-loop client would measure, without a socket or a wait."""
+"""The engine in virtual time: what a client would measure, without a socket or a wait."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from loadgen_servers.engine.scheduler import Scheduler, Sequence
+from loadgen_servers.engine.scheduler import Scheduler, Sequence, Step
 
 TURNAROUND_NS = 1_000_000  # a client and its front end between an answer's end and the next request
 
@@ -67,17 +68,43 @@ def closed_loop(
                 break
             now_ns = arrivals[0]
             continue
-        previous_ns, now_ns = step.start_ns, step.end_ns
-        ended = scheduler.end(step, now_ns)
-        # Every sequence that had a token in the step before has one in this: the gap is the step.
-        _count_gaps(outcome, now_ns - previous_ns, ended.plain_gaps)
-        for pause_ns in ended.pauses_ns:
-            _count_gaps(outcome, pause_ns, 1)
-        for sequence in ended.finished:
-            outcome.sequences.append(sequence)
+        now_ns = step.end_ns
+        for _ in _ended(scheduler, step, outcome):
             heapq.heappush(arrivals, now_ns + turnaround_ns)
     outcome.duration_ns = now_ns
     return outcome
+
+
+def open_loop(scheduler: Scheduler, arrivals_ns: Several[int], lengths: Several[tuple[int, int]]) -> Outcome:
+    """Run (prompt, output) token pairs that arrive at these times, ascending, until all have ended."""
+    outcome = Outcome()
+    now_ns, arrived = 0, 0
+    while True:
+        while arrived < len(lengths) and arrivals_ns[arrived] <= now_ns:
+            prompt, output = lengths[arrived]
+            scheduler.add(Sequence(prompt, output, prompt + output, arrivals_ns[arrived]))
+            arrived += 1
+        step = scheduler.begin(now_ns)
+        if step is not None:
+            now_ns = step.end_ns
+            _ended(scheduler, step, outcome)
+        elif arrived < len(lengths):
+            now_ns = arrivals_ns[arrived]
+        else:
+            break
+    outcome.duration_ns = now_ns
+    return outcome
+
+
+def _ended(scheduler: Scheduler, step: Step, outcome: Outcome) -> list[Sequence]:
+    """Account for a step, and return the sequences that ended in it."""
+    ended = scheduler.end(step, step.end_ns)
+    # Every sequence that had a token in the step before has one in this: the gap is the step.
+    _count_gaps(outcome, step.end_ns - step.start_ns, ended.plain_gaps)
+    for pause_ns in ended.pauses_ns:
+        _count_gaps(outcome, pause_ns, 1)
+    outcome.sequences += ended.finished
+    return ended.finished
 
 
 def _count_gaps(outcome: Outcome, gap_ns: int, times: int) -> None:

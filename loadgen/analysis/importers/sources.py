@@ -22,16 +22,20 @@ from loadgen.analysis.importers import (
     json_fields,
     loadgen_runs,
     pages,
+    searches,
     sglang,
     tables,
     text,
     vllm,
 )
+from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
+from loadgen.results.limit_record import LIMIT
 from loadgen.results.run_directory import ARRIVALS, RESULT
 from loadgen.results.run_place import JOURNAL
+from loadgen.results.sweep_record import SWEEP
 from loadgen.validity.campaign_cell import FailedCell
 from loadgen.workload.paths import place
 
@@ -45,7 +49,7 @@ _LONGEST_DETAIL = 200
 _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
-    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)"
+    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)|(?:sweep|limit)\.json"
 )
 _PAGE = b'<meta name="generator" content="loadgen'
 
@@ -74,6 +78,21 @@ class Sources(msgspec.Struct, frozen=True):
     reported: tuple[Reported, ...]
     errors: tuple[str, ...] = ()
     failures: tuple[FailedCell, ...] = ()
+    sweeps: tuple[StoredSweep, ...] = ()
+    limits: tuple[StoredLimit, ...] = ()
+
+    @property
+    def outside_searches(self) -> Sources:
+        """The same without the runs of searches for a limit, whose loads are those that a search tried."""
+        inside = {id(run) for limit in self.limits for run in limit.runs}
+        return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
+
+    @property
+    def saturated(self) -> set[str]:
+        """The sources of runs that were ended early, since the server fell further and further behind."""
+        return set().union(
+            *(each.saturated for each in self.sweeps), *(each.saturated for each in self.limits)
+        )
 
 
 def read(places: Sequence[str]) -> Sources:
@@ -87,13 +106,20 @@ def read(places: Sequence[str]) -> Sources:
     results = _Found()
     for path in paths:
         results.place(path)
-    if not results.reported and not results.failures:
+    if not (results.reported or results.failures or results.sweeps or results.limits):
         first = results.errors[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
         more = len(results.errors) - len(first)
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
     left = len(results.errors) - _MOST_ERRORS
     errors = results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
-    return Sources(tuple(results.reported), tuple(errors), tuple(results.failures))
+    return Sources(
+        tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps),
+        tuple(_with_runs(limit, results.reported) for limit in results.limits),
+    )  # fmt: skip
+
+
+def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
+    return replace(limit, runs=tuple(run for run in reported if limit.owns(run)))
 
 
 @dataclass
@@ -103,6 +129,8 @@ class _Found:
     reported: list[Reported] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     failures: list[FailedCell] = field(default_factory=list)
+    sweeps: list[StoredSweep] = field(default_factory=list)
+    limits: list[StoredLimit] = field(default_factory=list)
     met: set[str] = field(default_factory=set)
 
     def place(self, path: Path) -> None:
@@ -112,10 +140,16 @@ class _Found:
             return
         if os.path.realpath(path) in self.met:
             return
-        before = len(self.reported) + len(self.failures) + len(self.errors)
+        before = self._count
         looked = self._directory(path)
-        if before == len(self.reported) + len(self.failures) + len(self.errors):
+        if before == self._count:
             self.errors.append(f"{path} has no known results in {looked} files")
+
+    @property
+    def _count(self) -> int:
+        """How many things were read, errors too."""
+        results = len(self.reported) + len(self.failures) + len(self.sweeps) + len(self.limits)
+        return results + len(self.errors)
 
     def _directory(self, path: Path) -> int:
         """Read a directory and what is in it; how many files were checked."""
@@ -129,6 +163,9 @@ class _Found:
             if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
                 self._failures(here)
                 inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
+                continue
+            if (record := self._searched(here, names)) is not None:
+                inside[:] = [name for name in inside if name in record.places]
                 continue
             if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
                 inside.clear()
@@ -145,6 +182,19 @@ class _Found:
             named = some([os.path.relpath(other, path) for other in passed], _NAMED)
             self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
+
+    def _searched(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
+        """Read the record of a sweep or of a search; None of a directory that has none that can be read."""
+        try:
+            if SWEEP in names:
+                self.sweeps.append(searches.sweep(directory))
+                return self.sweeps[-1]
+            if LIMIT in names:
+                self.limits.append(searches.limit(directory))
+                return self.limits[-1]
+        except UsageError as error:
+            self.errors.append(str(error))
+        return None
 
     def _run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""

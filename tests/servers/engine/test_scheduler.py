@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.virtual_engine import TURNAROUND_NS, closed_loop
+from builders.virtual_engine import TURNAROUND_NS, closed_loop, open_loop
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, StepOutput
 from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
 
@@ -211,3 +211,15 @@ def test_a_thousand_sequences_take_one_step_a_token() -> None:
     scheduler = Scheduler(Limits(1024, 65_536, 1 << 20), FittedTiming(overhead_ms=20.0))
     outcome = closed_loop(scheduler, [(64, 128)] * 2048, concurrency=1024)
     assert outcome.duration_ns == 2 * 128 * 20 * MS + TURNAROUND_NS  # idle between the two waves
+
+
+def test_open_loop_arrivals_wait_for_no_answer_and_idle_time_is_skipped() -> None:
+    arrivals_ns = [0, MS // 2, 20 * MS]
+    outcome = open_loop(engine(), arrivals_ns, [(10, 5), (10, 2), (10, 1)])
+    # The second joins the step that begins at 1 ms, the third finds the engine idle.
+    assert [(s.arrived_ns, s.first_ns, s.last_ns) for s in outcome.sequences] == [
+        (MS // 2, 2 * MS, 3 * MS),
+        (0, MS, 5 * MS),
+        (20 * MS, 21 * MS, 21 * MS),
+    ]
+    assert outcome.duration_ns == 21 * MS

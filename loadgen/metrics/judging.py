@@ -1,0 +1,136 @@
+"""Judging: what the requests of a run show of its objectives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Bool, Float64, Int64
+from loadgen.metrics import confidence
+from loadgen.metrics.metrics import MetricOptions, PerRequest, gaps
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.metrics.record import Records
+from loadgen.transport.failure import FailureKind
+
+_MS_NS = 1e6
+_BATCHES = 20  # of a run, with at least
+_BATCH = 10  # requests each
+# Requests that were ended, or lost, by this client: they show nothing of the server.
+_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST, "user-cancelled")
+
+
+class _Samples(msgspec.Struct, frozen=True):
+    """The samples of one latency: nanoseconds, infinite of a request that failed, and whose each is."""
+
+    values_ns: Float64
+    request: Int64  # row of the records
+    observations: int  # of them, that count as independent
+
+
+def judged(
+    records: Records, objectives: Iterable[Objective], ask: MetricOptions
+) -> tuple[ObjectiveEvidence, ...]:
+    """What the requests show of each objective, in order.
+
+    A request that failed counts as above any limit, of ITL and token time with as many samples as were
+    planned; left out are those that the client ended or lost, and answers that have no such latency (one
+    token has no TPOT). The gaps of one answer are alike, so bounds of ITL and token time rest on as many
+    observations as there are requests.
+    """
+    each = PerRequest.of(records, ask)
+    return tuple(
+        _judged(objective, _samples(objective.metric, records, each), records) for objective in objectives
+    )
+
+
+def _judged(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
+    order, n, rank = np.argsort(samples.values_ns), len(samples.values_ns), objective.percentile
+    over = samples.values_ns > objective.limit_ms * _MS_NS
+
+    def bound_ms(index: int | None) -> float | None:
+        if index is None:
+            return None
+        # Of all samples, the last of the share that the observations up to this one are.
+        place = math.ceil(round((index + 1) / samples.observations * n, 6)) - 1
+        return float(samples.values_ns[order[place]]) / _MS_NS
+
+    return ObjectiveEvidence(
+        objective=objective,
+        samples=n,
+        over=int(over.sum()),
+        value_ms=_percentile(samples.values_ns[order], rank) / _MS_NS,
+        bound_ms=bound_ms(confidence.upper_index(samples.observations, rank)),
+        lower_ms=bound_ms(confidence.lower_index(samples.observations, rank)),
+        batches=_batches(samples.request, over, records),
+    )
+
+
+def _percentile(ordered: Float64, percentile: float) -> float:
+    """The percentile of ascending values, linear between closest ranks; the last of them may be infinite."""
+    if not len(ordered):
+        return math.nan
+    rank = (len(ordered) - 1) * (percentile / 100)
+    low, high = float(ordered[math.floor(rank)]), float(ordered[math.ceil(rank)])
+    return low if low == high else low + (high - low) * (rank - math.floor(rank))
+
+
+def _batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, int], ...]:
+    """Samples, and those above the limit, of parts of the requests that were sent one after another."""
+    having = np.unique(request)
+    having = having[np.argsort(records.sent_ns[having], kind="stable")]
+    parts = max(min(_BATCHES, len(having) // _BATCH), 1)
+    batch = np.zeros(len(records), np.int64)
+    batch[having] = np.arange(len(having)) * parts // max(len(having), 1)
+    samples = np.bincount(batch[request], minlength=parts)
+    above = np.bincount(batch[request[over]], minlength=parts)
+    return tuple(zip(samples.tolist(), above.tolist(), strict=True)) if len(request) else ()
+
+
+def _samples(metric: str, records: Records, each: PerRequest) -> _Samples:
+    failed = np.fromiter(
+        (f is not None and f.kind not in _NO_EVIDENCE for f in records.failures), np.bool_, len(records)
+    )
+    if metric in _OF_REQUESTS:
+        values_ns, has = _OF_REQUESTS[metric](records, each)
+        rows = np.flatnonzero(has | failed)
+        return _Samples(np.where(failed, np.inf, values_ns)[rows], rows, len(rows))
+    values_ns, rows = _of_gaps(records, each.ok, per_token=metric == "token_time")
+    lost = np.repeat(np.flatnonzero(failed), np.maximum(records.planned_output[failed] - 1, 1))
+    request = np.concatenate([rows, lost])
+    infinite = np.full(len(lost), np.inf)
+    return _Samples(np.concatenate([values_ns, infinite]), request, len(np.unique(request)))
+
+
+def _of_gaps(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int64]:
+    """The gaps between messages of successes, or these shared by their tokens, and whose each is."""
+    values: list[Float64] = [np.zeros(0)]
+    rows: list[Int64] = [np.zeros(0, np.int64)]
+    for block in records.blocks():
+        good = ok[block.first : block.last]
+        gap_ns, tokens = gaps(block, good)
+        row = np.repeat(
+            np.arange(block.first, block.last), np.where(good, np.maximum(np.diff(block.start) - 1, 0), 0)
+        )
+        if per_token:
+            gap_ns, row = np.repeat(gap_ns / np.maximum(tokens, 1), tokens), np.repeat(row, tokens)
+        values.append(gap_ns.astype(np.float64))
+        rows.append(row)
+    return np.concatenate(values), np.concatenate(rows)
+
+
+# Nanoseconds of each request, and which have one; the other latencies are of the gaps within an answer.
+_OF_REQUESTS: dict[str, Callable[[Records, PerRequest], tuple[Int64 | Float64, Bool]]] = {
+    "ttft": lambda records, each: (each.ttft_ns, each.has_ttft),
+    "tpot": lambda records, each: (each.tpot_ns(), each.has_tpot),
+    "e2el": lambda records, each: (each.e2el_ns, each.ok),
+    "client_queue_time": lambda records, each: (records.sent_ns - records.intended_ns, each.ok),
+    "e2el_including_client_queue": lambda records, each: (each.last_ns - records.intended_ns, each.ok),
+    "ttfvt": lambda records, each: (each.ttfvt_ns, each.has_ttfvt),
+    "e2el_per_token": lambda records, each: (
+        each.e2el_ns / np.maximum(each.output_tokens, 1),
+        each.ok & (each.output_tokens > 0),
+    ),
+}

@@ -1,0 +1,144 @@
+"""Limit lines: a search for the highest load in words: its answer, and a table of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from loadgen.protocol.layout import counted, wrapped
+from loadgen.protocol.printable import printable
+from loadgen.results import speed_tables
+from loadgen.results.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
+from loadgen.results.speed_tables import Column, Table
+from loadgen.results.sweep_record import LoadAxis
+
+UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
+_TITLES: Mapping[LoadAxis, str] = {"concurrency": "concurrency", "rate": "requests/s"}
+_ENDS: Mapping[SearchEnd, str] = {
+    "within": "the interval is as narrow as asked",
+    "budget": "the budget is spent",
+    "most-runs": "no more runs were allowed",
+    "nothing-passes": "no load met the objectives",
+    "everything-passes": "every load met the objectives",
+    "interrupted": "interrupted, with what is known so far",
+    "server-died": "the server ended, with what is known so far",
+}
+_BOTTLENECKS = {
+    "queue": "waiting in the server's queue",
+    "prefill": "prefill",
+    "decode": "decode",
+    "kv-cache": "the KV cache",
+    "client": "the client, not the server",
+}
+
+
+def lines(record: LimitRecord) -> list[str]:
+    """The answer in at most 80 columns, its first line the limit with its interval."""
+    return [line for part in _parts(record) for line in wrapped(printable(part))]
+
+
+def headline(record: LimitRecord) -> str:
+    """The limit with its interval, or what is known of it."""
+    known = _known(record)
+    return f"limit: {known} {UNITS[record.axis]}{_interval(record.limit)}" if known else "limit: unknown"
+
+
+def load(value: float) -> str:
+    """A load in three digits, all of a whole one."""
+    if value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def table(record: LimitRecord) -> Table:
+    """A row a run, by load: each objective's percentile with its upper bound, and whether it passed."""
+    shown = [objective for objective in record.objectives if any(_of(run, objective) for run in record.runs)]
+    columns = [Column("number", "run"), Column("load", _TITLES[record.axis])]
+    for objective in shown:
+        columns += [Column(objective, f"{figure(objective)} ms"), Column(f"{objective}, bound", "≤ at 99 %")]
+    columns += [Column("goodput", "goodput req/s")] * any(
+        run.goodput_per_s is not None for run in record.runs
+    )
+    columns += [Column("outcome", "")]
+    keys = [column.key for column in columns]
+    runs = sorted(record.runs, key=lambda run: (run.load, run.number))
+    body = tuple(tuple(cells[key] for key in keys) for cells in (_cells(run, shown) for run in runs))
+    return Table(tuple(columns), body)
+
+
+def text(record: LimitRecord) -> str:
+    """The answer, and below it the runs, in 80 columns; each ends with a line feed."""
+    answer = "".join(f"{line}\n" for line in lines(record))
+    return f"{answer}\n{speed_tables.text(table(record))}" if record.runs else answer
+
+
+def figure(objective: str) -> str:
+    """The percentile that an objective is of, without its limit: ttft p99."""
+    return objective.partition(" < ")[0]
+
+
+def outcome(run: LimitRun) -> str:
+    """Whether a run passed, and if not, why."""
+    return "passes" if run.passed else f"fails: {run.reason}" if run.reason else "fails"
+
+
+def _parts(record: LimitRecord) -> Iterator[str]:
+    yield headline(record)
+    yield f"for {', '.join(record.objectives)}"
+    edges = [("passes at", record.highest_passing), ("fails at", record.lowest_failing)]
+    known = [f"{word} {load(value)}" for word, value in edges if value is not None]
+    minutes = sum(run.duration_s for run in record.runs) / 60
+    yield ", ".join([*known, f"{counted(len(record.runs), 'run')} in {minutes:.1f} min"])
+    if record.ended is not None:
+        asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
+        yield f"ended: {_ENDS[record.ended]}{asked}"
+    yield from _cause(record)
+    if record.goodput_per_s is not None and record.highest_passing is not None:
+        yield f"goodput at {load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
+    if record.headroom is not None:
+        yield f"client: it could have sent {record.headroom:.3g} × that load"
+    if record.knee is not None and record.knee.value is not None:
+        yield f"knee: the curve bends at {load(record.knee.value)}{_interval(record.knee)}"
+    yield from (f"note: {note}" for note in record.notes)
+
+
+def _known(record: LimitRecord) -> str:
+    """The limit, else the side on which it is; "" if nothing is known."""
+    if record.limit is not None and record.limit.value is not None:
+        return load(record.limit.value)
+    if record.highest_passing is not None:
+        return f"at least {load(record.highest_passing)}"
+    return "" if record.lowest_failing is None else f"below {load(record.lowest_failing)}"
+
+
+def _interval(estimate: LimitEstimate | None) -> str:
+    if estimate is None or (estimate.low is None and estimate.high is None):
+        return ""
+    confidence = f"{100 * estimate.confidence:g} %"
+    if estimate.low is None or estimate.high is None:
+        known = estimate.low if estimate.high is None else estimate.high
+        return f" ({confidence}: {'at least' if estimate.high is None else 'at most'} {load(known or 0.0)})"
+    return f" ({confidence}: {load(estimate.low)} to {load(estimate.high)})"
+
+
+def _cause(record: LimitRecord) -> Iterator[str]:
+    """Which objective failed first, and what the evidence points to."""
+    if record.bound_by:
+        yield f"bound by {record.bound_by}"
+    if record.bottleneck is not None and record.bottleneck != "unknown":
+        evidence = f": {record.evidence}" if record.evidence else ""
+        yield f"the evidence points to {_BOTTLENECKS[record.bottleneck]}{evidence}"
+
+
+def _of(run: LimitRun, objective: str) -> ObjectiveFigures | None:
+    return next((figures for figures in run.objectives if figures.objective == objective), None)
+
+
+def _cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
+    cells = {"number": f"{run.number}", "load": load(run.load), "outcome": printable(outcome(run))}
+    cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
+    for objective in objectives:
+        figures = _of(run, objective)
+        value, bound = (None, None) if figures is None else (figures.value_ms, figures.bound_ms)
+        cells[objective] = "-" if value is None else f"{value:.4g}"
+        cells[f"{objective}, bound"] = "-" if bound is None else f"{bound:.4g}"
+    return cells

@@ -1,0 +1,100 @@
+"""Searches: the directories of sweeps and of searches for a limit are read with their runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from builders.made_limits import limit_record, limit_run
+from loadgen.analysis.importers import sources
+from loadgen.errors import UsageError
+from loadgen.results.limit_record import LIMIT, LimitRecord
+from loadgen.results.sweep_record import SWEEP, SweepPoint, SweepRecord
+
+
+def kept_run(directory: Path) -> None:
+    """A run in a directory of its own."""
+    directory.mkdir(parents=True)
+    made_runs.keep(made_runs.run(), directory)
+
+
+def sweep_record(*points: dict[str, Any]) -> SweepRecord:
+    made = tuple(
+        SweepPoint(number=number, settings={"max_concurrency": 1 << number}, **point)
+        for number, point in enumerate(points)
+    )
+    return SweepRecord(
+        name="s", command=("loadgen", "sweep"), fixed="", seed=0, axis="concurrency", points=made
+    )
+
+
+def written(directory: Path, record: SweepRecord | LimitRecord) -> Path:
+    """The directory with its record."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = SWEEP if isinstance(record, SweepRecord) else LIMIT
+    (directory / name).write_text(record.model_dump_json())
+    return directory
+
+
+def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
+    kept_run(tmp_path / "points" / "000")
+    kept_run(tmp_path / "points" / "001")
+    kept_run(tmp_path / "vllm" / "000")  # the same again, for another program
+    written(
+        tmp_path,
+        sweep_record(
+            {"state": "done", "directory": "points/000"},
+            {"state": "saturated", "directory": "points/001"},
+            {"state": "failed", "reason": "out of memory"},
+        ),
+    )
+    read = sources.read([str(tmp_path)])
+    assert [run.source for run in read.reported] == [str(tmp_path / "points" / n) for n in ("000", "001")]
+    assert read.errors == ()
+    assert read.saturated == {str(tmp_path / "points" / "001")}
+
+
+def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
+    kept_run(tmp_path / "alone")
+    kept_run(tmp_path / "search" / "runs" / "000")
+    written(tmp_path / "search", limit_record(runs=(limit_run(0, 4, 120, 130, saturated=True),)))
+    read = sources.read([str(tmp_path)])
+    (limit,) = read.limits
+    assert [run.source for run in limit.runs] == [str(tmp_path / "search" / "runs" / "000")]
+    assert [run.source for run in read.outside_searches.reported] == [str(tmp_path / "alone")]
+    assert limit.name == limit.runs[0].name
+    assert read.saturated == {limit.runs[0].source}
+
+
+def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
+    read = sources.read([str(written(tmp_path, limit_record(runs=())))])
+    assert [limit.name for limit in read.limits] == ["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "was written by a newer loadgen: it has format 2, this one reads 1"),
+        ({"axis": "weight"}, "is damaged: axis: input should be 'concurrency' or 'rate'"),
+        ({"format": "new"}, "is damaged: format: "),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_an_error(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    stored = limit_record().model_dump(mode="json") | changes
+    (tmp_path / LIMIT).write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match=message):
+        sources.read([str(tmp_path)])
+
+
+def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
+    kept_run(tmp_path / "runs" / "000")
+    (tmp_path / LIMIT).write_text("{")
+    read = sources.read([str(tmp_path)])
+    assert len(read.reported) == 1
+    assert "is damaged" in read.errors[0]
