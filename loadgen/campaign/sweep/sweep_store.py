@@ -70,6 +70,11 @@ class SweepStore(KeptDirectory):
             shutil.rmtree(self.directory / UNFINISHED / point.directory_name, ignore_errors=True)
         return str(place.relative_to(self.directory))
 
+    def remove_unbegun(self) -> None:
+        """Remove the directory of a sweep of which nothing was measured."""
+        if all(point.state == "planned" for point in self.record().points):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
     def drop(self) -> None:
         """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
         with self.writing():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +52,6 @@ def text(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> s
 
 def _without_figures(workload: Profile) -> LoadRow:
     """The row of a point that has no run."""
-    rate = workload.request_rate
     return LoadRow(
         name="",
         load=workload.name,
@@ -62,6 +60,6 @@ def _without_figures(workload: Profile) -> LoadRow:
         requests=workload.num_prompts,
         duration_s=workload.duration,
         concurrency=workload.max_concurrency,
-        rate_per_s=rate if math.isfinite(rate) else None,
+        rate_per_s=workload.request_rate,
         verdict=_FAILED,
     )
