@@ -32,8 +32,8 @@ class StoredSweep(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> set[str]:
-        """The entries of its directory that hold its runs."""
-        return _first_parts([point.directory for point in self.record.points])
+        """The entries of its directory that hold its runs; what a failed point measured is none of them."""
+        return _first_parts([point.directory for point in self.record.points if point.state != "failed"])
 
 
 class StoredLimit(msgspec.Struct, frozen=True):
