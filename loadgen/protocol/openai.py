@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -275,15 +275,24 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def token_seen(self, tail: bytes) -> bool:
         """Whether some message that may carry a token lies whole in bytes cut out of a response."""
-        lines = _CHUNK_SEAM.sub(b"", tail).splitlines()
-        for data in (line[5:] for line in reversed(lines) if line.startswith(b"data:")):
+        return any(choice.carries() >= ENDING for choice in self._choices(reversed(_lines(tail))))
+
+    def token_messages(self, piece: bytes) -> int:
+        """How many messages with text lie whole in bytes cut out of a response."""
+        return sum(choice.carries() == TOKEN for choice in self._choices(_lines(piece)))
+
+    def _choices(self, lines: Iterable[bytes]) -> Iterator[Choice]:
+        for data in (line[5:] for line in lines if line.startswith(b"data:")):
             try:
                 (message,) = self.messages(data)
             except (*NOT_JSON, ValueError):
                 continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
-            if any(choice.carries() >= ENDING for choice in message.choices or ()):
-                return True
-        return False
+            yield from message.choices or ()
+
+
+def _lines(cut: bytes) -> list[bytes]:
+    """The lines of bytes cut out of a response, without the framing of its chunks."""
+    return _CHUNK_SEAM.sub(b"", cut).splitlines()
 
 
 class _OpenAI(Dialect, frozen=True):

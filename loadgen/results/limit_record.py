@@ -15,9 +15,11 @@ FORMAT = 1
 
 # What of the server (or the client) the evidence of the lowest failing load points to.
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
-# within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search.
+# within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
+# client-limited: at the next load it was the client that could not keep up.
 SearchEnd = Literal[
-    "within", "budget", "most-runs", "nothing-passes", "everything-passes", "interrupted", "server-died"
+    "within", "budget", "most-runs", "nothing-passes", "everything-passes", "client-limited", "interrupted",
+    "server-died",
 ]  # fmt: skip
 
 

@@ -68,6 +68,7 @@ WORDS = {
     FailureKind.NOT_STREAMED: "one whole answer, where a stream was asked for",
     FailureKind.EMPTY: "a complete answer without a token",
     FailureKind.CANCELLED: "stopped while it was under way",
+    FailureKind.USER_CANCELLED: "cancelled as planned (--cancel-rate)",
     FailureKind.LOST: "the capturing process died while it was under way",
 }
 

@@ -12,26 +12,32 @@ from functools import partial
 
 from loadgen.clock import WallOffset
 from loadgen.protocol.http1 import LONGEST_TAIL
+from loadgen.transport.cancelling import Cancelling
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import CANCELLED, Failure, FailureKind, unconnected
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.outgoing import Outgoing
 from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
+from loadgen.transport.sending import Sender
 from loadgen.transport.start import started_ns
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
-_SPIN_NS = 1_200_000  # epoll sleeps whole milliseconds, rounded up: the last one is spun
 _MOST_EVENTS = 1024  # of one poll
 _MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS, _SECOND_NS = 100_000_000, 1_000_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
-_SLOW, _BUSY = (FailureKind.TIMEOUT, FailureKind.STALL), State.BUSY
+_BUSY = State.BUSY
+_GIVEN_UP = (
+    FailureKind.TIMEOUT,
+    FailureKind.STALL,
+    FailureKind.USER_CANCELLED,
+)  # by the client, not the server
 
 
 class EpollTransport:
@@ -45,7 +51,8 @@ class EpollTransport:
         self.pool = Pool(job, self.network, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
-        self.begin_ns, self.swept_ns = 0, self.now_ns()
+        self.sender = Sender(job, self.pool, self.out, counters, self._send)
+        self.swept_ns = self.now_ns()
         self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
         self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
@@ -95,9 +102,11 @@ class EpollTransport:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = time.process_time_ns()
         self._open_first()
-        self.begin_ns = self.swept_ns = started_ns(self.job.start, self.now_ns, self._turn)
+        begin_ns = self.swept_ns = started_ns(self.job.start, self.now_ns, self._turn)
+        self.sender.begin(begin_ns)
+        send_due, cancelling = self.sender.send_due, self.sender.cancelling
         if not self.stopping:
-            self._launch()
+            send_due()
         poll = self.pool.poll.poll
         while self.ended < self.out.count and not self.stopping:
             # Poll before sleeping: often the next event is there, and being woken costs more than a poll.
@@ -105,8 +114,10 @@ class EpollTransport:
             if not events and not self._housekeep():
                 events = poll(self._wait_s(), _MOST_EVENTS)
             self._dispatch(events)
+            if cancelling is not None:
+                self._cancel(cancelling)
             if self.out.next < self.out.count:
-                self._launch()
+                send_due()
             if self.pacing.seconds and len(events) < ENOUGH and not self._housekeep() and self._wait_s():
                 self.network.sleep(self.pacing.seconds)
             if self.now_ns() - self.swept_ns > _SWEEP_NS:  # deadlines hold while the epoll is never idle
@@ -116,7 +127,7 @@ class EpollTransport:
         end_ns = self.now_ns()
         self._close()
         return Health(
-            started_ns=self.begin_ns,
+            started_ns=begin_ns,
             ended_ns=end_ns,
             cpu_ns=time.process_time_ns() - cpu_ns,
             clock_step_ns=self.wall.step_ns,
@@ -161,9 +172,7 @@ class EpollTransport:
 
     def _wait_s(self) -> float:
         """How long the epoll may sleep, in whole milliseconds below the next thing to do."""
-        wait_ns = _SWEEP_NS
-        if self.job.offsets_ns is not None and self.out.next < self.out.count and self.pool.free:
-            wait_ns = min(wait_ns, self.out.due_ns(self.begin_ns) - self.now_ns() - _SPIN_NS)
+        wait_ns = min(_SWEEP_NS, self.sender.wait_ns())
         return max(0, wait_ns // 1_000_000) / 1000
 
     def _housekeep(self) -> bool:
@@ -216,7 +225,7 @@ class EpollTransport:
                 if now_ns - slot.connect_begin_ns > limits.connect_timeout_ns:
                     late = TimeoutError(f"no connection to {self.job.target.authority} in time")
                     self.pool.refuse(slot, late)
-            elif self.begin_ns and 0 < slot.retry_ns < now_ns:
+            elif self.sender.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
         self.pacing.learn(busy, reads, now_ns)
         self.counters.publish(self.out.next, self.ended, reads)
@@ -237,35 +246,12 @@ class EpollTransport:
 
     # Requests.
 
-    def _launch(self) -> None:
-        """Send what is due to the slots that are free, and see to it that some are."""
-        job, pool, out = self.job, self.pool, self.out
-        if 0 < job.duration_ns <= self.now_ns() - self.begin_ns:
-            out.count = out.next
-        if job.offsets_ns is None:
-            while pool.free and out.next < out.count:
-                slot = pool.free.popleft()
-                self._take(slot, max(slot.freed_ns, self.begin_ns))
-                self._send(slot)
-            return
-        now_ns = self.now_ns()
-        if out.next == out.count or (pool.free and out.due_ns(self.begin_ns) > now_ns):
-            return
-        while pool.free and out.next < out.count and (due_ns := out.due_ns(self.begin_ns)) <= now_ns:
-            self._take(slot := pool.free.popleft(), due_ns)
-            self._send(slot)
-        if pool.free:
-            return
-        waiting, spare = out.waiting(self.begin_ns, now_ns), pool.dialing
-        while spare <= waiting and len(pool.slots) < job.most_slots:  # one more than are due
-            pool.open()
-            spare += 1
-
-    def _take(self, slot: Slot, intended_ns: int) -> None:
-        """Give the next request to a slot."""
-        slot.index, slot.request = self.out.take()
-        slot.intended_ns = intended_ns
-        self.counters.publish_sent(self.out.next)
+    def _cancel(self, cancelling: Cancelling) -> None:
+        """Give up the requests whose time to be cancelled has come."""
+        for stream in cancelling.due(self.now_ns()):
+            assert isinstance(stream, Slot)
+            self.pool.dialing -= stream.intake.state in DIALING  # to be sent again
+            self._end(stream, USER_CANCELLED)
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
@@ -293,8 +279,9 @@ class EpollTransport:
         self.ended += 1
         self.reads += len(slot.intake)
         slot.freed_ns = end_ns
+        self.sender.ended(end_ns)
         # A fresh connection that is lost without a byte is refused in all but name.
-        lost = not (len(slot.intake) or slot.served or (failure is not None and failure.kind in _SLOW))
+        lost = not (len(slot.intake) or slot.served or (failure is not None and failure.kind in _GIVEN_UP))
         refused = lost or (failure is not None and failure.kind is FailureKind.CONNECT)
         # Half a request is still to go, or what came was no HTTP.
         broken = slot.pending or (slot.framing is not None and slot.framing.broken)
@@ -380,11 +367,8 @@ class EpollTransport:
 
     def _refused(self, slot: Slot, error: Exception) -> None:
         """A connection could not be made: the request that was due on it fails."""
-        if slot.index < 0 and self.begin_ns and self.out.next < self.out.count:
-            closed_loop = self.job.offsets_ns is None
-            due_ns = max(slot.freed_ns, self.begin_ns) if closed_loop else self.out.due_ns(self.begin_ns)
-            if due_ns <= self.now_ns():
-                self._take(slot, due_ns)
+        if slot.index < 0:
+            self.sender.take_unsent(slot)
         if slot.index >= 0:
             self._end(slot, unconnected(error))
         else:

@@ -22,7 +22,8 @@ class FailureKind(StrEnum):
     MALFORMED = "malformed"  # bytes that are not HTTP, SSE or the API's JSON; numbers that cannot be
     NOT_STREAMED = "not-streamed"  # a stream was asked for and one whole body came
     EMPTY = "empty"  # a complete answer without a token
-    CANCELLED = "cancelled"  # stopped while under way
+    CANCELLED = "cancelled"  # the run was stopped while it was under way
+    USER_CANCELLED = "user-cancelled"  # given up on purpose, as the plan has it (--cancel-rate): no failure
     LOST = "lost"  # the capturing process died while this request was under way
 
 
@@ -49,3 +50,4 @@ def unconnected(error: Exception) -> Failure:
 
 
 CANCELLED = Failure(FailureKind.CANCELLED, "stopped while under way")
+USER_CANCELLED = Failure(FailureKind.USER_CANCELLED, "cancelled as planned")

@@ -7,6 +7,7 @@ grows with their square. Timestamps are taken in user space, so the event loop's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,10 +21,12 @@ import httpx
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
 from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
+from loadgen.transport.cancelling import Cancelling, cancelling_of
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
-from loadgen.transport.failure import CANCELLED, Failure, FailureKind, unconnected
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
+from loadgen.transport.gate import Gate, gates_of
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.share import Share
 from loadgen.transport.stalls import Stream
@@ -34,6 +37,7 @@ _SHOWN_BYTES = 40  # of what is no HTTP
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
 _START_S = 0.001
+_CANCEL_S = 0.001
 
 
 @dataclass
@@ -66,6 +70,7 @@ class _Exchange(Stream):
     slot: int
     link: _Link
     now_ns: Callable[[], int]
+    on_sent: Callable[[Stream], None]
     connect_begin_ns: int = 0
     connect_ns: int = 0
     status: int = 0
@@ -99,6 +104,7 @@ class _Exchange(Stream):
         self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
         if self.connect_begin_ns:
             self.connect_ns = now_ns - self.connect_begin_ns
+        self.on_sent(self)
 
     @property
     def came(self) -> int:
@@ -128,6 +134,12 @@ class _Exchange(Stream):
         malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)
+
+    def give_up(self, failure: Failure) -> None:
+        """End it at once with this failure, where nothing has ended it yet."""
+        if self.given_up is None and self.limit is not None:
+            self.given_up = failure
+            self.limit.reschedule(asyncio.get_running_loop().time())
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
         """What is known of the exchange, but for what it got."""
@@ -160,6 +172,9 @@ class HttpxTransport:
         self.freed = asyncio.Event()
         self.sent = self.ended = self.reads = 0
         self.begin_ns = 0
+        self.gates: tuple[Gate, ...] = ()
+        self.cancelling = cancelling_of(job)
+        self.on_sent = self.cancelling.sent if self.cancelling is not None else lambda _: None
         self.under_way: dict[int, _Exchange] = {}
         self.links: list[_Link] = []
         self.deadlines = Deadlines(job, self.under_way.values, self.now_ns)
@@ -183,7 +198,10 @@ class HttpxTransport:
         for _ in range(self.job.first_slots):
             self._add_client()
         self.begin_ns = await self._started_ns(stop)
+        self.gates = gates_of(self.job, self.begin_ns)
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
+        if self.cancelling is not None:
+            aside.append(asyncio.create_task(self._cancel(self.cancelling)))
         firing = asyncio.create_task(self._fire())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({firing, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -236,15 +254,25 @@ class HttpxTransport:
                     await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) < self.job.most_slots:
                     self._add_client()
-                while not self.idle:
-                    self.freed.clear()
-                    await self.freed.wait()
+                while not (self.idle and all(gate.opens(self.now_ns()) for gate in self.gates)):
+                    await self._wait_for_room()
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
                 slot, freed_ns = self.idle.popleft()
-                due_ns = due_ns or max(freed_ns, self.begin_ns)
-                exchange = _Exchange(slot, self.links[slot], self.now_ns, index=index, intended_ns=due_ns)
+                due_ns = due_ns or max(freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
+                link = self.links[slot]
+                exchange = _Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
+                for gate in self.gates:
+                    gate.sent(exchange)
                 group.create_task(self._exchange(exchange))
+
+    async def _wait_for_room(self) -> None:
+        """Wait for a slot to be free, where one is for what time alone may change."""
+        self.freed.clear()
+        limits_s = [max(gate.wait_ns(self.now_ns()), 0) / 1e9 for gate in self.gates if self.idle]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(limits_s, default=None)):
+                await self.freed.wait()
 
     async def _exchange(self, exchange: _Exchange) -> None:
         self.sent += 1
@@ -265,7 +293,10 @@ class HttpxTransport:
             self._deliver(exchange, CANCELLED)
             raise
         self._deliver(exchange, failure)
+        exchange.index = -1
         self.ended += 1
+        for gate in self.gates:
+            gate.ended(self.now_ns())
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
@@ -336,9 +367,17 @@ class HttpxTransport:
             if failure is None and exchange.inspect_ns < now_ns:
                 exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
                 failure = self.deadlines.stalled(exchange, now_ns)
-            if failure is not None and exchange.given_up is None and exchange.limit is not None:
-                exchange.given_up = failure
-                exchange.limit.reschedule(asyncio.get_running_loop().time())
+            if failure is not None:
+                exchange.give_up(failure)
+
+    async def _cancel(self, cancelling: Cancelling) -> None:
+        """Give up the requests whose time to be cancelled has come."""
+        while True:
+            for stream in cancelling.due(self.now_ns()):
+                assert isinstance(stream, _Exchange)
+                stream.give_up(USER_CANCELLED)
+            left_s = cancelling.wait_ns(self.now_ns()) / 1e9
+            await asyncio.sleep(min(max(left_s, 0.0), _CANCEL_S))
 
     async def _watch(self) -> None:
         """Judge what is under way, a few times a second; not right after this process was stopped."""

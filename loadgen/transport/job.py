@@ -15,6 +15,8 @@ from loadgen.protocol.sent_headers import check_headers, check_path, check_reque
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.share import WHOLE, Order, Share
 from loadgen.transport.start import AtOnce, RunStart
+from loadgen.workload.load.cancellations import Cancellations
+from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -94,12 +96,16 @@ class Job(msgspec.Struct, frozen=True):
     max_concurrency: int | None
     limits: Limits = Limits()
     token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
+    token_messages: Callable[[bytes], int] = lambda piece: piece.count(b"data:")
     request_id_prefix: str = "loadgen-"
     rate_per_s: float = float("inf")
     duration_ns: int = 0
     http2: bool = False  # only the httpx transport speaks it
     share: Share = WHOLE  # whose slots these are
     start: RunStart = AtOnce()
+    concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most
+    prefill_concurrency: int | None = None  # the most that were sent and have no token yet
+    cancellations: Cancellations | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError where the prefix cannot be sent."""
@@ -121,8 +127,17 @@ class Job(msgspec.Struct, frozen=True):
         return min(self.count, self.max_concurrency or self.count)
 
     @property
+    def reads_at_once(self) -> bool:
+        """Whether tokens decide what is sent or cancelled, so that none may wait unread in its socket."""
+        by_tokens = self.cancellations is not None and self.cancellations.point.after_tokens > 0
+        return by_tokens or self.prefill_concurrency is not None
+
+    @property
     def first_slots(self) -> int:
-        """How many connections are open before the first request goes."""
+        """How many connections are open before the first request goes.
+
+        All those of a closed loop: where its limit rises, no request waits for a handshake then.
+        """
         if self.offsets_ns is None or not np.isfinite(self.rate_per_s):
             return self.most_slots
         return min(self.most_slots, max(16, int(2 * self.rate_per_s)))

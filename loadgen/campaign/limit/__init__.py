@@ -1,0 +1,1 @@
+"""The highest load within an objective: the search, its answer, and the command."""

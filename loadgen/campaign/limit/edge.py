@@ -1,0 +1,178 @@
+"""Edge: the load at which the share of samples above a limit is the share that a percentile allows.
+
+The logit of the share is taken as linear in the logarithm of the load, near the edge, and rising. Samples of
+one run are not independent: behind one that waited long in a queue stand others that did. Their counts
+therefore vary more than binomial ones by a factor, the dispersion, which is estimated from successive parts
+of each run and from how runs differ from the line (quasi-likelihood: McCullagh and Nelder, Generalized Linear
+Models, 2nd edition, chapter 9). The interval is that of the profile likelihood: it needs no finite slope, so
+where the share jumps from 0 to 1 it reaches from one load to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.arrays import Bool, Float64
+from loadgen.metrics.repeats import t_quantile
+
+_NEAR = 6.0  # times the allowed odds, and its inverse: of the runs whose fitted odds lie between
+_EACH_SIDE = 2  # runs that are used on each side of the edge, however far they are
+_GROUPS = 6  # parts of a run whose counts are compared: long ones, so that they hardly depend on each other
+_WINDOWS = 5
+_SLOPES = (0.5, 500.0)  # of the logit by the logarithm of load: 1 % of load is 0.5 % to a factor of 150
+_BISECTIONS = 26
+_GRID = 161  # candidates for the edge
+_TIE = 1e-6
+_WIDER = 1.3  # of the deviance that is reached: a search ends on an estimate that looks good
+_LEAST = 1e-4  # of a fitted share, where it is compared with counts
+_MARGIN = math.log(4)  # beyond the lowest and the highest load
+
+
+class EdgePoint(msgspec.Struct, frozen=True):
+    """One run: how many samples there were of one latency, and how many of them were above its limit.
+
+    `batches` are (samples, above) of successive parts of the run; the first is left out, since the queue is
+    empty when a run begins.
+    """
+
+    load: float
+    batches: tuple[tuple[int, int], ...]
+
+    @property
+    def groups(self) -> Float64:
+        """float64[2, groups]: samples and samples above, of at most `_GROUPS` parts of about equal length."""
+        kept = np.array(self.batches[1:] or self.batches, float).reshape(-1, 2)
+        parts = np.array_split(kept, min(_GROUPS, len(kept)))
+        return np.array([part.sum(0) for part in parts]).T
+
+
+class EdgeFit(msgspec.Struct, frozen=True):
+    """Where the share crosses what is allowed, as a load; NaN: not known on that side."""
+
+    load: float
+    low: float
+    high: float
+    slope: float  # of the share's logit, per logarithm of load
+    dispersion: float  # variance of a count above the limit ÷ that of independent samples
+    samples: float  # of the runs it is from
+
+    @property
+    def width(self) -> float:
+        """How far the farther end of the interval is from the estimate, as a share of it; NaN: not known."""
+        return max(self.load / self.low, self.high / self.load) - 1
+
+
+class _Runs(msgspec.Struct, frozen=True):
+    """The runs of a fit: float64[runs], and of each the counts of its parts."""
+
+    x: Float64  # logarithm of the load
+    n: Float64
+    over: Float64
+    groups: list[Float64]
+
+    def only(self, kept: Bool) -> _Runs:
+        """Those that are kept."""
+        groups = [group for group, wanted in zip(self.groups, kept, strict=True) if wanted]
+        return _Runs(self.x[kept], self.n[kept], self.over[kept], groups)
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    """Candidates for the edge, and how badly the best line through each fits; float64[candidates]."""
+
+    x: Float64
+    deviance: Float64
+    slopes: Float64
+
+    @property
+    def best(self) -> float:
+        """The middle of the candidates that fit best: where the share jumps, many do equally well."""
+        ties = self.x[self.deviance <= self.deviance.min() + _TIE]
+        return float(ties[0] + ties[-1]) / 2
+
+    @property
+    def slope(self) -> float:
+        """That of the line through the best."""
+        return float(self.slopes[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
+
+
+def fitted(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
+    """The edge by the runs near it, with its 95 % interval; None without runs on both of its sides."""
+    groups = [point.groups for point in points]
+    n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
+    runs = _Runs(np.log([point.load for point in points]), n, over, groups)
+    above = over > allowed * n
+    if above.all() or not above.any():
+        return None
+    edge, near = math.log(allowed / (1 - allowed)), np.ones(len(points), bool)
+    profile = _profile(runs, edge, _span(runs.x))
+    for _ in range(_WINDOWS):
+        closer = _close(profile.slope * (runs.x - profile.best))
+        if (closer == near).all():
+            break
+        near = closer
+        profile = _profile(runs.only(near), edge, _span(runs.x[near]))
+    return _interval(runs.only(near), edge, profile)
+
+
+def _span(x: Float64) -> Float64:
+    return np.linspace(x.min() - _MARGIN, x.max() + _MARGIN, _GRID)
+
+
+def _profile(runs: _Runs, edge: float, candidates: Float64) -> _Profile:
+    """The deviance of the best rising line through (candidate, edge), for each: it is concave in the slope."""
+    away = runs.x - candidates[:, None]
+    low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        share = _logistic(edge + np.exp(middle)[:, None] * away)
+        steeper = ((runs.over - runs.n * share) * away).sum(1) > 0
+        low, high = np.where(steeper, middle, low), np.where(steeper, high, middle)
+    slopes = np.exp((low + high) / 2)
+    logit = edge + slopes[:, None] * away
+    deviance = 2 * (runs.n * np.logaddexp(0, logit) - runs.over * logit).sum(1)
+    return _Profile(candidates, deviance, slopes)
+
+
+def _interval(runs: _Runs, edge: float, coarse: _Profile) -> EdgeFit:
+    """The edge and its interval: candidates that fit hardly worse than the best one."""
+    dispersion, freedom = _dispersion(runs, edge, coarse)
+    reach = _WIDER * dispersion * t_quantile(freedom) ** 2
+    within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
+    first, last = max(within[0] - 1, 0), min(within[-1] + 1, len(coarse.x) - 1)
+    fine = _profile(runs, edge, np.linspace(coarse.x[first], coarse.x[last], _GRID))
+    inside = np.flatnonzero(fine.deviance <= fine.deviance.min() + reach)
+    low = math.exp(fine.x[inside[0]]) if within[0] > 0 else math.nan
+    high = math.exp(fine.x[inside[-1]]) if within[-1] < len(coarse.x) - 1 else math.nan
+    return EdgeFit(math.exp(fine.best), low, high, fine.slope, dispersion, float(runs.n.sum()))
+
+
+def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int]:
+    """How many times as much counts vary as those of independent samples would, and its degrees of freedom."""
+    share = _logistic(edge + profile.slope * (runs.x - profile.best)).clip(_LEAST, 1 - _LEAST)
+    squares = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
+    freedom = len(share) - 2
+    for expected, (n, over) in zip(share, runs.groups, strict=True):
+        own = over.sum() / n.sum()
+        squares += float(((over - n * own) ** 2 / (n * expected * (1 - expected))).sum())
+        freedom += len(n) - 1
+    freedom = max(freedom, 1)
+    return max(squares / freedom, 1.0), freedom
+
+
+def _close(distance: Float64) -> Bool:
+    """Which runs are near the edge by their distance in fitted logits, and the closest on each side of it."""
+    near: Bool = np.abs(distance) <= math.log(_NEAR)
+    for side in (distance <= 0, distance > 0):
+        order = np.argsort(np.where(side, np.abs(distance), np.inf))[:_EACH_SIDE]
+        near[order] |= side[order]
+    return near
+
+
+def _logistic(logit: Float64) -> Float64:
+    """Their shares."""
+    result: Float64 = 1 / (1 + np.exp(-logit.clip(-500, 500)))
+    return result

@@ -1,0 +1,201 @@
+"""Search: which load is run next and for how long, from the runs so far alone; no I/O and no state in here.
+
+Loads go up or down by steps until one lies above the edge and one below it; from then on each run is at the
+estimated edge, in turn a little below and above it, where it tells most, and longer the more is still to be
+learned. Where shares jump from 0 to 1 this is bisection on a log scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
+from loadgen.campaign.limit.trial import SearchSettings, Trial, above, allowed
+from loadgen.results.limit_record import SearchEnd
+
+LEAST_RUN_S = 60.0
+E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least
+_STEP = 4.0  # of load, while the edge is only known to be on one side
+_SMALL_STEP = 1.5  # once some samples are above the limit, or not all
+_SOME = 0.1  # of the allowed share: from there on the edge is not far
+_MOST = 0.5  # of all samples
+_AWAY = 0.7  # of a run from the edge, in logits: half or twice the share that is allowed
+_INNER = 0.15  # of the bracket, on a log scale, that a run stays away from its ends
+_JUMP = 200.0  # a slope of the logit from which on the share jumps: longer runs tell no more
+_LEAST_OVER = 10.0  # samples above the limit that a run should have at the edge
+_NEAR_TIMES = 4.0  # as many in a run near the edge
+_GROWTH = 4.0  # of a run over the longest before
+_MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
+_SPREAD_OVER = 4  # runs that share what is left of the budget, or of what is to be learned
+_AIM = 0.9  # of the width asked for
+_CONFIRMED = 1.5  # logits below the edge: a run that passes there shows that the limit can be had
+_NO_SHARE = 1000  # samples, all of them above, that a run without shares of its own counts as
+
+
+class NextRun(msgspec.Struct, frozen=True):
+    """A run to be made; a rate in requests per second or a whole number of requests in flight."""
+
+    load: float
+    duration_s: float
+
+
+def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
+    """What is to be run after these runs, or why the search is over."""
+    if len(trials) >= settings.most_runs:
+        return "most-runs"
+    edge = limiting(settings, trials)
+    load = _next_load(settings, trials, edge)
+    if isinstance(load, str):
+        return load
+    left_s = math.inf
+    if settings.budget_s is not None:
+        left_s = settings.budget_s - math.fsum(trial.took_s for trial in trials)
+        left_s -= max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
+    least_s = least_run_s(settings, trials, load)
+    if least_s > left_s:
+        return "budget"
+    wanted_s = _samples(settings, trials, edge) / _requests_per_s(settings, trials, load)
+    share_s = left_s / min(_SPREAD_OVER, settings.most_runs - len(trials))
+    return NextRun(load, max(least_s, min(wanted_s, share_s)))
+
+
+def least_samples(settings: SearchSettings) -> int:
+    """The fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
+    return max(math.ceil(math.log(0.01) / math.log(1 - allowed(each))) for each in settings.objectives)
+
+
+def least_run_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
+    """The shortest run at a load: long beside its slowest requests, and enough samples to pass."""
+    floor_s = settings.least_run_s
+    if floor_s is None:
+        slowest_s = settings.alone_s or 0.0
+        if timed := [trial for trial in trials if trial.p99_e2el_s is not None]:
+            slowest_s = min(timed, key=lambda trial: abs(math.log(trial.load / load))).p99_e2el_s or 0.0
+        floor_s = max(LEAST_RUN_S, E2EL_TIMES * slowest_s)
+    return max(floor_s, least_samples(settings) / _requests_per_s(settings, trials, load))
+
+
+def edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
+    """The edge of each objective; None where no run is above it, or none below."""
+    telling = [trial for trial in trials if not trial.client_limited]
+    return [
+        fitted([_point(trial, at) for trial in telling], allowed(objective)) if telling else None
+        for at, objective in enumerate(settings.objectives)
+    ]
+
+
+def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
+    """The lowest edge, whose interval covers that of every objective that may be the lowest."""
+    known = [edge for edge in edges(settings, trials) if edge is not None]
+    if not known or all(trial.beyond for trial in trials if not trial.client_limited):
+        return None
+    lowest = min(known, key=lambda edge: edge.load)
+    # A NaN stays: what is not known of one is not known of the lowest.
+    low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
+    high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
+    return msgspec.structs.replace(lowest, low=low, high=high)
+
+
+def _point(trial: Trial, at: int) -> EdgePoint:
+    if not trial.telling:
+        return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
+    evidence = trial.objectives[at]
+    return EdgePoint(trial.load, evidence.batches or ((evidence.samples, evidence.over),))
+
+
+def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
+    if not trials:
+        return _whole(settings, settings.start)
+    below = [trial for trial in trials if not trial.beyond and not trial.client_limited]
+    over = [trial for trial in trials if trial.beyond]
+    if not over:
+        return _higher(settings, trials, below)
+    if not below or edge is None:
+        return _lower(settings, over)
+    if _narrow(settings, edge):
+        reach = edge.load * math.exp(-_CONFIRMED / edge.slope)
+        if any(trial.passed and trial.load >= min(reach, edge.load / (1 + settings.within)) for trial in trials):
+            return "within"
+        return _whole(settings, edge.load * math.exp(-1 / edge.slope))
+    return _near(settings, trials, edge)
+
+
+def _higher(settings: SearchSettings, trials: Sequence[Trial], below: Sequence[Trial]) -> float | SearchEnd:
+    """A load above all that pass, up to the bound of the search, or to what the client can do."""
+    top = max(below, key=lambda trial: trial.load, default=None)
+    if limited := [trial.load for trial in trials if trial.client_limited]:
+        ceiling = min(limited)
+        if top is None:
+            return _lower(settings, [trial for trial in trials if trial.client_limited])
+        between = _whole(settings, math.sqrt(top.load * ceiling))
+        done = top.load * (1 + settings.within) >= ceiling or between in (top.load, ceiling)
+        return "client-limited" if done else between
+    assert top is not None  # no run is above, and none was limited by the client
+    if top.load < settings.highest:
+        near = any(each.over > _SOME * allowed(each.objective) * each.samples for each in top.objectives)
+        return _whole(settings, min(top.load * (_SMALL_STEP if near else _STEP), settings.highest))
+    return "everything-passes" if any(trial.passed for trial in below) else top.load
+
+
+def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
+    """A load below all that are too much, down to the bound of the search."""
+    bottom = min(over, key=lambda trial: trial.load)
+    if bottom.load <= settings.lowest:
+        return "nothing-passes"
+    near = bottom.telling and all(each.over < _MOST * each.samples for each in bottom.objectives)
+    return _whole(settings, max(bottom.load / (_SMALL_STEP if near else _STEP), settings.lowest))
+
+
+def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
+    """A load at the edge: below it if the run before was above, and the other way round."""
+    away = (-_AWAY if trials[-1].load > edge.load else _AWAY) / edge.slope
+    load = edge.load * math.exp(away)
+    low = max(trial.load for trial in trials if not trial.beyond and not trial.client_limited)
+    high = min((trial.load for trial in trials if trial.beyond and trial.load > low), default=math.inf)
+    if low < load and high < math.inf:
+        inner = (high / low) ** _INNER
+        load = min(max(load, low * inner), high / inner)
+    if settings.axis == "concurrency" and away > 0:
+        load = math.floor(edge.load) + 1 if math.floor(load) == math.floor(edge.load) else load
+    return _whole(settings, load)
+
+
+def _narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
+    """Whether the interval is as narrow as asked; over concurrency one whole number is."""
+    if math.isnan(edge.low) or math.isnan(edge.high):
+        return False
+    one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
+    return one or edge.width <= settings.within
+
+
+def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float:
+    """How many samples the next run should have: few while the edge is far, then what is still missing."""
+    few = max(max(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings))
+    if edge is None or edge.slope > _JUMP:
+        return few
+    longest = max(max((each.samples for each in trial.objectives), default=0) for trial in trials)
+    most = min(_GROWTH * longest, _MOST_TIMES * few)
+    width = edge.width if edge.width == edge.width else math.inf
+    missing = edge.samples * ((width / (_AIM * settings.within)) ** 2 - 1)
+    runs = min(_SPREAD_OVER, settings.most_runs - len(trials))
+    return max(min(missing / runs, most), _NEAR_TIMES * few)
+
+
+def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
+    """How many requests end in a second at a load, at least: over concurrency from the run that is nearest."""
+    if settings.axis == "rate":
+        return load
+    timed = [trial for trial in trials if trial.requests_per_s]
+    if not timed:
+        return 1 / settings.alone_s if settings.alone_s else load
+    nearest = min(timed, key=lambda trial: abs(math.log(trial.load / load)))
+    return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
+
+
+def _whole(settings: SearchSettings, load: float) -> float:
+    """A load between the bounds; over concurrency the nearest whole number."""
+    load = min(max(load, settings.lowest), settings.highest)
+    return load if settings.axis == "rate" else float(max(round(load), 1))

@@ -1,0 +1,71 @@
+"""Trial: what one whole run of a search showed, and what the search was asked; no I/O in here."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.results.sweep_record import LoadAxis
+
+
+class SearchSettings(msgspec.Struct, frozen=True):
+    """What is searched for, between which loads, how closely and at what cost.
+
+    Loads are requests per second or, over concurrency, whole numbers of requests in flight.
+    """
+
+    axis: LoadAxis
+    objectives: tuple[Objective, ...]
+    start: float
+    lowest: float
+    highest: float
+    within: float = 0.05
+    budget_s: float | None = None
+    most_runs: int = 12
+    least_run_s: float | None = None  # of one run; None: 60 s, or ten times the P99 of E2EL if that is longer
+    alone_s: float | None = None  # that one request takes, alone on the server; None: not known
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One run of the search; `objectives` are in the order of the settings, empty if nothing was measured.
+
+    `took_s` is all that the run cost of the budget, `duration_s` the measured time of it.
+    """
+
+    load: float
+    duration_s: float
+    took_s: float
+    objectives: tuple[ObjectiveEvidence, ...] = ()
+    invalid: bool = False
+    saturated: bool = False  # ended early: the server fell further and further behind
+    client_limited: bool = False
+    p99_e2el_s: float | None = None
+    requests_per_s: float | None = None  # that ended
+
+    @property
+    def passed(self) -> bool:
+        """Whether every objective is shown to be met, in a run that says something about the server."""
+        usable = not (self.invalid or self.saturated or self.client_limited)
+        return usable and bool(self.objectives) and all(evidence.passes for evidence in self.objectives)
+
+    @property
+    def telling(self) -> bool:
+        """Whether its shares above the limits are those of the server at this load."""
+        return bool(self.objectives) and not (self.invalid or self.saturated or self.client_limited)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the load is, as far as this run alone shows, above what meets the objectives."""
+        if self.client_limited:
+            return False
+        return not self.telling or any(map(above, self.objectives))
+
+
+def above(evidence: ObjectiveEvidence) -> bool:
+    """Whether more samples are above the limit than the percentile allows."""
+    return evidence.over > evidence.samples * allowed(evidence.objective) or not evidence.samples
+
+
+def allowed(objective: Objective) -> float:
+    """The share of samples that may be above the limit."""
+    return 1 - objective.percentile / 100

@@ -1,0 +1,221 @@
+"""Grid: what is varied as the points of a sweep, in the order in which they are measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, product
+from typing import Any, TypeVar
+
+import msgspec
+
+from loadgen.campaign.sweep import value_lists
+from loadgen.errors import UsageError
+from loadgen.results.sweep_record import LoadAxis
+from loadgen.spelling import nearest
+from loadgen.workload.profile import Profile
+
+T = TypeVar("T")
+CONCURRENCY, RATE = "max_concurrency", "request_rate"
+_AXES: dict[str, LoadAxis] = {CONCURRENCY: "concurrency", RATE: "rate"}
+# Keys of a profile that have a value for each sweep: they name it, or are tables.
+_FIXED = {
+    "name", "description", "table", "ladder", "server", "extra_body", "chat_template_kwargs", "goodput",
+    "percentile_metrics", "metric_percentiles",
+}  # fmt: skip
+FIELDS = tuple(name for name in Profile.model_fields if name not in _FIXED)
+_MOST_POINTS = 10_000
+_LEAST_REQUESTS = 50  # of a point: the P90's bound at 99 % confidence needs 44
+_A_SLOT = 10  # requests for each that is in flight at a time
+_RATE_S = 60.0
+_LONGEST_NAME = 80
+
+
+class Dimension(msgspec.Struct, frozen=True):
+    """Keys that vary together, and their values, a row for each step."""
+
+    flag: str
+    keys: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """The keys with the values of one row after the other."""
+        for row in self.rows:
+            yield dict(zip(self.keys, row, strict=True))
+
+
+class Variation(msgspec.Struct, frozen=True):
+    """All that a sweep varies; the last dimension of `fields` varies fastest, `serve` slowest."""
+
+    fields: tuple[Dimension, ...] = ()
+    serve: tuple[Dimension, ...] = ()
+    repeats: int = 1
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the profile that vary."""
+        return tuple(key for dimension in self.fields for key in dimension.keys)
+
+    @property
+    def axis(self) -> LoadAxis | None:
+        """The load that varies fastest; None where only other keys do."""
+        return next((_AXES[key] for key in reversed(self.keys) if key in _AXES), None)
+
+    def combinations(self) -> Iterator[tuple[dict[str, str], int, dict[str, Any]]]:
+        """Server flags, the repeat and the keys of the profile of each point, in order.
+
+        All repeats of a server's settings come before the next settings, one whole pass after the other.
+        """
+        for serve in product(*(dimension.steps() for dimension in self.serve)):
+            for repeat in range(self.repeats):
+                for settings in product(*(dimension.steps() for dimension in self.fields)):
+                    yield _merged(serve), repeat, _merged(settings)
+
+
+def _merged(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return dict(chain.from_iterable(table.items() for table in tables))
+
+
+class GridPoint(msgspec.Struct, frozen=True):
+    """A point to be measured."""
+
+    number: int
+    settings: dict[str, Any]
+    serve: dict[str, str]
+    repeat: int
+    workload: Profile
+
+    @property
+    def label(self) -> str:
+        """What was varied, in words: concurrency=8 max-num-seqs=16."""
+        named = {_AXES.get(key, key): value for key, value in self.settings.items()}
+        again = f" repeat {self.repeat}" if self.repeat else ""
+        return (
+            " ".join(f"{name}={shown_value(value)}" for name, value in {**self.serve, **named}.items())
+            + again
+        )
+
+    @property
+    def directory_name(self) -> str:
+        """The name of its directory: 003-concurrency-8."""
+        plain = re.sub(r"[^\w.]+", "-", self.label).strip("-")
+        return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
+
+
+def shown_value(value: Any) -> str:
+    """A value as it is written on a command line."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def loads(flag: str, key: str, text: str) -> Dimension:
+    """The dimension of `--concurrency` or `--rate`; raises UsageError."""
+    values = _read(flag, value_lists.numbers, text)
+    if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
+        raise UsageError(f"{flag} {text}: give whole numbers of requests in flight, 1 or more")
+    if any(value <= 0 for value in values):
+        raise UsageError(f"{flag} {text}: give requests per second, more than 0")
+    return Dimension(flag, (key,), tuple((value,) for value in values))
+
+
+def varied(text: str) -> Dimension:
+    """The dimension of one `--vary`; raises UsageError."""
+    return linked([text], "--vary")
+
+
+def linked(texts: Iterable[str], flag: str = "--link") -> Dimension:
+    """The dimension of lists that vary together, `--link`; raises UsageError."""
+    columns: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, values = _read(flag, value_lists.named, text)
+        key = name.replace("-", "_")
+        if key not in FIELDS:
+            raise UsageError(f"{flag} {name}: no key of a profile that can vary{nearest(key, FIELDS)}")
+        if key in columns:
+            raise UsageError(f"{flag}: {key} is given twice")
+        columns[key] = _read(flag, value_lists.of_field, key, values)
+    if len({len(values) for values in columns.values()}) > 1:
+        counts = ", ".join(f"{key} has {len(values)}" for key, values in columns.items())
+        raise UsageError(f"{flag}: linked lists are of one length: {counts}")
+    return Dimension(flag, tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def served(text: str) -> Dimension:
+    """The dimension of one `--serve-param`; raises UsageError."""
+    name, values = _read("--serve-param", value_lists.named, text)
+    words = _read("--serve-param", value_lists.words, values)
+    return Dimension("--serve-param", (name.lstrip("-"),), tuple((word,) for word in words))
+
+
+def _read(flag: str, read: Callable[..., T], *given: str) -> T:
+    """What is read of a flag's value; raises UsageError that names the flag."""
+    try:
+        return read(*given)
+    except ValueError as error:
+        raise UsageError(f"{flag} {error}") from None
+
+
+def check(variation: Variation, given: Mapping[str, Any], launched: bool) -> None:
+    """Raise UsageError where the lists make no sweep; `given` are the keys that have one value by a flag."""
+    seen: dict[str, str] = {}
+    for dimension in (*variation.serve, *variation.fields):
+        for key in dimension.keys:
+            if key in seen:
+                raise UsageError(f"{key} is varied twice, by {seen[key]} and {dimension.flag}: keep one")
+            seen[key] = dimension.flag
+    if both := next((key for key in variation.keys if key in given), None):
+        raise UsageError(f"{both} has one value by its own flag, and is varied by {seen[both]}: keep one")
+    if variation.serve and not launched:
+        raise UsageError("--serve-param needs a server that is started here: add --launch ENGINE")
+    dimensions = (*variation.serve, *variation.fields)
+    if not dimensions:
+        raise UsageError("nothing is varied: pass --concurrency 1,2,4…64, --rate 1,2,4…16, --vary or --link")
+    count = math.prod(len(dimension.rows) for dimension in dimensions)
+    if count == 1:
+        raise UsageError(
+            "a sweep of one point is one run: use `loadgen bench`, or give several values, as 1,2,4…64"
+        )
+    if count * variation.repeats > _MOST_POINTS:
+        raise UsageError(f"{count * variation.repeats} points: a sweep has {_MOST_POINTS} at most")
+
+
+def points(
+    variation: Variation, given: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Profile]
+) -> tuple[GridPoint, ...]:
+    """The points in order, each with its workload; `build` makes a profile of these keys over the others.
+
+    A point lasts as `given` or its profile's duration has it, else as `requests` does.
+    Raises UsageError for a value that the profile does not take.
+    """
+    made = []
+    for number, (serve, repeat, settings) in enumerate(variation.combinations()):
+        keys = {**given, **settings}
+        workload = build(keys)
+        if not {"num_prompts", "duration"} & keys.keys() and (count := requests(workload)) is not None:
+            workload = build({**keys, "num_prompts": count})
+        name = _name(workload.name, settings, serve)
+        made.append(GridPoint(number, settings, serve, repeat, workload.model_copy(update={"name": name})))
+    return tuple(made)
+
+
+def requests(workload: Profile) -> int | None:
+    """How many requests a point has where that is not given; None: as its profile has it.
+
+    At a rate as many as are due in 60 s, in a closed loop 10 for each in flight, and 50 at least.
+    """
+    if workload.timed or workload.duration is not None:
+        return None
+    if math.isfinite(workload.request_rate):
+        return max(_LEAST_REQUESTS, math.ceil(_RATE_S * workload.request_rate))
+    if workload.max_concurrency is None:
+        return None
+    return max(_LEAST_REQUESTS, _A_SLOT * workload.max_concurrency)
+
+
+def _name(name: str, settings: Mapping[str, Any], serve: Mapping[str, str]) -> str:
+    """The workload's name with what no column of a table shows: two such points are no repeats."""
+    shown_elsewhere = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
+    more = {key: value for key, value in settings.items() if key not in shown_elsewhere}
+    return " ".join(
+        [name, *(f"{key}={shown_value(value)}" for key, value in {**serve, **more}.items())]
+    ).strip()

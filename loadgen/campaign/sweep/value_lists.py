@@ -1,0 +1,112 @@
+"""Value lists: `1,2,4…512` and `input_len=512,2048` as they are written on a command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from loadgen.workload.bounds import shown
+from loadgen.workload.profile import Profile
+
+_ELLIPSIS = re.compile(r"\s*,?\s*(?:…|\.\.\.)\s*,?\s*")
+_MOST_VALUES = 1000
+_LEAST_STEPPED = 3  # numbers whose equal distances mean steps; of two the ratio is continued
+_WORDS = {"true": True, "false": False}
+
+
+def numbers(text: str) -> tuple[int | float, ...]:
+    """The numbers of a list; `…` continues it up to the number behind it, which is the last.
+
+    Three numbers or more at one distance go on in such steps, all others by their ratio: 1,2,4…512 doubles,
+    8,16,24…64 adds 8. Whole numbers stay whole. Raises ValueError.
+    """
+    begun, *rest = _ELLIPSIS.split(text.strip())
+    first = [_number(word, text) for word in begun.split(",")]
+    if len(rest) > 1:
+        raise ValueError(f"{shown(text)}: one … is enough: write 1,2,4…512")
+    found = first if not rest else _continued(first, _number(rest[0], text), text)
+    if twice := next((value for at, value in enumerate(found) if value in found[:at]), None):
+        raise ValueError(f"{shown(text)}: {_plain(twice)} is listed twice: --repeat measures points again")
+    return tuple(map(_plain, found))
+
+
+def _continued(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
+    """The numbers up to the last one; raises ValueError."""
+    if len(first) < 2:
+        raise ValueError(f"{shown(text)}: two numbers before the … show how it goes on, as in 1,2…64")
+    if any(value <= 0 for value in (*first, end)):
+        raise ValueError(f"{shown(text)}: give numbers above 0")
+    steps = {after - before for before, after in pairwise(first)}
+    ratios = {after / before for before, after in pairwise(first)}
+    stepped = len(first) >= _LEAST_STEPPED and len(steps) == 1
+    if not stepped and len(ratios) > 1:
+        raise ValueError(f"{shown(text)}: the numbers before the … have neither one ratio nor one distance")
+    step, ratio = steps.pop(), ratios.pop()
+    up = step > 0
+    if step == 0 or (end > first[-1]) is not up:
+        raise ValueError(f"{shown(text)}: {_plain(end)} is never reached from {_plain(first[-1])}")
+    whole = all(value.denominator == 1 for value in (*first, end))
+    found, exact = list(first), first[-1]
+    while True:
+        exact = exact + step if stepped else exact * ratio
+        value = Fraction(round(exact)) if whole else exact
+        if (value >= end) is up or value == end:
+            return [*found, end]
+        if value != found[-1]:
+            found.append(value)
+        if len(found) >= _MOST_VALUES:
+            raise ValueError(f"{shown(text)}: has more than {_MOST_VALUES} numbers")
+
+
+def _number(word: str, text: str) -> Fraction:
+    try:
+        return Fraction(word.strip())
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{shown(text)}: {shown(word.strip())} is not a number") from None
+
+
+def _plain(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def named(text: str) -> tuple[str, str]:
+    """The name and the list of `NAME=V1,V2`; raises ValueError where it is written otherwise."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values.strip():
+        raise ValueError(f"{shown(text)}: write NAME=VALUE,VALUE, as input_len=512,2048")
+    return name.strip(), values
+
+
+def of_field(name: str, text: str) -> tuple[Any, ...]:
+    """The values of a profile's key: numbers, which `…` may continue, or words; raises ValueError."""
+    if Profile.model_fields[name].annotation is str:
+        return words(text)
+    if _ELLIPSIS.search(text):
+        return numbers(text)
+    return tuple(_value(word) for word in words(text))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The values as words; a list of numbers may have a `…`; raises ValueError."""
+    if _ELLIPSIS.search(text):
+        return tuple(map(str, numbers(text)))
+    found = tuple(word.strip() for word in text.split(","))
+    if not all(found):
+        raise ValueError(f"{shown(text)}: a value is empty")
+    if twice := next((word for at, word in enumerate(found) if word in found[:at]), None):
+        raise ValueError(f"{shown(text)}: {twice} is listed twice: --repeat measures points again")
+    return found
+
+
+def _value(word: str) -> Any:
+    if word in _WORDS:
+        return _WORDS[word]
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word

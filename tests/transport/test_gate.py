@@ -1,0 +1,139 @@
+"""Gates: a limit that changes over time, and one on requests in prefill, are held exactly and used fully."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    PING,
+    Answer,
+    Driven,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    stream,
+)
+from fakes.virtual_network import VirtualServer
+from loadgen.arrays import Int64
+from loadgen.workload.load.concurrency_steps import ConcurrencySteps
+
+pytestmark = pytest.mark.usefixtures("epoll_transports")
+
+MS = 1_000_000
+SECOND = 1000 * MS
+both = pytest.mark.parametrize("transport", ["wire", "httpx"])
+UP_AND_DOWN = ConcurrencySteps(np.array([0, 1, 2, 3], np.int64) * SECOND, np.array([2, 5, 1, 3], np.int64))
+# httpx's event loop wakes up to a millisecond late
+SOON_NS = 2 * MS
+
+
+def under_way(driven: Driven, at_ns: Int64) -> Int64:
+    """How many requests were under way at times after the start."""
+    sent_ns = np.sort([capture.sent_ns for capture in driven.captures]) - driven.health.started_ns
+    ended_ns = np.sort([capture.end_ns for capture in driven.captures]) - driven.health.started_ns
+    return np.searchsorted(sent_ns, at_ns, "right") - np.searchsorted(ended_ns, at_ns, "right")
+
+
+@both
+def test_a_limit_that_changes_is_held_at_each_instant(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(4, 0.01))  # 40 ms
+    job = job_of(server.target(), 10_000, 5, concurrency_steps=UP_AND_DOWN, duration_ns=4 * SECOND)
+    driven = drive(job, transport, server)
+    assert set(kinds(driven)) == {None}
+    for begin_s, limit in (
+        (0.0, 2),
+        (1.0, 5),
+        (2.1, 1),
+        (3.0, 3),
+    ):  # 0.1 s until what was under way has ended
+        at_ns = np.arange(int(begin_s * SECOND) + SOON_NS, int(begin_s + 1) * SECOND - SOON_NS, MS // 10)
+        running = under_way(driven, at_ns)
+        assert running.max() == limit
+        assert (running == limit).mean() > 0.95
+
+
+@both
+def test_a_lower_limit_cuts_nothing_that_is_under_way(transport: str) -> None:
+    steps = ConcurrencySteps(np.array([0, SECOND], np.int64), np.array([4, 1], np.int64))
+    server = VirtualServer(lambda _: stream(3, 0.5))  # 2.5 s
+    driven = drive(job_of(server.target(), 6, 4, concurrency_steps=steps), transport, server)
+    assert kinds(driven) == [None] * 6
+    first_ns, second_ns = (driven.captures[i].sent_ns for i in (4, 5))
+    assert first_ns > max(capture.end_ns for capture in driven.captures[:4]) - SOON_NS
+    assert second_ns >= driven.captures[4].end_ns
+
+
+@both
+def test_a_request_is_due_when_the_limit_lets_it_pass(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(4, 0.01))
+    job = job_of(server.target(), 10_000, 5, concurrency_steps=UP_AND_DOWN, duration_ns=4 * SECOND)
+    driven = drive(job, transport, server)
+    delays_ns = np.array([capture.sent_ns - capture.intended_ns for capture in driven.captures[2:]])
+    assert delays_ns.min() >= 0
+    assert delays_ns.max() < SOON_NS
+    begun = [
+        capture for capture in driven.captures if capture.intended_ns == driven.health.started_ns + SECOND
+    ]
+    assert len(begun) == 3  # from two to five
+
+
+# Requests in prefill.
+
+
+def prefilled(seconds: float, tokens: int = 3, pings: int = 0) -> Answer:
+    """A head and pings at once, the first token after some seconds, the others 50 ms apart."""
+    first, *rest = events(tokens)
+    answer: list[bytes | float] = [HEAD, *[chunk(PING)] * pings, seconds, chunk(first)]
+    for event in rest:
+        answer += [0.05, chunk(event)]
+    return Answer([*answer, LAST])
+
+
+def in_prefill(driven: Driven, prefill_ns: int) -> tuple[int, float]:
+    """The most requests in prefill at once, and how many there were in the mean, until the last was sent."""
+    sent_ns = np.sort([capture.sent_ns for capture in driven.captures])
+    begun_ns = sent_ns + prefill_ns
+    at_ns = np.arange(sent_ns[0], sent_ns[-1], MS // 10)
+    count = np.searchsorted(sent_ns, at_ns, "right") - np.searchsorted(begun_ns, at_ns, "right")
+    return int(count.max()), float(count.mean())
+
+
+@both
+@pytest.mark.parametrize("open_loop", [False, True])
+@pytest.mark.parametrize("pings", [0, 3])
+def test_no_more_are_in_prefill_than_the_cap(transport: str, open_loop: bool, pings: int) -> None:
+    server = VirtualServer(lambda _: prefilled(0.1, 20, pings))
+    offsets_ns = np.zeros(40, np.int64) if open_loop else None
+    job = job_of(server.target(), 40, 40, offsets_ns=offsets_ns, prefill_concurrency=4)
+    driven = drive(job, transport, server)
+    assert kinds(driven) == [None] * 40
+    most, mean = in_prefill(driven, 100 * MS)
+    assert most == 4
+    assert mean > 3.8
+
+
+@both
+def test_a_cap_that_never_binds_changes_nothing(transport: str) -> None:
+    server = VirtualServer(lambda _: prefilled(0.1))
+    driven = drive(job_of(server.target(), 12, 4, prefill_concurrency=4), transport, server)
+    plain = VirtualServer(lambda _: prefilled(0.1))
+    without = drive(job_of(plain.target(), 12, 4), transport, plain)
+    times_ns = [
+        [capture.sent_ns - each.health.started_ns for capture in each.captures] for each in (driven, without)
+    ]
+    assert times_ns[0] == times_ns[1]
+
+
+def test_a_request_that_fails_leaves_prefill() -> None:
+    server = VirtualServer(
+        lambda asked: (
+            Answer([b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n"]) if asked.number < 8 else stream(2)
+        )
+    )
+    driven = drive(job_of(server.target(), 12, 6, prefill_concurrency=1), "wire", server)
+    assert kinds(driven)[8:] == [None] * 4
