@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.analysis.comparison import loads, memory_fit, rankings
+from loadgen.analysis.comparison import limit_tables, loads, memory_fit, rankings
+from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparedLoad
 from loadgen.analysis.comparison.render import described
 from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
@@ -50,6 +51,7 @@ class Document(msgspec.Struct, frozen=True):
     failures: tuple[FailedCell, ...]
     errors: tuple[str, ...]  # of what could not be read
     limits: tuple[LimitSection, ...] = ()  # searches for the highest load
+    compared_limits: tuple[tuple[str, Table], ...] = ()  # of several searches: title and table
     points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
 
     @property
@@ -71,6 +73,7 @@ def document(
     *,
     sweeps: Sequence[StoredSweep] = (),
     limits: Sequence[StoredLimit] = (),
+    compared_limits: Sequence[ComparedLimits] = (),
 ) -> Document:
     """The report on these runs, sweeps and searches; a comparison of a single row is left out."""
     saturated = set().union(*(each.saturated for each in sweeps), *(each.saturated for each in limits))
@@ -101,6 +104,11 @@ def document(
         failures=tuple(failures),
         errors=tuple(errors),
         limits=limit_sections(limits),
+        compared_limits=tuple(
+            (limit_tables.title(each), limit_tables.table(each))
+            for each in compared_limits
+            if len(each.rows) > 1
+        ),
         points=tuple(note for sweep in sweeps for note in sweep_lines.notes(sweep.record)),
     )
 

@@ -36,7 +36,7 @@ def _section(limit: StoredLimit, anchor: str) -> LimitSection:
     record = limit.record
     return LimitSection(
         anchor=anchor,
-        title=f"{limit.shown_name}: {limit_lines.headline(record)}",
+        title=f"{limit.shown_name}, {limit_lines.headline(record)}",
         words=tuple(limit_lines.parts(record))[1:],
         runs=limit_lines.table(record),
         pictures=tuple(_pictures(record, anchor)),

@@ -24,6 +24,8 @@ def render(document: Document) -> str:
     if document.simulated:
         verdicts.append("SIMULATED: the embedded engine answered, no model ran")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
+    for title, table in document.compared_limits:
+        lines += [f"## {_cell(title)}", "", *_words(table)]
     for search in document.limits:
         lines += [f"## {_cell(search.title)}", "", *(f"- {_cell(words)}" for words in search.words), ""]
         lines += _words(search.runs)

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from loadgen.analysis.comparison import campaigns, ceilings, render
+from loadgen.analysis.comparison import campaigns, ceilings, limits, render
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.command import limits_text
 from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.report import csv, inline_svg, load_section, markdown
@@ -73,6 +75,10 @@ class _Given:
         return compare(runs, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
+    def compared_limits(self) -> list[ComparedLimits]:
+        return limits.compare(self.read.limits, self._ask)
+
+    @cached_property
     def document(self) -> Document:
         read = self.read
         return document(
@@ -82,6 +88,7 @@ class _Given:
             read.errors,
             sweeps=read.sweeps,
             limits=read.limits,
+            compared_limits=self.compared_limits,
         )
 
     @cached_property
@@ -127,6 +134,8 @@ def _texts(given: _Given) -> Iterator[str]:
     read = given.read
     for limit in read.limits:
         yield f"{printable(limit.shown_name)}\n{limit_lines.text(limit.record)}"
+    if any(len(each.rows) > 1 for each in given.compared_limits):
+        yield limits_text(given.compared_limits)
     if given.alone:
         yield render.text(given.alone)
     notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]

@@ -18,7 +18,7 @@ def section(record: LimitRecord) -> LimitSection:
 
 def test_the_title_is_the_answer_and_the_rest_stands_below() -> None:
     made = section(limit_record())
-    assert made.title == "bf16: limit: 10.4 requests/s (95 %: 9.9 to 10.9)"
+    assert made.title == "bf16, limit: 10.4 requests/s (95 %: 9.9 to 10.9)"
     assert made.words[0] == f"for {TTFT}"
     assert len(made.runs.body) == 5
 
