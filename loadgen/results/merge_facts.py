@@ -35,7 +35,7 @@ class ShardRun(msgspec.Struct, frozen=True):
 def total(facts: Facts) -> int | None:
     """How many requests the plan has; None where only the time for sending decides."""
     profile = facts.profile
-    return facts.requests if profile.duration is None or profile.held_concurrency is None else None
+    return facts.requests if profile.duration is None or profile.open_loop else None
 
 
 class NamedValues(msgspec.Struct, frozen=True):

@@ -73,6 +73,13 @@ class WorkloadOptions(TypedDict, total=False):
     trace_too_long: Literal["skip", "clip"]
     trace_idle_cap: float
     trace_jitter: Literal["none", "uniform"]
+    # the load over time, and its classes: docs/load-shapes.md
+    schedule: str
+    bursts: str
+    ramp_up_strategy: Literal["linear", "exponential"]
+    ramp_up_start_rps: float
+    ramp_up_end_rps: float
+    classes: list[dict[str, Any]]  # name, share, input_len, output_len, range_ratio
     # the load
     num_prompts: int | None
     max_concurrency: int | None
@@ -80,6 +87,9 @@ class WorkloadOptions(TypedDict, total=False):
     burstiness: float
     duration: float | None
     num_warmups: int | Literal["wave"]
+    prefill_concurrency: int
+    cancel_rate: str
+    cancel_after: str
     backend: Literal["openai", "openai-chat", "vllm", "sglang"]
     stream: bool
     continuous_usage: bool

@@ -16,10 +16,14 @@ from loadgen.protocol.openai import Dialect
 from loadgen.protocol.refusals import Adaptation
 from loadgen.workload import sources
 from loadgen.workload.apis import chosen_dialect, merged, shared_fields
-from loadgen.workload.arrival import NS_PER_S, Arrival, within
+from loadgen.workload.arrival import NS_PER_S, within
 from loadgen.workload.data_facts import DataFacts, LengthFacts
 from loadgen.workload.data_keys import NO_DATA
+from loadgen.workload.load.cancel_point import parse_rate
+from loadgen.workload.load.cancellations import Cancellations, drawn
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
+from loadgen.workload.load.load_keys import NO_SHAPE
+from loadgen.workload.load.processes import process_of
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import random_prompts
@@ -53,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True):
     adaptation: Adaptation = Adaptation()  # what of the body is not as the profile has it
     sessions: Int64 | None = None  # of each request; None: there are none, each request is one of its own
     concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
+    cancellations: Cancellations | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -64,14 +69,37 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def rate_per_s(self) -> float:
-        """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
-        return self.facts.rate_per_s(self.profile.request_rate)
+        """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
+        return self.facts.rate_per_s(self.profile.mean_rate_per_s)
+
+    @property
+    def sending_s(self) -> float | None:
+        """When the last request of a load that changes is due; None: the load has one pace, or no times."""
+        uneven = self.profile.shaped or self.facts.schedule is not None
+        if not uneven or self.offsets_ns is None or not len(self.offsets_ns):
+            return None
+        return float(self.offsets_ns[-1]) / NS_PER_S
 
     @property
     def streams(self) -> int:
         """About how many requests are under way at once, as far as the plan decides that."""
         at_once = len(self) if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
         return min(self.profile.max_concurrency or len(self), len(self), max(at_once, 1))
+
+    @property
+    def divisible(self) -> tuple[str, int] | None:
+        """The least limit of which each sending process needs a share, with its flag; None: there is none.
+
+        A limit that changes is to leave each one at its end.
+        """
+        last = None if self.concurrency is None else int(self.concurrency.limits[-1])
+        limits = {
+            "--max-concurrency": self.profile.max_concurrency,
+            "--prefill-concurrency": self.profile.prefill_concurrency,
+            "--schedule": last,
+        }
+        given = [(most, flag) for flag, most in limits.items() if most is not None]
+        return min(given)[::-1] if given else None
 
     @property
     def longest(self) -> int:
@@ -110,6 +138,11 @@ class Plan(msgspec.Struct, frozen=True):
         )
         if self.offsets_ns is not None:
             hashed.update(self.offsets_ns.astype("<i8").tobytes())
+        if self.concurrency is not None:
+            hashed.update(self.concurrency.from_ns.astype("<i8").tobytes())
+            hashed.update(self.concurrency.limits.astype("<i8").tobytes())
+        if self.cancellations is not None:
+            hashed.update(f"{self.cancellations.point}".encode() + self.cancellations.chosen.tobytes())
         return hashed.hexdigest()
 
 
@@ -129,7 +162,7 @@ def warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
-    return _plan(profile.model_copy(update=update | NO_DATA), subject, seed, "warmup")
+    return _plan(profile.model_copy(update=update | NO_DATA | NO_SHAPE), subject, seed, "warmup")
 
 
 def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
@@ -176,6 +209,8 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     facts = sourced.facts.model_copy(
         update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
     )
+    point = profile.cancel_point if purpose == "measure" else None
+    cancelled = None if point is None else drawn(parse_rate(profile.cancel_rate), point, stream, count)
     fields, unsent = shared_fields(profile, subject.engine, dialect)
     return Plan(
         profile,
@@ -192,6 +227,8 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions,
+        cancellations=cancelled,
+        concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
     )
 
 
@@ -226,9 +263,9 @@ def _schedule(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 
     """When each request is due (None: closed loop), how many there are at most, and notes on it."""
     duration = profile.duration
     notes = [] if duration is None else [_ENDS.format(duration)]
-    if profile.held_concurrency is not None:
+    if not profile.open_loop and profile.max_concurrency is not None:
         return None, most, notes
-    process = Arrival(profile.request_rate, profile.burstiness)
+    process = process_of(profile, most)
     if duration is None:
         return process.offsets_ns(most, arrival_rng(stream)), most, notes
     offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
