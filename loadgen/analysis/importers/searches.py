@@ -13,6 +13,7 @@ from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.results import limit_record, sweep_record
 from loadgen.results.limit_record import LIMIT, LimitRecord
+from loadgen.results.load_table import marked_name
 from loadgen.results.sweep_record import SWEEP, SweepRecord
 
 _Kind = TypeVar("_Kind", bound=BaseModel)
@@ -47,6 +48,11 @@ class StoredLimit(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The checkpoint that was searched for, as its runs have it; the search's own without a run."""
         return self.runs[0].name if self.runs else self.record.name
+
+    @property
+    def shown_name(self) -> str:
+        """The name as tables and pictures have it, with a mark where no model ran."""
+        return marked_name(self.name, any(run.simulated for run in self.runs))
 
     @property
     def saturated(self) -> set[str]:
