@@ -129,7 +129,7 @@ class Execution:
             raise signals.Stopped(number)
         if kept.errors:
             raise StoreError(kept.errors[0])
-        died = death(session, failed=not run.records.ok.all())
+        died = death(session, failed=bool(run.records.failed))
         if reason := unfinished(run):
             why = LoadgenError(f"{reason}: {died.summary}", *died.args[1:]) if died else LoadgenError(reason)
             self._failed(planned, session.hidden(why), directory)

@@ -27,7 +27,7 @@ _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
 _MS_NS = 1e6
 # What the server itself reports explains more than how its connection then ended.
-_OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT)
+_OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
 
 
@@ -238,7 +238,7 @@ def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> 
         return decoded
     if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
         return decoded
-    if decoded is None and whole and transport.kind is FailureKind.TRUNCATED:
+    if decoded is None and whole and transport.kind in (FailureKind.TRUNCATED, FailureKind.USER_CANCELLED):
         return None  # only the end of the framing is missing: nothing of the answer is
     return transport
 

@@ -136,7 +136,7 @@ class Metrics(msgspec.Struct, frozen=True):
     streamed: bool  # False: TTFT, TPOT, ITL and the token peak do not exist
     requests: int  # all of them, whatever became of them
     completed: int  # requests that succeeded
-    failed: int  # the others
+    failed: int  # the others, but for those cancelled as planned
     duration_s: float  # first request sent → last response's end, over every request that was sent
     total_input_tokens: int  # prompt tokens: usage, else the planned length
     planned_inputs: int  # successes whose prompt tokens are the planned length
@@ -155,7 +155,7 @@ class Metrics(msgspec.Struct, frozen=True):
     mean_concurrency: float  # Σ(end - sent) / duration (Little), failures included
     good: int | None  # successes that met every objective; None: none was asked for
     goodput_per_s: float | None  # good / duration
-    slo_attainment: float | None  # good / all requests, 0 to 1
+    slo_attainment: float | None  # good / all requests that were not cancelled, 0 to 1
     ttft: Distribution  # first token message - sent
     tpot: Distribution  # (E2EL - TTFT) / (output tokens - 1), per request with more than one token
     itl: Distribution  # gaps between successive token messages of one request, pooled
@@ -179,6 +179,7 @@ class Metrics(msgspec.Struct, frozen=True):
     finish_reasons: dict[
         str, int
     ]  # of successes, most frequent first; `none`: without one, `other`: rare ones
+    cancelled: int = 0  # requests that the client gave up as planned (--cancel-rate)
 
     @property
     def messages_per_s(self) -> float:
@@ -241,7 +242,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
     peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS) if ask.streamed else None
-    met, completed = good(each, ask), int(ok.sum())
+    met, completed, cancelled = good(each, ask), int(ok.sum()), int(records.cancelled.sum())
     met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
     by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
@@ -250,7 +251,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         streamed=ask.streamed,
         requests=len(records),
         completed=completed,
-        failed=len(records) - completed,
+        failed=len(records) - completed - cancelled,
         duration_s=duration_s,
         total_input_tokens=inputs,
         planned_inputs=int((ok & (records.input_tokens < 0) & (each.input_tokens >= 0)).sum()),
@@ -269,7 +270,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
         good=met_count,
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
-        slo_attainment=None if met_count is None else met_count / max(len(records), 1),
+        slo_attainment=None if met_count is None else met_count / max(len(records) - cancelled, 1),
         **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
@@ -280,6 +281,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
         **prompt_figures.cached(records, ok),
         finish_reasons=_finish_reasons(records),
+        cancelled=cancelled,
     )
 
 
@@ -371,7 +373,7 @@ def _finish_reasons(records: Records) -> dict[str, int]:
 
 
 def _failures(records: Records) -> dict[str, FailureTally]:
-    failures = [failure for failure in records.failures if failure is not None]
+    failures = records.failed
     firsts = {failure.kind.value: failure.detail for failure in reversed(failures)}
     counts = Counter(failure.kind.value for failure in failures)
     return {kind: FailureTally(n, firsts[kind]) for kind, n in counts.most_common()}

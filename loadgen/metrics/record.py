@@ -123,9 +123,16 @@ class Records(Columns, frozen=True, kw_only=True):
         return np.fromiter((f is None for f in self.failures), np.bool_, len(self))
 
     @property
+    def cancelled(self) -> Bool:
+        """Which requests the client gave up as planned, bool[requests]: neither successes nor failures."""
+        each = (f is not None and f.kind is FailureKind.USER_CANCELLED for f in self.failures)
+        return np.fromiter(each, np.bool_, len(self))
+
+    @property
     def failed(self) -> list[Failure]:
-        """Why each request failed that did, in their order."""
-        return [failure for failure in self.failures if failure is not None]
+        """Why each request failed that did, in their order; those cancelled as planned did not."""
+        failures = (failure for failure in self.failures if failure is not None)
+        return [failure for failure in failures if failure.kind is not FailureKind.USER_CANCELLED]
 
     @property
     def in_one_block(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -21,6 +22,7 @@ from loadgen.results import (
     shard_lines,
     short_lines,
 )
+from loadgen.results.cancel_lines import cancel_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
@@ -144,6 +146,7 @@ def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     for kind, tally in result.metrics.failures.items():
         yield _failure(kind, tally)
         yield from _hint(tally.detail)
+    yield from cancel_lines(result)
     yield from _missing(result)
 
 
@@ -167,6 +170,7 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     if rest := kinds[_MOST_KINDS:]:
         count = sum(tally.count for _, tally in rest)
         yield f"failed: {count} more, of {counted(len(rest), 'other kind')}"
+    yield from islice(cancel_lines(result), 1)
     yield from _missing(result)
 
 

@@ -140,7 +140,7 @@ def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, 
         worst = max(worst, finish(session, run, directory))
         if worst in signals.EXIT_CODES:
             break
-        session.check_alive(failed=not run.records.ok.all())
+        session.check_alive(failed=bool(run.records.failed))
         runs.append(run)
     if len(runs) > 1:
         from loadgen.metrics import repeats
@@ -160,6 +160,8 @@ def _profiles(options: Options) -> list[Profile]:
     for workload in profiles:
         run_metadata.check(workload)
         data_files.check(workload)
+        if options.http2 and workload.cancel_rate:
+            raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
         if flags := data_conflicts.unheeded(workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
         if workload.ladder is not None and options.repeat > 1:
@@ -244,7 +246,8 @@ def finish(session: Session, run: Result, directory: Path) -> int:
             f"shard {part.shown(options.share)} has none of the plan's {run.facts.requests} requests"
         )
     elif not run.records.ok.any():
-        progress.warn("every request failed: nothing was measured")
+        became = "failed or was cancelled" if run.metrics.cancelled else "failed"
+        progress.warn(f"every request {became}: nothing was measured")
         return ExitCode.NOTHING
     if run.facts.partial or run.facts.lost:
         return ExitCode.NOTHING

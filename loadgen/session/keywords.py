@@ -87,6 +87,9 @@ class WorkloadOptions(TypedDict, total=False):
     burstiness: float
     duration: float | None
     num_warmups: int | Literal["wave"]
+    prefill_concurrency: int
+    cancel_rate: str
+    cancel_after: str
     backend: Literal["openai", "openai-chat", "vllm", "sglang"]
     stream: bool
     continuous_usage: bool

@@ -81,7 +81,7 @@ class Climb:
         kept = session.keep(run, directory)
         for error in kept.errors:
             progress.warn(error)
-        if not run.records.ok.all() and not run.facts.interrupted:
+        if run.records.failed and not run.facts.interrupted:
             session.check_alive(failed=True)
         self._add(speed_ladder.row(run, self.formula), directory.name)
         if number := run.facts.signal or kept.signal:

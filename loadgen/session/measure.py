@@ -185,7 +185,9 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     """What one process is to send of a plan."""
     profile, part = plan.profile, options.part
     indices = part.share.indices(len(plan), plan.sessions)
-    most = profile.max_concurrency
+    most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
+    if steps is not None:
+        most, steps = steps.most, steps.part(part.share.number, part.share.of)
     return Job(
         target=options.target_of(part.share.number),
         order=part.order or Listed(indices),
@@ -199,12 +201,16 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
             answer_bytes=_answer_bytes(plan),
         ),
         token_seen=plan.dialect.token_seen,
+        token_messages=plan.dialect.token_messages,
         request_id_prefix=options.request_id_prefix,
         rate_per_s=plan.rate_per_s / part.share.of,
         duration_ns=rules.duration_ns(profile.duration_ns),
         http2=options.http2,
         share=part.share,
         start=part.start,
+        concurrency_steps=steps,
+        prefill_concurrency=None if prefills is None else part.share.slots(prefills),
+        cancellations=plan.cancellations,
     )
 
 

@@ -14,6 +14,7 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.session import which_server
+from loadgen.session.cancel_options import add_cancel_flags
 from loadgen.session.cluster.cluster_flags import add_cluster_flags
 from loadgen.session.data_options import add_data_flags, laid_over
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
@@ -278,6 +279,7 @@ def add_workload_flags(group: Group) -> None:
     add("--request-rate", type=float, metavar="RPS", help="requests per second (default inf)")
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
     add("--duration", type=float, metavar="S", help="send for S seconds, instead of a number of prompts")
+    add_cancel_flags(group)
     add("--num-warmups", type=_warmups, metavar="N", help="requests before the measured ones, or `wave`")
     add("--seed", type=whole(-bounds.MOST_SEED, bounds.MOST_SEED),
         help="default: random, printed and recorded")

@@ -17,6 +17,7 @@ from loadgen.metrics.record import Record
 from loadgen.protocol import layout
 from loadgen.results.printing import printed
 from loadgen.session.live_totals import Totals
+from loadgen.transport.failure import FailureKind
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -65,7 +66,7 @@ class Progress:
     def note(self, record: Record) -> None:
         """Count a decoded request."""
         self.ended += 1
-        self.failed += record.failure is not None
+        self.failed += record.failure is not None and record.failure.kind is not FailureKind.USER_CANCELLED
         self.tokens += max(record.output_tokens, 0)
         self.reads += record.reads
         if len(record.arrival_ns):

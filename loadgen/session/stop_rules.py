@@ -14,7 +14,7 @@ JUDGED_FROM = 20  # requests that have ended before a share of them is judged
 DRAIN_S = 30.0  # for those under way once --max-duration has passed
 _LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
 _SECOND_NS = 1_000_000_000
-_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST)
+_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.USER_CANCELLED, FailureKind.LOST)
 
 
 class Tolerance(msgspec.Struct, frozen=True):

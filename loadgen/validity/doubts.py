@@ -50,6 +50,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.throughput_trend,
     server.preemptions,
     server.tokens_differ,
+    server.no_abort,
     target.targets_unequal,
     # This machine, not the server, made the figures.
     client.clock_unusable,

@@ -289,7 +289,12 @@ class RunEvidence:
     def failed(self) -> int:
         """Requests that failed, without those that a signal, a stop rule or the client's own end cut off."""
         ended = (FailureKind.CANCELLED, FailureKind.LOST)
-        return sum(failure is not None and failure.kind not in ended for failure in self.records.failures)
+        return sum(failure.kind not in ended for failure in self.records.failed)
+
+    @property
+    def judged(self) -> int:
+        """Requests that could fail: all but those that were cancelled as planned."""
+        return self.metrics.requests - self.metrics.cancelled
 
     @property
     def client_cores(self) -> float:

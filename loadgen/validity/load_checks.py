@@ -69,7 +69,7 @@ def stopped_by_rule(run: RunEvidence) -> Evidence | None:
 
 
 def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
-    sent = max(run.metrics.requests, 1)
+    sent = max(run.judged, 1)
     if not above < run.failed / sent <= most:
         return None
     kinds = ", ".join(f"{tally.count} × {kind}" for kind, tally in run.metrics.failures.items())
@@ -196,13 +196,15 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
 @suspect(
     "concurrency-not-held",
     f"closed loop: mean concurrency between ramp and drain (Little's law) is below {percent(HELD)} of "
-    "--max-concurrency; a slot is empty only during its turnaround",
+    "--max-concurrency, without --prefill-concurrency; a slot is empty only during its turnaround",
     "turnaround is the client's time: give it a core, use --transport wire, or request longer answers",
 )
 def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     """Between ramp and drain fewer requests ran at once than were requested."""
     held = run.held_concurrency
-    if not run.closed_loop or run.facts.partial or (held is not None and held >= HELD * run.target):
+    if not run.closed_loop or run.facts.profile.prefill_concurrency is not None:
+        return None
+    if run.facts.partial or (held is not None and held >= HELD * run.target):
         return None
     turnaround = f"turnaround {run.metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
     if held is None:
@@ -234,7 +236,9 @@ def sends_late(run: RunEvidence) -> Evidence | None:
         return None
     limit = run.facts.max_concurrency
     capped = limit is not None and run.metrics.peak_concurrency >= limit
-    cause = f"--max-concurrency {limit} held them back" if capped else "the client was late"
+    prefills = run.facts.profile.prefill_concurrency
+    cause = f"--prefill-concurrency {prefills} held them back" if prefills else "the client was late"
+    cause = f"--max-concurrency {limit} held them back" if capped else cause
     delay = f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
     delay += f", {run.late_p99_ms:.2f} ms by P99" * traced
     apart = f"{gap_ms:.4g} ms apart" + _MEAN_OF[run.facts.data.schedule is not None] * traced

@@ -78,17 +78,29 @@ def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
     return max(0, (window.finished or 0) - metrics.requests)
 
 
+def finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
+    """Cancelled requests that the server generated to their end: the least number that its counters show.
+
+    vLLM counts no abort of a closed connection, so what it finished decides; SGLang counts an aborted request
+    as finished too, so those that it counts as aborted are none of these.
+    """
+    finished = (window.finished or 0) - metrics.completed - metrics.failed
+    return max(0, min(metrics.cancelled - window.requests.get("abort", 0), finished))
+
+
 def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
     """What differs, the most telling first; empty if the two agree or the server reports nothing."""
     if window.error or window.reset:
         return []
     # Where only the server knows how long prompts were, there is nothing to compare its count with.
     prompt_tokens = None if metrics.unknown_inputs else window.prompt_tokens
-    counts = (
+    counts = [
         ("requests finished", "requests", metrics.completed, window.finished),
         ("generated tokens", "tokens", metrics.total_output_tokens, window.generation_tokens),
         ("prompt tokens", "tokens", metrics.total_input_tokens, prompt_tokens),
-    )
+    ]
+    if metrics.cancelled:  # the server counts tokens of requests that the client gave up
+        counts = counts[:1]
     counted = [
         Mismatch(figure, unit, client, server, _count_cause(window, metrics, server > client))
         for figure, unit, client, server in counts
@@ -103,6 +115,8 @@ def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
         if window.running_before or window.waiting_before:
             return "requests from before the run, of the warm-up or another client, finished in it"
         return "another client used the server during the run"
+    if finished_after_cancel(window, metrics):
+        return "the server went on with requests that the client had cancelled"
     if metrics.failed:
         return f"the server's tokens for the {metrics.failed} failed requests were not received"
     if metrics.counted_by_usage < metrics.completed:
@@ -125,7 +139,7 @@ def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mism
             cause = "time outside the engine: network, HTTP, or a busy API process in front of it"
             yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
         elif client < server - max(_EARLY_MS, _EARLY_SHARE * server):
-            cause = "the server's mean includes other requests: another client's, or failed ones"
+            cause = "the server's mean includes other requests: another client's, failed or cancelled ones"
             yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
     if window.itl is None or not metrics.token_time.n:
         return
@@ -138,10 +152,13 @@ def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mism
 
 def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
     yield _row("requests finished", "", metrics.completed, window.finished)
+    if metrics.cancelled:
+        yield _row("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
     yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
-    if metrics.failed:
+    if metrics.failed or metrics.cancelled:
         received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
-        yield _row("  with those of failures", "", received, window.generation_tokens)
+        of = "cut off" if metrics.cancelled else "of failures"
+        yield _row(f"  with those {of}", "", received, window.generation_tokens)
     yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
     reported = (records.cached_tokens >= 0) & (records.input_tokens > 0)
     cached = _percent(*(int(of[reported].sum()) for of in (records.cached_tokens, records.input_tokens)))

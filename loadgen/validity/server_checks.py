@@ -9,7 +9,7 @@ from loadgen.endpoint.server_counters import ServerSample
 from loadgen.roofline import bound
 from loadgen.validity import run_roofline
 from loadgen.validity.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
-from loadgen.validity.reconcile import Mismatch, mismatches
+from loadgen.validity.reconcile import Mismatch, finished_after_cancel, mismatches
 from loadgen.validity.reconcile import foreign_requests as foreign_count
 from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
 
@@ -18,6 +18,7 @@ TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fai
 FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
 TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
 QUEUED = 0.05  # of the mean TTFT
+UNABORTED = 0.05  # of the cancelled requests: an answer may end as its connection is closed
 WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
 _SETTLE = "check for thermal throttling, other work or a filling KV cache; warm up longer"
 
@@ -243,7 +244,7 @@ def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
 def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
     window, metrics = run.window, run.metrics
-    if window is None or not window.settled or metrics.failed:
+    if window is None or not window.settled or metrics.failed or metrics.cancelled:
         return None
     foreign = foreign_count(window, metrics) > 0
     for mismatch in mismatches(window, metrics):
@@ -256,8 +257,8 @@ def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
 
 tokens_far_off = invalid(
     "tokens-far-off",
-    f"no request failed, and client and server differ by more than {percent(TOKENS_FAR_OFF)} in output or "
-    "prompt tokens, which other clients' requests do not explain",
+    "no request failed or was cancelled, and client and server differ by more than "
+    f"{percent(TOKENS_FAR_OFF)} in output or prompt tokens, which other clients' requests do not explain",
     "point --base-url at a single replica and enable usage in its responses",
     Source.COUNTERS,
 )(partial(_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
@@ -267,6 +268,21 @@ tokens_differ = suspect(
     "enable usage in the server's responses; check that no other server answers at this address",
     Source.COUNTERS,
 )(partial(_token_gap, above=TOKENS_OFF, most=TOKENS_FAR_OFF))
+
+
+@suspect(
+    "no-abort",
+    f"the server finished more than one, and more than {percent(UNABORTED)}, of the requests that the client "
+    "had cancelled by closing their connections: its work for them is in no figure, and slows the others",
+    "have the server, or the gateway in front of it, abort a request whose connection is closed",
+    Source.COUNTERS,
+)
+def no_abort(run: RunEvidence) -> Evidence | None:
+    """The server generates answers for which no connection is left."""
+    count = 0 if run.window is None else finished_after_cancel(run.window, run.metrics)
+    if count <= max(1, UNABORTED * run.metrics.cancelled):
+        return None
+    return f"the server finished {count} of the {run.metrics.cancelled} requests that were cancelled"
 
 
 @note(

@@ -9,6 +9,7 @@ from typing import Any
 from loadgen.errors import UsageError
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
 from loadgen.workload.data_names import READ_OUTPUT_LENS
+from loadgen.workload.load.cancel_point import parse_point
 from loadgen.workload.server_settings import flag_of
 
 Values = Mapping[str, Any]
@@ -136,6 +137,21 @@ def _no_prefix(values: Values, typed: Collection[str]) -> Iterator[str]:
                 yield f"{flag_of(key)} needs prefixes: pass --random-prefix-len N"
 
 
+def _cancelled(values: Values, _: Collection[str]) -> Iterator[str]:
+    rate, after = (values.get(key) for key in ("cancel_rate", "cancel_after"))
+    if bool(rate) != bool(after):
+        given, missing = ("rate", "after 2s") if rate else ("after", "rate 10%")
+        yield f"--cancel-{given} needs --cancel-{missing} or the like: how many are cancelled, and when"
+    if rate and after and parse_point(after).after_tokens and values.get("stream") is False:
+        yield f"--cancel-after {after}: a whole answer has no tokens to count: give a time instead"
+
+
+def _capped(values: Values, _: Collection[str]) -> Iterator[str]:
+    if values.get("prefill_concurrency") is not None and values.get("stream") is False:
+        yield "--prefill-concurrency: a whole answer shows no first token: leave out --disable-stream"
+
+
 _RULES: tuple[Callable[[Values, Collection[str]], Iterator[str]], ...] = (
+    *(_cancelled, _capped),
     *(_two_sources, _no_file, _two_schedules, _ladder, _two_lengths, _made_and_read, _no_trace, _no_prefix),
 )

@@ -19,6 +19,8 @@ from loadgen.workload.apis import chosen_dialect, merged, shared_fields
 from loadgen.workload.arrival import NS_PER_S, within
 from loadgen.workload.data_facts import DataFacts, LengthFacts
 from loadgen.workload.data_keys import NO_DATA
+from loadgen.workload.load.cancel_point import parse_rate
+from loadgen.workload.load.cancellations import Cancellations, drawn
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 from loadgen.workload.load.load_keys import NO_SHAPE
 from loadgen.workload.load.processes import process_of
@@ -55,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True):
     adaptation: Adaptation = Adaptation()  # what of the body is not as the profile has it
     sessions: Int64 | None = None  # of each request; None: there are none, each request is one of its own
     concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
+    cancellations: Cancellations | None = None
 
     def __len__(self) -> int:
         return self.count
@@ -82,6 +85,21 @@ class Plan(msgspec.Struct, frozen=True):
         """About how many requests are under way at once, as far as the plan decides that."""
         at_once = len(self) if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
         return min(self.profile.max_concurrency or len(self), len(self), max(at_once, 1))
+
+    @property
+    def divisible(self) -> tuple[str, int] | None:
+        """The least limit of which each sending process needs a share, with its flag; None: there is none.
+
+        A limit that changes is to leave each one at its end.
+        """
+        last = None if self.concurrency is None else int(self.concurrency.limits[-1])
+        limits = {
+            "--max-concurrency": self.profile.max_concurrency,
+            "--prefill-concurrency": self.profile.prefill_concurrency,
+            "--schedule": last,
+        }
+        given = [(most, flag) for flag, most in limits.items() if most is not None]
+        return min(given)[::-1] if given else None
 
     @property
     def longest(self) -> int:
@@ -120,6 +138,11 @@ class Plan(msgspec.Struct, frozen=True):
         )
         if self.offsets_ns is not None:
             hashed.update(self.offsets_ns.astype("<i8").tobytes())
+        if self.concurrency is not None:
+            hashed.update(self.concurrency.from_ns.astype("<i8").tobytes())
+            hashed.update(self.concurrency.limits.astype("<i8").tobytes())
+        if self.cancellations is not None:
+            hashed.update(f"{self.cancellations.point}".encode() + self.cancellations.chosen.tobytes())
         return hashed.hexdigest()
 
 
@@ -186,6 +209,8 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     facts = sourced.facts.model_copy(
         update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
     )
+    point = profile.cancel_point if purpose == "measure" else None
+    cancelled = None if point is None else drawn(parse_rate(profile.cancel_rate), point, stream, count)
     fields, unsent = shared_fields(profile, subject.engine, dialect)
     return Plan(
         profile,
@@ -202,6 +227,7 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions,
+        cancellations=cancelled,
         concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
     )
 

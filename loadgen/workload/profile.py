@@ -26,6 +26,7 @@ from loadgen.spelling import nearest
 from loadgen.workload import bounds, data_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
 from loadgen.workload.load import load_conflicts, load_schedule
+from loadgen.workload.load.cancel_keys import CancelKeys
 from loadgen.workload.load.load_keys import LoadKeys
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
@@ -56,6 +57,7 @@ class Profile(
     DataKeys,
     LengthKeys,
     TraceKeys,
+    CancelKeys,
     LoadKeys,
     extra="forbid",
     frozen=True,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from builders.provocations import Provocation, engine, known
+from builders.provocations import Provocation, engine, exposed, known, metered
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.roofline.checkpoint import Checkpoint
 
@@ -52,6 +52,12 @@ OF_DATA = {
         _FOUR,
         {"random-routing"},
         played=known(lambda facts: {"checkpoint": Checkpoint(path="/m", config_digest="0", experts=8)}),
+    ),
+    "the server goes on with what was cancelled": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers)),
+        "--random-input-len 5 --random-output-len 5 --num-prompts 16 --max-concurrency 4 "
+        "--cancel-rate 50% --cancel-after 50ms --seed 1",
+        {"no-abort"},
     ),
     "the speed of prefill in a queue": Provocation(
         engine("--max-num-seqs", "2"),

@@ -32,7 +32,7 @@ SILENT = [
     "request_rate", "burstiness", "duration", "num_warmups", "seed", "prompt_format", "ignore_eos",
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "logprobs", "extra_body", "chat_template_kwargs", "stream", "continuous_usage", "request_id_prefix",
-    "print_request", "export_requests", "min_tokens",
+    "print_request", "export_requests", "min_tokens", "prefill_concurrency", "cancel_rate", "cancel_after",
     "schedule", "bursts", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "classes",
     # the data: of no file, as random prompts are without
     "disable_shuffle", "no_oversample", "skip_chat_template", "sharegpt_output_len", "custom_output_len",

@@ -25,7 +25,8 @@ from loadgen.protocol.openai import Completions
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Target
-from loadgen.workload.load.cancellations import Cancellations, CancelPoint
+from loadgen.workload.load.cancel_point import CancelPoint
+from loadgen.workload.load.cancellations import Cancellations
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

@@ -18,7 +18,7 @@ _FILES = "a run is files: `loadgen export RUN_DIR --jsonl` has its rows"
 _WORKERS = "`--workers N` sets the processes that send, `--workers auto` takes as many as the load needs"
 _NO_SERVICES = "there are no services between the processes: pass `--workers N` for more of them"
 _SAME = {
-    "": "--endpoint --model --request-rate",
+    "": "--endpoint --model --prefill-concurrency --request-rate",
     "also NAME=VALUE": "--header",
 }
 _DIFFERS = {
@@ -72,6 +72,8 @@ _RENAMED = {
     "--server-trace DIR, with --launch,": "--server-profiler",
     "--continuous-usage": "--per-chunk-usage",
     "--backend openai-chat": "--apply-chat-template",
+    "--cancel-rate N%": "--request-cancellation-rate",
+    "--cancel-after Ss": "--request-cancellation-delay",
     "--max-failures N or N%": "--failed-request-threshold",
     "--run-dir DIR": "--artifact-dir --output-artifact-dir",
     "--save-requests (a row per request) or --save-detailed": "--export-level --profile-export-level",
@@ -137,14 +139,10 @@ _REFUSED = {
     "--rankings-passages-prompt-token-stddev --rankings-passages-stddev "
     "--rankings-query-prompt-token-mean --rankings-query-prompt-token-stddev",
     _RAMP: "--prefill-concurrency-ramp-duration",
-    "--max-concurrency limits requests, in prefill or not": "--prefill-concurrency",
     "warm-up requests are sent as the measured ones: --num-warmups N": "--warmup-arrival-pattern "
     "--warmup-concurrency --warmup-concurrency-ramp-duration --warmup-duration --warmup-grace-period "
     "--warmup-prefill-concurrency --warmup-prefill-concurrency-ramp-duration --warmup-request-rate "
     "--warmup-request-rate-ramp-duration",
-    "requests are cut only at the end (--drain-timeout) or at --request-timeout": (
-        "--request-cancellation-delay --request-cancellation-rate"
-    ),
     _LEVEL: "--concurrency-max --concurrency-min --concurrency-steps --isl-max --isl-min --isl-steps "
     "--osl-max --osl-min --osl-steps --no-sweep-table --parameter-sweep-mode --sweep-type --sweep-variant "
     "--variant --parameter-sweep-cooldown-seconds",

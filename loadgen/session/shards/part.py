@@ -56,11 +56,13 @@ def check_once(options: Options, runs: int) -> None:
 
 def check_plan(made: Plan, share: Share) -> None:
     """Raises UsageError where there are more shards than requests may be under way at once."""
-    most = made.profile.max_concurrency
-    if most is not None and share.of > most:
+    if made.divisible is None:
+        return
+    flag, most = made.divisible
+    if share.of > most:
         raise UsageError(
-            f"{share.of} shards of --max-concurrency {most}: some would have no slot; "
-            f"start {most} shards or fewer, or raise --max-concurrency"
+            f"{share.of} shards of {flag} {most}: some would have no slot; "
+            f"start {most} shards or fewer, or raise {flag}"
         )
 
 

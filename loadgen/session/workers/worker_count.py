@@ -34,7 +34,8 @@ def spread(options: TransportOptions, plan: Plan, asked: int) -> TransportOption
             "--num-prompts"
         )
     if count < asked:
-        _LOG.warning("--workers %d: the load has room for %d (--max-concurrency, requests)", asked, count)
+        limit = "--max-concurrency" if plan.divisible is None else plan.divisible[0]
+        _LOG.warning("--workers %d: the load has room for %d (%s, requests)", asked, count, limit)
     if count == 1:
         return options
     cpus = pinning.spare_cpus(options.server_pids(), count)
@@ -48,6 +49,6 @@ def automatic(options: TransportOptions, plan: Plan) -> int:
 
 def most_workers(options: TransportOptions, plan: Plan) -> int:
     """How many workers a plan has slots and requests for."""
-    share, most = options.part.share, plan.profile.max_concurrency
+    share, limit = options.part.share, plan.divisible
     requests = len(share.indices(len(plan), plan.sessions))
-    return max(1, requests if most is None else min(share.slots(most), requests))
+    return max(1, requests if limit is None else min(share.slots(limit[1]), requests))

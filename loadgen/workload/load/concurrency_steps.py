@@ -11,7 +11,8 @@ from loadgen.arrays import Int64
 class ConcurrencySteps(msgspec.Struct, frozen=True):
     """A limit that holds from one time after the start to the next; the first time is 0.
 
-    `from_ns` is int64[steps], ascending; `limits` int64[steps], each at least 1. The last one holds on.
+    `from_ns` is int64[steps], ascending; `limits` int64[steps], each at least 1, in a part of it at
+    least 0. The last one holds on.
     """
 
     from_ns: Int64
@@ -25,6 +26,10 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
     def limit(self, elapsed_ns: int) -> int:
         """The limit at a time after the start; what is before the start has the first one."""
         return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
+
+    def part(self, number: int, of: int) -> ConcurrencySteps:
+        """What one of `of` processes, counted from 0, has of it; at each time their sum is the limit."""
+        return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
 
     def next_ns(self, elapsed_ns: int) -> int:
         """When it changes next, after the start; -1: never again."""

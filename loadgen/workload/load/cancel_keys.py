@@ -1,0 +1,35 @@
+"""Cancel keys: the keys of a profile that hold requests back, or give them up on purpose."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, field_validator
+
+from loadgen.workload import bounds
+from loadgen.workload.load.cancel_point import CancelPoint, parse_point, parse_rate
+
+
+class CancelKeys(BaseModel, frozen=True, defer_build=True):
+    """A cap on requests in prefill, and requests that are cancelled as planned."""
+
+    prefill_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
+    cancel_rate: str = ""  # of the requests, as 10% or 0.1
+    cancel_after: str = ""  # 2s after sending, or 50tok: once so many messages with text have come
+
+    @field_validator("cancel_rate")
+    @classmethod
+    def _a_share(cls, value: str) -> str:
+        if value:
+            parse_rate(value)
+        return value
+
+    @field_validator("cancel_after")
+    @classmethod
+    def _a_point(cls, value: str) -> str:
+        if value:
+            parse_point(value)
+        return value
+
+    @property
+    def cancel_point(self) -> CancelPoint | None:
+        """When a request that is to be cancelled is; None: none is to be."""
+        return parse_point(self.cancel_after) if self.cancel_rate and self.cancel_after else None

@@ -1,0 +1,81 @@
+"""Cancellations: which requests of a plan are cancelled, and how people write it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.workload import profile
+from loadgen.workload.load.cancel_point import CancelPoint, parse_point, parse_rate
+from loadgen.workload.load.cancellations import drawn
+from loadgen.workload.streams import RandomStream
+
+POINT = CancelPoint(after_ns=2_000_000_000)
+STREAM = RandomStream(7, "p")
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("10%", 0.1), ("0.1", 0.1), (".5", 0.5), (" 2.5 % ", 0.025), ("1", 1.0)],
+)
+def test_a_rate_is_a_share_or_a_percentage(text: str, share: float) -> None:
+    assert parse_rate(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "101%", "10", "-1%", "ten", "", "nan", "1e-3"])
+def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no share"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ("2s", CancelPoint(after_ns=2_000_000_000)),
+        ("0.5 s", CancelPoint(after_ns=500_000_000)),
+        ("250ms", CancelPoint(after_ns=250_000_000)),
+        ("50tok", CancelPoint(after_tokens=50)),
+    ],
+)
+def test_a_point_is_a_time_or_a_number_of_tokens(text: str, point: CancelPoint) -> None:
+    assert parse_point(text) == point
+
+
+@pytest.mark.parametrize("text", ["2", "s", "0s", "-1s", "2min", "0tok", "1.5tok", "90000s", "50 tokens", ""])
+def test_a_point_that_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cancelled after|neither"):
+        parse_point(text)
+
+
+def test_a_longer_plan_has_the_same_requests_cancelled_and_more() -> None:
+    short, long = (drawn(0.3, POINT, STREAM, count).chosen for count in (40, 400))
+    assert (long[:40] == short).all()
+
+
+def test_the_share_is_that_of_the_requests_within_chance() -> None:
+    count = drawn(0.1, POINT, STREAM, 100_000).count
+    assert abs(count - 10_000) < 4 * np.sqrt(100_000 * 0.1 * 0.9)
+
+
+def test_another_seed_cancels_others() -> None:
+    first, second = (drawn(0.5, POINT, RandomStream(seed), 200).chosen for seed in (1, 2))
+    assert (first != second).any()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"cancel_rate": "10%"}, "--cancel-rate needs --cancel-after 2s"),
+        ({"cancel_after": "2s"}, "--cancel-after needs --cancel-rate 10%"),
+        ({"cancel_rate": "0", "cancel_after": "2s"}, "no share of the requests"),
+        ({"cancel_rate": "10%", "cancel_after": "2"}, "neither a time nor a number of tokens"),
+        ({"cancel_rate": "10%", "cancel_after": "5tok", "stream": False}, "give a time instead"),
+        ({"prefill_concurrency": 2, "stream": False}, "leave out --disable-stream"),
+        ({"prefill_concurrency": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused_by_name(keys: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        profile.build(keys)
+    assert words in str(refused.value)
