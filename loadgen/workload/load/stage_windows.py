@@ -59,7 +59,8 @@ def _of_ramp(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWin
     n = len(offsets_ns)
     edges = [n * part // _PARTS for part in range(_PARTS + 1)]
     rates_per_s = ramp.rates_per_s(count, n)
-    ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + 1]
+    last_gap_ns = round(NS_PER_S / float(rates_per_s[-1]))  # each request has the gap that follows it
+    ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
     begin_ns = 0
     for (first, last), end_ns in zip(pairwise(edges), ends_ns, strict=True):
         name = _name("rate", [float(rates_per_s[first]), float(rates_per_s[last - 1])])
