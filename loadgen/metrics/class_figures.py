@@ -24,6 +24,7 @@ class ClassFigures(msgspec.Struct, frozen=True):
     requests: int
     share: float  # of the run's requests, 0 to 1
     failed: int
+    completed: int  # the others, but for those cancelled as planned
     input_tokens: int  # of successes
     output_tokens: int
     mean_ttft_ms: float
@@ -33,11 +34,6 @@ class ClassFigures(msgspec.Struct, frozen=True):
     mean_e2el_ms: float
     p99_e2el_ms: float
     good: int | None  # requests that met --goodput; None: no objective was given
-
-    @property
-    def completed(self) -> int:
-        """Requests that succeeded."""
-        return self.requests - self.failed
 
 
 def figures(
@@ -59,7 +55,8 @@ def _figures(kind: RequestClass, ours: Bool, each: PerRequest, good: Bool | None
         asked_share=kind.share / 100,
         requests=int(ours.sum()),
         share=float(ours.mean()) if len(ours) else 0.0,
-        failed=int((ours & ~each.ok).sum()),
+        failed=int((ours & each.failed).sum()),
+        completed=int((ours & each.ok).sum()),
         input_tokens=int(each.input_tokens[ours & each.ok].clip(0).sum()),
         output_tokens=int(each.output_tokens[ours & each.ok].sum()),
         mean_ttft_ms=ttft.mean_ms,

@@ -21,7 +21,7 @@ _BATCH = 10  # requests each
 _SLOW = 0.9  # of a run's samples lie at or below what is slow for it
 _PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
 # Requests that were ended, or lost, by this client: they show nothing of the server.
-_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST, "user-cancelled")
+_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST, FailureKind.USER_CANCELLED)
 
 
 class _Samples(msgspec.Struct, frozen=True):

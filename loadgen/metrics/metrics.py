@@ -63,6 +63,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     """What one request contributes, as columns int64[requests], -1 where there is nothing."""
 
     ok: Bool
+    failed: Bool  # neither succeeded nor cancelled as planned
     first_ns: Int64  # arrival of the first message that carried a token
     ttft_ns: Int64  # first_ns - sent_ns
     last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
@@ -86,6 +87,7 @@ class PerRequest(msgspec.Struct, frozen=True):
                 last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
         return cls(
             ok=ok,
+            failed=~(ok | records.cancelled),
             first_ns=first_ns,
             ttft_ns=np.where(first_ns == UNKNOWN, UNKNOWN, first_ns - sent_ns),
             last_ns=last_ns,

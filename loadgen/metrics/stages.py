@@ -63,7 +63,7 @@ def _figures(
         begin_s=begin_ns / _SECOND_NS,
         end_s=end_ns / _SECOND_NS,
         requests=int(ours.sum()),
-        failed=int((ours & ~each.ok).sum()),
+        failed=int((ours & each.failed).sum()),
         rate_per_s=sent * _SECOND_NS / span_ns,
         mean_in_flight=under_way_ns / span_ns,
         most_in_flight=_most(starts_ns, ends_ns, window),

@@ -83,7 +83,7 @@ def _alike(input_tokens: Int64, ours: Bool) -> bool:
 
 
 def _failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
-    failed = ~(run.per_request.ok | run.records.cancelled) & (of >= 0)
+    failed = run.per_request.failed & (of >= 0)
     total, requests = int(failed.sum()), int((of >= 0).sum())
     for number, url in enumerate(run.facts.targets):
         ours = of == number

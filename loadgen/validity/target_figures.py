@@ -54,18 +54,17 @@ def figures(
     if len(targets) < 2:
         return []
     of = numbers(targets, records)
-    failed = ~(each.ok | records.cancelled)
-    return [_figures(url, of == number, each, failed, duration_s) for number, url in enumerate(targets)]
+    return [_figures(url, of == number, each, duration_s) for number, url in enumerate(targets)]
 
 
-def _figures(url: str, ours: Bool, each: PerRequest, failed: Bool, duration_s: float) -> TargetFigures:
+def _figures(url: str, ours: Bool, each: PerRequest, duration_s: float) -> TargetFigures:
     ttft = _latencies(each.ttft_ns[ours & each.has_ttft])
     tpot = _latencies(each.tpot_ns()[ours & each.has_tpot])
     tokens = int(each.output_tokens[ours & each.ok].sum())
     return TargetFigures(
         url=url,
         requests=int(ours.sum()),
-        failed=int((ours & failed).sum()),
+        failed=int((ours & each.failed).sum()),
         mean_ttft_ms=ttft.mean_ms,
         p99_ttft_ms=ttft.p99_ms,
         mean_tpot_ms=tpot.mean_ms,

@@ -90,13 +90,11 @@ class Plan(msgspec.Struct, frozen=True):
     def divisible(self) -> tuple[str, int] | None:
         """The least limit of which each sending process needs a share, with its flag; None: there is none.
 
-        A limit that changes is to leave each one at its end.
+        Of a limit that changes it is the most: a process without a share waits for the next change.
         """
-        last = None if self.concurrency is None else int(self.concurrency.limits[-1])
         limits = {
             "--max-concurrency": self.profile.max_concurrency,
             "--prefill-concurrency": self.profile.prefill_concurrency,
-            "--schedule": last,
         }
         given = [(most, flag) for flag, most in limits.items() if most is not None]
         return min(given)[::-1] if given else None

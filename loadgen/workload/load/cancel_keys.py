@@ -13,7 +13,7 @@ class CancelKeys(BaseModel, frozen=True, defer_build=True):
 
     prefill_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
     cancel_rate: str = ""  # of the requests, as 10% or 0.1
-    cancel_after: str = ""  # 2s after sending, or 50tok: once so many messages with text have come
+    cancel_after: str = ""  # as 2s after sending, or 50tok: once 50 messages with text have come
 
     @field_validator("cancel_rate")
     @classmethod

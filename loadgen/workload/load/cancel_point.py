@@ -14,7 +14,7 @@ _MOST_TOKENS = 1 << 31
 
 
 class CancelPoint(msgspec.Struct, frozen=True):
-    """When a request is given up: so long after it was sent, or once so many messages with text have come."""
+    """When a request is given up: a time after it was sent, or once N messages with text have come."""
 
     after_ns: int = 0
     after_tokens: int = 0  # 0: the time decides
