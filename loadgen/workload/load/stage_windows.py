@@ -50,6 +50,8 @@ def _of_schedule(schedule: LoadSchedule) -> Iterator[StageWindow]:
         edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
         for from_s, to_s in pairwise(edges_s):
             levels = [stage.level(from_s), stage.level(to_s)]
+            if schedule.concurrency:
+                levels = [float(round(level)) for level in levels]
             yield StageWindow(_name(kind, levels), _ns(begin_s + from_s), _ns(begin_s + to_s))
         begin_s += stage.span_s
 
