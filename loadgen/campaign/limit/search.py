@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
-from loadgen.campaign.limit.trial import SearchSettings, Trial, above, allowed
+from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
 from loadgen.results.limit_record import SearchEnd
 
 LEAST_RUN_S = 60.0
