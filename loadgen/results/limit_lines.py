@@ -19,6 +19,7 @@ _ENDS: Mapping[SearchEnd, str] = {
     "most-runs": "no more runs were allowed",
     "nothing-passes": "no load met the objectives",
     "everything-passes": "every load met the objectives",
+    "client-limited": "at the next load the client was the limit",
     "interrupted": "interrupted, with what is known so far",
     "server-died": "the server ended, with what is known so far",
 }
@@ -33,7 +34,7 @@ _BOTTLENECKS = {
 
 def lines(record: LimitRecord) -> list[str]:
     """The answer in at most 80 columns, its first line the limit with its interval."""
-    return [line for part in _parts(record) for line in wrapped(printable(part))]
+    return [line for part in parts(record) for line in wrapped(part)]
 
 
 def headline(record: LimitRecord) -> str:
@@ -79,6 +80,11 @@ def figure(objective: str) -> str:
 def outcome(run: LimitRun) -> str:
     """Whether a run passed, and if not, why."""
     return "passes" if run.passed else f"fails: {run.reason}" if run.reason else "fails"
+
+
+def parts(record: LimitRecord) -> list[str]:
+    """The answer, a sentence an entry, its first the limit with its interval."""
+    return [printable(part) for part in _parts(record)]
 
 
 def _parts(record: LimitRecord) -> Iterator[str]:

@@ -153,6 +153,7 @@ class BenchOptions(WorkloadOptions, total=False):
     max_consecutive_failures: Annotated[int, Meta(ge=0)]
     max_duration_s: Annotated[float, Meta(ge=0.001, le=MOST_SECONDS)]
     drain_timeout_s: Seconds
+    stop_when_saturated: bool
     # one plan sent by several calls or commands
     shard: str
     start_at: str

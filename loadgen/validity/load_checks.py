@@ -59,8 +59,8 @@ def _partial(run: RunEvidence) -> Evidence:
 
 @suspect(
     "stopped-by-rule",
-    "a stop rule (--max-failures, --max-consecutive-failures, --max-duration) ended the run: slow requests "
-    "had less time to finish",
+    "a stop rule (--max-failures, --max-consecutive-failures, --max-duration, --stop-when-saturated) ended the "
+    "run: slow requests had less time to finish",
     "resolve the errors listed under `failed:`, or relax the rule",
 )
 def stopped_by_rule(run: RunEvidence) -> Evidence | None:

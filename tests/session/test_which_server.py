@@ -46,7 +46,7 @@ SILENT = [
     # the run
     "transport", "http2", "source_address", "request_timeout", "stall_timeout", "repeat", "selftest",
     "fingerprint", "observe", "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures",
-    "max_duration_s", "drain_timeout_s", "workers", "live_totals",
+    "max_duration_s", "drain_timeout_s", "stop_when_saturated", "workers", "live_totals",
     "shard", "start_at", "expect_plan", "cluster", "shards",
     # the output
     "layout", "formula", "percentile_metrics", "metric_percentiles", "goodput", "warmup", "cooldown",
