@@ -18,7 +18,7 @@ from loadgen.workload.streams import RandomStream
 
 _MS_NS = 1e6
 _STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
-_STAGE_WIDTHS = (-21, 7, 5, 6, 6, 4, 8, 7, 8)
+_STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)
 _CLASS_TITLES = ("Class", "share", "reqs", "fail", "in/out", "TTFT ms", "P99", "TPOT", "E2EL ms", "P99")
 _CLASS_WIDTHS = (-12, 5, 5, 4, 9, 7, 7, 6, 7, 7)
 

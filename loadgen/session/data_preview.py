@@ -135,7 +135,7 @@ def _arrivals(made: Plan) -> str:
     gaps, schedule, limit = _gaps(made), made.facts.schedule, made.profile.max_concurrency
     at_most = "" if limit is None else f", {limit} at a time at most"
     if gaps is None:
-        return f"as answers come, {limit} at a time"
+        return f"as answers come, {'at most ' * made.profile.stepped}{limit} at a time"
     if gaps["rate_per_s"] is None:
         return f"all at once{at_most}"
     parts = [f"{gaps['span_s']:,.1f} s, {gaps['rate_per_s']:.4g} requests/s"]

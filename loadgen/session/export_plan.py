@@ -96,4 +96,4 @@ def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:
         more += ["--endpoint", "/v1/chat/completions"] if chat else []
         yield f"or by: vllm bench serve {shlex.join([*words, *more])}"
     if made.profile.open_loop:
-        yield "when each request is due is not in the file: pass the same --request-rate, or --trace"
+        yield "when a request is due is not in the file: pass the same --request-rate, --schedule or --trace"

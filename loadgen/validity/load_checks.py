@@ -222,8 +222,8 @@ _MEAN_OF = {True: " in the mean of the trace", False: " on average"}  # by wheth
     f"at a finite rate, or the times of a trace, requests were sent later than scheduled by more than "
     f"{percent(LATE_GAPS)} of the mean gap and {LATE_MS:.0f} ms on average, or of a trace by P99 more than "
     f"that share and {TRACE_LATE_MS:.0f} ms: that is another arrival process",
-    "raise --max-concurrency, or lower --request-rate or --speed-up; TTFT from the scheduled time is in the "
-    "JSON",
+    "raise --max-concurrency, or lower --request-rate or --speed-up; TTFT from when requests were due is "
+    "in the report",
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
     """Requests left later than scheduled."""

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from builders.made_runs import MS, run
+from loadgen.analysis.comparison.comparability import differences
+from loadgen.analysis.run_summary import of_run
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.steady_state import Unsteady
 from loadgen.results import report, request_rows, shape_figures
 from loadgen.results.run_directory import Result
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.validity.evidence import RunEvidence
+from loadgen.validity.rule import Severity
 from loadgen.workload import profile
 from loadgen.workload.load import request_classes
 from loadgen.workload.load.processes import process_of
@@ -79,6 +84,26 @@ def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
 def _due(of: Result) -> list[tuple[int, int]]:
     due_ns = (of.records.intended_ns - BEGIN_NS).tolist()
     return list(zip(of.records.index.tolist(), due_ns, strict=True))
+
+
+def test_a_ramp_of_concurrency_is_read_in_quarters() -> None:
+    keys = {"schedule": "concurrency 1 to 8 over 4s", "max_concurrency": 8, "num_prompts": 24}
+    names = [row.name for row in run(profile=profile.build({"name": "made", **keys})).by_stage]
+    assert names == [f"concurrency {2 * part + 1} to {2 * part + 2}" for part in range(4)]
+
+
+def test_a_ramp_is_no_trend_of_the_server() -> None:
+    result = shaped(schedule=STAGES)
+    evidence = RunEvidence(result.facts, result.records, result.metrics)
+    assert (evidence.uneven, evidence.paced, evidence.closed_loop) == (True, True, False)
+    assert evidence.tpot_trend() is None
+    assert evidence.first_tpot() is None
+
+
+def test_runs_of_two_schedules_are_not_the_same_load() -> None:
+    one, other = (of_run(Path("r"), shaped(schedule=text)) for text in (STAGES, "rate 3 for 3s, 5 for 1s"))
+    assert [finding.rule.severity for finding in differences(one, one)] == []
+    assert Severity.REFUSED in {finding.rule.severity for finding in differences(one, other)}
 
 
 def test_a_ramp_of_requests_is_read_in_quarters() -> None:

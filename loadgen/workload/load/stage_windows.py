@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -45,12 +45,16 @@ def windows(profile: Profile, offsets_ns: Int64 | None) -> list[StageWindow]:
 
 def _of_schedule(schedule: LoadSchedule) -> Iterator[StageWindow]:
     kind, begin_s = "concurrency" if schedule.concurrency else "rate", 0.0
+    limits = schedule.steps() if schedule.concurrency else None
     for stage in schedule.stages:
         parts = 1 if stage.constant else _PARTS
         edges_s = np.linspace(0.0, stage.span_s, parts + 1).tolist()
         for from_s, to_s in pairwise(edges_s):
+            begin_ns, end_ns = _ns(begin_s + from_s), _ns(begin_s + to_s)
             levels = [stage.level(from_s), stage.level(to_s)]
-            yield StageWindow(_name(kind, levels), _ns(begin_s + from_s), _ns(begin_s + to_s))
+            if limits is not None:  # whole numbers, of which the last one ends with the part
+                levels = [limits.limit(begin_ns), limits.limit(end_ns - 1)]
+            yield StageWindow(_name(kind, levels), begin_ns, end_ns)
         begin_s += stage.span_s
 
 
@@ -68,8 +72,9 @@ def _of_ramp(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWin
         begin_ns = end_ns
 
 
-def _name(kind: str, levels: list[float]) -> str:
-    return f"{kind} " + " to ".join(dict.fromkeys(f"{level:.3g}" for level in levels))
+def _name(kind: str, levels: Sequence[float]) -> str:
+    shown = (f"{level:.0f}" if level >= 100 else f"{level:.3g}" for level in levels)
+    return f"{kind} " + " to ".join(dict.fromkeys(shown))
 
 
 def _ns(time_s: float) -> int:
