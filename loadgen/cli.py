@@ -31,6 +31,7 @@ verbs:
   ladder     speed of one request at growing prompt lengths, as Qwen's tables
   data       show what a file of prompts, bodies or a trace would send
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
+  sweep      one workload at many loads, lengths or server settings
   report     render saved runs as text, HTML, pictures, Markdown or CSV
   campaign   checkpoints × servers × profiles from one file, cells repeated
   limit      the highest load that still meets --slo, with its interval
@@ -99,6 +100,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "shards": _main_of("loadgen.session.shards.command"),
     "merge": _main_of("loadgen.results.merge_command"),
     "export": _main_of("loadgen.results.request_rows"),
+    "sweep": _main_of("loadgen.campaign.sweep.command"),
     "campaign": _main_of("loadgen.campaign.command"),
     "limit": _main_of("loadgen.campaign.limit.command"),
     "selftest": _main_of("loadgen.session.selftest.command"),

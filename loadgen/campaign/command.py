@@ -224,7 +224,7 @@ def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
 
 
 def _compare(kept: Store) -> None:
-    from loadgen.analysis.comparison import campaigns, command, render
+    from loadgen.analysis.comparison import campaigns, command, limits, render
     from loadgen.analysis.comparison.model import ComparisonOptions
     from loadgen.analysis.importers import sources
 
@@ -232,7 +232,10 @@ def _compare(kept: Store) -> None:
     try:
         read = sources.read(places)
         command.complain(read.errors)
-        tables = command.compared(read, ComparisonOptions(campaign=campaigns.settings(places)))
-        printed(plain(render.text(tables)), sys.stdout, end="")
+        ask = ComparisonOptions(campaign=campaigns.settings(places))
+        if read.limits:
+            printed(plain(command.limits_text(limits.compare(read.limits, ask))), sys.stdout)
+        if tables := command.compared(read, ask):
+            printed(plain(render.text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

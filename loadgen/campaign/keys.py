@@ -16,9 +16,13 @@ from loadgen.endpoint.secrecy import HIDDEN, Secrets
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.workload.load.load_keys import LoadKeys
 
 _DATA_KEYS = {
-    key for keys in (DataKeys, LengthKeys, TraceKeys) for key in keys.model_fields if key != "prompt_format"
+    key
+    for keys in (DataKeys, LengthKeys, LoadKeys, TraceKeys)
+    for key in keys.model_fields
+    if key != "prompt_format"
 }
 # Why flags of `loadgen bench` are no keys of a campaign's tables.
 _REASONS = {

@@ -131,7 +131,7 @@ def _run_s(ceiling: Ceiling, workload: Profile) -> float:
     each_s = prefill_s + workload.output_len * ceiling.tpot_ms(batch, context) / 1e3 / batch
     if workload.duration is not None:
         return workload.duration + warmups * each_s
-    return max(count * each_s, count / workload.request_rate) + warmups * each_s
+    return max(count * each_s, count / workload.mean_rate_per_s) + warmups * each_s
 
 
 def _window_s(workload: Profile) -> float | None:

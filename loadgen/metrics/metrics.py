@@ -242,7 +242,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
     peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS) if ask.streamed else None
-    completed, good, cancelled = int(ok.sum()), _good(each, ask), int(records.cancelled.sum())
+    met, completed, cancelled = good(each, ask), int(ok.sum()), int(records.cancelled.sum())
+    met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
     by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
@@ -267,9 +268,9 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         peak_output_throughput_per_s=peak_per_s,
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
         mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
-        good=good,
-        goodput_per_s=None if good is None else _per_s(good, duration_s),
-        slo_attainment=None if good is None else good / max(len(records) - cancelled, 1),
+        good=met_count,
+        goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
+        slo_attainment=None if met_count is None else met_count / max(len(records) - cancelled, 1),
         **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
@@ -295,7 +296,8 @@ def _output_tokens(records: Records, ok: Bool) -> Int64:
     return counted
 
 
-def _good(each: PerRequest, ask: MetricOptions) -> int | None:
+def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
+    """Which requests met --goodput, bool[requests]; None: it names no objective."""
     if not ask.goodput_slo_ms:
         return None
     values_ms = {
@@ -303,7 +305,8 @@ def _good(each: PerRequest, ask: MetricOptions) -> int | None:
         "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / _MS_NS,  # one token: 0, as vLLM has it
         "e2el": np.where(each.ok, each.e2el_ns, np.nan) / _MS_NS,
     }
-    return int((meets(ask.goodput_slo_ms, values_ms) & each.ok).sum())
+    met: Bool = meets(ask.goodput_slo_ms, values_ms) & each.ok
+    return met
 
 
 def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:

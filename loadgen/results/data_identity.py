@@ -1,16 +1,17 @@
-"""Data identity: whether two runs sent requests of the same data: files by their bytes, keys."""
+"""Data identity: whether two runs sent the same data over time: files by their bytes, keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadgen.validity.run_facts import Facts
 from loadgen.workload.data_facts import LengthFacts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.workload.load.load_keys import LoadKeys, RequestClass
 from loadgen.workload.sources import RANDOM
 
-KEYS = {**DataKeys.model_fields, **LengthKeys.model_fields, **TraceKeys.model_fields}
+KEYS = {**DataKeys.model_fields, **LengthKeys.model_fields, **TraceKeys.model_fields, **LoadKeys.model_fields}
 _DIGEST = 12  # characters of one that are shown
 # Which file, kind and format they are is known by what was read, not by how it was named.
 _NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpus", "prompt_format"}
@@ -37,7 +38,7 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
     for name, key in KEYS.items():
         value = getattr(profile, name)
         if value != key.default and name not in _NAMED and not (name == "compat" and unlike):
-            yield name, value
+            yield name, classes(value) if name == "classes" else value
 
 
 def words(facts: Facts) -> list[str]:
@@ -48,6 +49,11 @@ def words(facts: Facts) -> list[str]:
     ]
 
 
+def classes(classes: Sequence[RequestClass]) -> str:
+    """Each class with its share and lengths, as `long 30 % 8000/200`."""
+    return ", ".join(f"{kind.name} {kind.share:g} % {kind.input_len}/{kind.output_len}" for kind in classes)
+
+
 def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -55,13 +61,14 @@ def _word(value: Any) -> str:
 def asked_input(facts: Facts) -> int | None:
     """The tokens that every prompt was asked to have; None where they differ, or only a file knows them."""
     data, profile = facts.data, facts.profile
-    return profile.input_len if data.kind == RANDOM and not profile.input_dist else _alike(facts, data.input)
+    known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
+    return profile.input_len if known else _alike(facts, data.input)
 
 
 def asked_output(facts: Facts) -> int | None:
     """The tokens that every answer was asked to have; None where they differ, or only a file knows them."""
     data, profile = facts.data, facts.profile
-    known = data.kind == RANDOM and not profile.output_dist
+    known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
     return profile.output_len if known else _alike(facts, data.output)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.metrics.record import Records
+from loadgen.results import data_identity
 from loadgen.results.data_identity import short_digest
 from loadgen.results.run_directory import Result
 from loadgen.validity import reuse
@@ -47,6 +48,10 @@ def lines(result: Result, options: object = None) -> Iterator[str]:
         yield f"lengths: {'; '.join(parts)}"
     if parts := list(_reuse(facts, result.records)):
         yield f"reuse: {'; '.join(parts)}"
+    if facts.profile.classes:
+        yield f"classes: {data_identity.classes(facts.profile.classes)}"
+    if facts.profile.shaped:
+        yield f"load over time: {'; '.join(facts.profile.shape_words)}"
     if facts.data.schedule is not None:
         yield f"schedule: {'; '.join(_schedule(facts.data.schedule))}"
 
@@ -113,6 +118,8 @@ def _how(dist: str, way: str, facts: Facts) -> str:
     profile = facts.profile
     if facts.data.kind != RANDOM:
         return ""
+    if profile.classes:
+        return "by class"
     if dist:
         return f"by --{way}-dist {dist}"
     return f"uniform by --random-range-ratio {profile.range_ratio} (compat {profile.compat})"

@@ -34,7 +34,7 @@ _BOTTLENECKS = {
 
 def lines(record: LimitRecord) -> list[str]:
     """The answer in at most 80 columns, its first line the limit with its interval."""
-    return [line for part in _parts(record) for line in wrapped(printable(part))]
+    return [line for part in parts(record) for line in wrapped(part)]
 
 
 def headline(record: LimitRecord) -> str:
@@ -80,6 +80,11 @@ def figure(objective: str) -> str:
 def outcome(run: LimitRun) -> str:
     """Whether a run passed, and if not, why."""
     return "passes" if run.passed else f"fails: {run.reason}" if run.reason else "fails"
+
+
+def parts(record: LimitRecord) -> list[str]:
+    """The answer, a sentence an entry, its first the limit with its interval."""
+    return [printable(part) for part in _parts(record)]
 
 
 def _parts(record: LimitRecord) -> Iterator[str]:

@@ -35,7 +35,7 @@ class ShardRun(msgspec.Struct, frozen=True):
 def total(facts: Facts) -> int | None:
     """How many requests the plan has; None where only the time for sending decides."""
     profile = facts.profile
-    return facts.requests if profile.duration is None or profile.held_concurrency is None else None
+    return facts.requests if profile.duration is None or profile.open_loop else None
 
 
 class NamedValues(msgspec.Struct, frozen=True):
@@ -186,7 +186,7 @@ JOINS: dict[str, Join] = {
     **dict.fromkeys(("cut_short", "stop_rule", "journal_error", "traced"), in_words),
     **dict.fromkeys(("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished"), _sum),
     **dict.fromkeys(("finished", "signal", "gpus"), _max),
-    **dict.fromkeys(("interrupted", "under_way"), _any),
+    **dict.fromkeys(("interrupted", "under_way", "saturated"), _any),
     **dict.fromkeys(("label", "request_id_prefix"), common),
     "started": lambda of: min(of.values),
     "metadata": listed,

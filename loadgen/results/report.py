@@ -13,7 +13,15 @@ from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
-from loadgen.results import data_lines, figure_basis, more_figures, result_block, shard_lines, short_lines
+from loadgen.results import (
+    data_lines,
+    figure_basis,
+    more_figures,
+    result_block,
+    shape_figures,
+    shard_lines,
+    short_lines,
+)
 from loadgen.results.cancel_lines import cancel_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
@@ -197,15 +205,16 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
-    metrics, held = result.metrics, result.facts.held_concurrency
+    facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if not metrics.queue_time.n:
         yield line
-    elif held is not None:
+    elif facts.held_concurrency is not None or facts.profile.stepped:
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
-        yield f"{line} of {held}; {turnaround}"
+        yield f"{line} of {'at most ' * facts.profile.stepped}{facts.max_concurrency}; {turnaround}"
     else:
-        yield f"{line}; send delay {short_lines.send_delay(result)} (due → sent)"
+        yield f"{line}; send delay {shape_figures.lateness(result.records)} (due → sent)"
+        yield from short_lines.from_due(result)
 
 
 def _targets(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -338,6 +347,8 @@ SECTIONS = (
     Section("tokens", _tokens, room=Room.FIRST),
     Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
     Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
+    Section("classes", lambda result, _: shape_figures.class_lines(result.by_class), wrapped=False),
+    Section("stages", lambda result, _: shape_figures.stage_lines(result.by_stage), wrapped=False),
     Section("load", _load, room=Room.FIRST, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),

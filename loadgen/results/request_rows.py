@@ -16,7 +16,7 @@ from loadgen.errors import ExitCode, UsageError
 from loadgen.metrics.files import write_whole
 from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.record import UNKNOWN
-from loadgen.results import run_directory
+from loadgen.results import run_directory, shape_figures
 from loadgen.results.csv_text import csv_text
 from loadgen.results.printing import encodable, printed
 from loadgen.results.request_ids import request_ids
@@ -82,6 +82,7 @@ def rows(run: Result) -> Iterator[list[Row]]:
     """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
     arrays, wanted, records = numbers(run), columns(run), run.records
     targets = target_figures.names(run.facts.targets, records) if "target" in wanted else []
+    classes = shape_figures.class_names(run.facts, records)
     for begin in range(0, len(records), _ROWS_AT_ONCE):
         part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
         batch, ids = [], request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
@@ -90,7 +91,7 @@ def rows(run: Result) -> Iterator[list[Row]]:
             failure = records.failures[position]
             words = {
                 "request_id": ids[position - begin],
-                "class": "",
+                "class": classes[position],
                 "finish_reason": records.finish_reasons[position],
                 "ok": failure is None,
                 "failure_kind": "" if failure is None else failure.kind.value,

@@ -15,10 +15,12 @@ from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
 from loadgen.metrics import files, steady_state, text_tokens
+from loadgen.metrics.class_figures import ClassFigures
 from loadgen.metrics.metrics import Metrics, PerRequest, compute
 from loadgen.metrics.record import Records
+from loadgen.metrics.stages import StageFigures
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
-from loadgen.results import journal, sample_file
+from loadgen.results import journal, sample_file, shape_figures
 from loadgen.results.run_place import JOURNAL
 from loadgen.results.sample_file import SAMPLES, KeptSamples
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
@@ -57,6 +59,8 @@ class Result:
     def steady(self) -> Steady | Unsteady:
         """The part of the run in which the load asked for was held."""
         profile = self.facts.profile
+        if profile.shaped:
+            return Unsteady(f"the load changes ({', '.join(profile.shape_words)})")
         trim = Trim.parse(profile.warmup, profile.cooldown)
         return steady_state.steady(self.records, self.facts.held_concurrency, trim, self.facts.ask())
 
@@ -76,6 +80,16 @@ class Result:
         each = PerRequest.of(self.records, self.facts.ask())
         return target_figures.figures(self.facts.targets, self.records, each, self.metrics.duration_s)
 
+    @cached_property
+    def by_stage(self) -> list[StageFigures]:
+        """The figures of each stage of a load over time; empty where it did not change."""
+        return shape_figures.by_stage(self.facts, self.records)
+
+    @cached_property
+    def by_class(self) -> list[ClassFigures]:
+        """The figures of each class of requests; empty where there is one."""
+        return shape_figures.by_class(self.facts, self.records)
+
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
         # What follows from the facts is computed again when the file is read.
@@ -84,6 +98,10 @@ class Result:
             "steady_state": lambda: steady_state.json(self.steady),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
+        if self.facts.profile.shaped:
+            derived = {**derived, "by_stage": lambda: self.by_stage}
+        if self.facts.profile.classes:
+            derived = {**derived, "by_class": lambda: self.by_class}
         if self.facts.targets:
             derived = {**derived, "by_target": lambda: self.by_target}
         return vllm_result(self.metrics, self.records, self.facts, derived, detailed)

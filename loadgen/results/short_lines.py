@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.steady_state import Steady
 from loadgen.protocol.layout import some
+from loadgen.results import shape_figures
 from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.validity import reconcile, run_roofline
-from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_metadata import Client
 
 _GIB = 1 << 30
+_DIFFERS = 0.01  # of TTFT: below it the two are the same figure
 
 
 def load(result: Result, options: object) -> Iterator[str]:
-    """How many requests were under way, and how soon each was sent."""
-    metrics, held = result.metrics, result.facts.held_concurrency
-    of, what = ("", "send delay") if held is None else (f" of {held}", "turnaround")
-    sent = f"; {what} {send_delay(result)}" if metrics.queue_time.n else ""
-    yield f"concurrency: {metrics.mean_concurrency:.2f} on average{of}{sent}"
+    """How many requests were under way, how late they were sent, and TTFT from when they were due."""
+    metrics, facts = result.metrics, result.facts
+    line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
+    if facts.held_concurrency is not None or facts.profile.stepped:
+        limit = facts.max_concurrency
+        of = f" of {'at most ' * facts.profile.stepped}{limit}"
+        sent = f"; turnaround {metrics.queue_time.mean_ms:.2f} ms mean" if metrics.queue_time.n else ""
+        yield line + of + sent
+        return
+    late = shape_figures.lateness(result.records)
+    yield line + f"; send delay {late}" * bool(late)
+    yield from from_due(result)
 
 
-def send_delay(result: Result) -> str:
-    """The mean time from when a request was due until it was sent, of a trace P99 of all too."""
-    metrics = result.metrics
-    mean = f"{metrics.queue_time.mean_ms:.2f} ms mean"
-    if result.facts.data.schedule is None:
-        return mean
-    return f"{mean}, {RunEvidence(result.facts, result.records, metrics).late_p99_ms:.2f} ms P99"
+def from_due(result: Result) -> Iterator[str]:
+    """TTFT from when requests were due next to TTFT from when they were sent, where the two differ."""
+    due, sent = result.metrics.ttft_intended, result.metrics.ttft
+    if result.facts.profile.open_loop and sent.n and due.mean_ms > (1 + _DIFFERS) * sent.mean_ms:
+        yield f"TTFT from when due: {_spread(due)} (from sent: {_spread(sent)})"
+
+
+def _spread(latency: Distribution) -> str:
+    ranked = (f", {value:.2f} P{rank:g}" for rank, value in latency.percentiles_ms.items())
+    return f"{latency.mean_ms:.2f} ms mean{''.join(ranked)}"
 
 
 def client(result: Result, options: object) -> Iterator[str]:

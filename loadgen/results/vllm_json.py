@@ -24,6 +24,7 @@ from loadgen.results.request_ids import request_ids
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import parse_metadata
 from loadgen.validity.sections import Broken, guarded
+from loadgen.workload.profile import Profile
 
 OURS = "loadgen"
 SIMULATED = " (simulated)"  # follows the model's name where the embedded engine answered
@@ -34,11 +35,14 @@ Derived = Mapping[str, Callable[[], Any]]
 def filename(facts: Facts) -> str:
     """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
     profile, rate = facts.profile, facts.profile.request_rate
-    if facts.data.schedule is not None:
+    if facts.data.schedule is not None or profile.shaped:
         rate = float(f"{facts.planned_rate_per_s:.4g}")
     concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
     model = file_name(facts.server.model.split("/")[-1])
     label = file_name(facts.label or profile.backend)
+    if profile.ramp is not None:
+        ends = f"{profile.ramp.begin:g}qps-{profile.ramp.end:g}qps"
+        return f"{label}-ramp-up-{profile.ramp_up_strategy}-{ends}{concurrency}-{model}-{_date(facts)}.json"
     return f"{label}-{float(rate)}qps{concurrency}-{model}-{_date(facts)}.json"
 
 
@@ -73,11 +77,23 @@ def vllm_result(
         "request_rate": traffic["request_rate"],
         "burstiness": strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
+        **_ramp(facts.profile),
         **vllm_keys.throughputs(metrics),
         **_requests(records, each, detailed),
         **vllm_keys.peaks(metrics),
         **vllm_keys.latencies(metrics, block),
         OURS: _ours(metrics, records, facts, derived, detailed),
+    }
+
+
+def _ramp(profile: Profile) -> dict[str, Any]:
+    """vLLM's keys of a ramp, which it has only where there is one."""
+    if profile.ramp is None:
+        return {}
+    return {
+        "ramp_up_strategy": profile.ramp_up_strategy,
+        "ramp_up_start_rps": profile.ramp.begin,
+        "ramp_up_end_rps": profile.ramp.end,
     }
 
 

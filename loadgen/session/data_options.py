@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, get_args
 
+from loadgen.session.load_options import add_load_flags
 from loadgen.session.other_options import dataset
 from loadgen.workload import bounds
 from loadgen.workload.bounds import real, whole
@@ -26,7 +27,8 @@ def laid_over(values: dict[str, Any]) -> None:
 
 
 def add_data_flags(parser: argparse._ActionsContainer) -> None:
-    """Add the keys of DataKeys, LengthKeys and TraceKeys as flags, in three groups."""
+    """Add the keys of LoadKeys, DataKeys, LengthKeys and TraceKeys as flags, in four groups."""
+    add_load_flags(parser.add_argument_group("load over time, and classes (docs/load-shapes.md)"))
     _data_flags(parser.add_argument_group("data (docs/datasets.md)"))
     _length_flags(parser.add_argument_group("lengths and text of random prompts"))
     _trace_flags(parser.add_argument_group("traces (docs/traces.md)"))

@@ -99,11 +99,13 @@ class OneProcess:
         return DecodedTally(self.decoder.uncounted, reasoning.shown, reasoning.hidden)
 
     def turns(self, progress: Progress) -> Iterator[None]:
-        note_rule, note_progress = self.rules.note, progress.note
+        note_rule, note_progress, saturation = self.rules.note, progress.note, self.rules.saturation
 
         def note(record: Record) -> None:
             note_rule(record.failure)
             note_progress(record)
+            if saturation is not None:
+                saturation.note(record)
 
         return self.decoded(note)
 

@@ -66,6 +66,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "interrupted": outcome.interrupted,
             "signal": outcome.signal,
             "stop_rule": outcome.rule,
+            "saturated": outcome.saturated,
             "lost": (*known.lost, *outcome.lost),
             "reasoned": outcome.reasoned,
             "hidden_reasoning": outcome.hidden,

@@ -73,6 +73,13 @@ class WorkloadOptions(TypedDict, total=False):
     trace_too_long: Literal["skip", "clip"]
     trace_idle_cap: float
     trace_jitter: Literal["none", "uniform"]
+    # the load over time, and its classes: docs/load-shapes.md
+    schedule: str
+    bursts: str
+    ramp_up_strategy: Literal["linear", "exponential"]
+    ramp_up_start_rps: float
+    ramp_up_end_rps: float
+    classes: list[dict[str, Any]]  # name, share, input_len, output_len, range_ratio
     # the load
     num_prompts: int | None
     max_concurrency: int | None
@@ -146,6 +153,7 @@ class BenchOptions(WorkloadOptions, total=False):
     max_consecutive_failures: Annotated[int, Meta(ge=0)]
     max_duration_s: Annotated[float, Meta(ge=0.001, le=MOST_SECONDS)]
     drain_timeout_s: Seconds
+    stop_when_saturated: bool
     # one plan sent by several calls or commands
     shard: str
     start_at: str

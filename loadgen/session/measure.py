@@ -83,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True):
     cut_short: str = ""
     signal: int = 0  # which one asked the run to stop; 0: none did
     rule: str = ""  # which rule to stop ended it, in words
+    saturated: bool = False  # that rule was --stop-when-saturated
     uncounted: str = ""  # why the tokens of answers without usage could not be counted
     reasoned: int = 0  # answers whose first token was of reasoning
     hidden: int = 0  # answers whose reasoning was counted, and not streamed
@@ -126,7 +127,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
         rules.cut_after_s,
         max_concurrency=None if most is None else part.share.slots(most),
-        schedule_s=None if plan.facts.schedule is None else plan.facts.schedule.span_s,
+        schedule_s=plan.sending_s,
     )
     ending = Ending(firing)
     try:
@@ -152,6 +153,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         cut_short=ending.cut_short,
         signal=ending.signal,
         rule=rule,
+        saturated=rules.saturated,
         uncounted=uncounted,
         reasoned=firing.tally.reasoned,
         hidden=firing.tally.hidden,

@@ -20,7 +20,8 @@ from loadgen.session.data_options import add_data_flags, laid_over
 from loadgen.session.launch_options import Launching, add_launch_flags, joined, launching
 from loadgen.session.other_options import add_unheeded_flags, explained, refuse
 from loadgen.session.shards.flags import add_shard_flags
-from loadgen.session.stop_rules import DEAD, DRAIN_S, JUDGED_FROM, StopRules, Tolerance
+from loadgen.session.stop_options import add_stop_flags
+from loadgen.session.stop_rules import DRAIN_S, StopRules, Tolerance
 from loadgen.spelling import Parser, arguments
 from loadgen.workload import backends, bounds
 from loadgen.workload.bounds import parsed_by, real, shown, whole
@@ -28,6 +29,7 @@ from loadgen.workload.bounds import parsed_by, real, shown, whole
 if TYPE_CHECKING:
     from loadgen.session.shards.start_at import PlannedStart
     from loadgen.transport.share import Share
+    from loadgen.workload.plan import Plan
 
 _MOST_REPEATS, MOST_WORKERS = 10_000, 4096
 AUTO = 0  # workers: as many as the load needs
@@ -95,6 +97,7 @@ class Options(msgspec.Struct, frozen=True):
     max_consecutive_failures: int | None = None  # None: the default rule, see stop_rules
     max_duration_s: float | None = None
     drain_timeout_s: float = DRAIN_S
+    stop_when_saturated: bool = False
     workers: int = 1  # AUTO: as many as the load needs
     live_totals: str | None = None  # the file that running totals are published in
     shard: Share | None = None  # of the plan, that this command sends; None: all of it
@@ -120,11 +123,16 @@ class Options(msgspec.Struct, frozen=True):
         """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result
 
-    def stop_rules(self) -> StopRules:
-        """The rules to stop, for one run: each run has its own."""
-        return StopRules(
+    def stop_rules(self, plan: Plan | None = None) -> StopRules:
+        """The rules to stop, for one run: each run has its own; saturation is judged of a plan's rate."""
+        rules = StopRules(
             self.max_failures, self.max_consecutive_failures, self.max_duration_s, self.drain_timeout_s
         )
+        if self.stop_when_saturated and plan is not None:
+            from loadgen.session import saturation  # few runs need it
+
+            rules.saturation = saturation.rule_of(plan)
+        return rules
 
 
 def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> Options:
@@ -222,7 +230,7 @@ def bench_parser() -> argparse.ArgumentParser:
     _run_flags(parser.add_argument_group("the run"))
     add_shard_flags(parser.add_argument_group("one plan sent by several commands (docs/shards.md)"))
     add_cluster_flags(parser.add_argument_group("a plan sent from a Ray cluster (docs/shards.md)"))
-    _stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
+    add_stop_flags(parser.add_argument_group("rules to stop (docs/reliability.md)"))
     add_roofline_flags(parser.add_argument_group("roofline"))
     _output_flags(parser.add_argument_group("output"))
     add_unheeded_flags(parser)
@@ -330,18 +338,6 @@ def _run_flags(group: Group) -> None:
         help="do not sample the server's /metrics nor this machine's sensors")
     add("--quiet", action="store_true", help="no progress display")
     add("--disable-tqdm", action="store_true", help="as --quiet")
-
-
-def _stop_flags(group: Group) -> None:
-    add = group.add_argument
-    add("--max-failures", type=parsed_by(Tolerance.parse), metavar="N|N%",
-        help=f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on")
-    add("--max-consecutive-failures", type=whole(0, 999_999_999), metavar="N",
-        help=f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)")
-    add("--max-duration", dest="max_duration_s", type=real(0.001, bounds.YEAR_S), metavar="S",
-        help="send for at most S seconds")
-    add("--drain-timeout", dest="drain_timeout_s", type=real(0, bounds.YEAR_S), metavar="S",
-        help=f"seconds for requests to end then, before they are cut (default {DRAIN_S:g})")
 
 
 def add_roofline_flags(group: Group) -> None:

@@ -196,7 +196,7 @@ class Session(msgspec.Struct, frozen=True):
         wait = part.start_wait(made, self.options, display, self.interrupts)
         wait.until(_REST_S)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
-        during, rules = sampled(observer, sensing), self.options.stop_rules()
+        during, rules = sampled(observer, sensing), self.options.stop_rules(made)
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:

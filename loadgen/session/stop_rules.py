@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadgen.transport.failure import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from loadgen.session.saturation import SaturationRule
 
 DEAD = 10  # failures in a row, and no success at all: by default such a server is dead
 JUDGED_FROM = 20  # requests that have ended before a share of them is judged
@@ -53,6 +57,8 @@ class StopRules:
     max_consecutive: int | None = None  # None: DEAD of them, while there is no success; 0: no such rule
     max_duration_s: float | None = None
     drain_s: float = DRAIN_S
+    saturation: SaturationRule | None = None
+    saturated: bool = field(default=False, init=False)  # that is why it ended
     ended: int = field(default=0, init=False)
     failed: int = field(default=0, init=False)
     in_a_row: int = field(default=0, init=False)
@@ -85,7 +91,12 @@ class StopRules:
 
         `elapsed_s` is since the first request could be sent, `under_way` how many requests would be cut.
         """
-        self.fired = self.fired or self._failures() or self._time(elapsed_s, under_way)
+        self.fired = (
+            self.fired
+            or self._failures()
+            or self._time(elapsed_s, under_way)
+            or self._saturation(elapsed_s, under_way)
+        )
         return self.fired
 
     def summary(self, elapsed_s: float, not_sent: int) -> str:
@@ -109,6 +120,11 @@ class StopRules:
         if row and self.in_a_row >= row:
             return f"--max-consecutive-failures {row}: {self.in_a_row} requests in a row failed{last}"
         return ""
+
+    def _saturation(self, elapsed_s: float, under_way: int) -> str:
+        shown = "" if self.saturation is None else self.saturation.reason(elapsed_s, under_way)
+        self.saturated = bool(shown)
+        return f"--stop-when-saturated: {shown}" if shown else ""
 
     def _time(self, elapsed_s: float, under_way: int) -> str:
         if self.cut_after_s is None or elapsed_s < self.cut_after_s:

@@ -171,6 +171,11 @@ class RunEvidence:
         """Whether each request has a time at which it is due: by a finite rate, or a trace."""
         return self.facts.profile.open_loop
 
+    @property
+    def uneven(self) -> bool:
+        """Whether the planned rate changes during the run: by a schedule, a ramp, bursts, or a trace."""
+        return self.facts.data.schedule is not None or self.facts.profile.shaped
+
     @cached_property
     def late_ns(self) -> Int64:
         """How much later than due each request was sent, int64[requests sent]."""
@@ -228,7 +233,9 @@ class RunEvidence:
         return within
 
     def tpot_trend(self) -> Trend | None:
-        """The trend of TPOT over waves of as many requests as ran at once."""
+        """The trend of TPOT over waves of as many requests as ran at once; None where the load changes."""
+        if self.facts.profile.shaped:
+            return None
         which = np.flatnonzero(self.middle & self.per_request.has_tpot)
         ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
         return Trend.of(wave_medians(self.per_request.tpot_ns()[ordered], self._wave(len(ordered))))
@@ -264,6 +271,8 @@ class RunEvidence:
         return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
     def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
+        if self.facts.profile.shaped:  # the waves are under different loads
+            return None
         first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.target]
         later = self.middle[of]
         if later.sum() < max(_LEAST_LATER, self.target):

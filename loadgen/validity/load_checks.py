@@ -59,8 +59,8 @@ def _partial(run: RunEvidence) -> Evidence:
 
 @suspect(
     "stopped-by-rule",
-    "a stop rule (--max-failures, --max-consecutive-failures, --max-duration) ended the run: slow requests "
-    "had less time to finish",
+    "a stop rule (--max-failures, --max-consecutive-failures, --max-duration, --stop-when-saturated) ended the "
+    "run: slow requests had less time to finish",
     "resolve the errors listed under `failed:`, or relax the rule",
 )
 def stopped_by_rule(run: RunEvidence) -> Evidence | None:
@@ -214,6 +214,9 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     return f"mean concurrency {held:.2f} between ramp and drain, {run.target} requested; {turnaround}"
 
 
+_MEAN_OF = {True: " in the mean of the trace", False: " on average"}  # by whether it is one
+
+
 @suspect(
     "sends-late",
     f"at a finite rate, or the times of a trace, requests were sent later than scheduled by more than "
@@ -227,7 +230,7 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     if not run.paced or not len(run.late_ns):
         return None
     late_ms, gap_ms = float(run.late_ns.mean()) / 1e6, 1e3 / run.facts.planned_rate_per_s
-    traced = run.facts.data.schedule is not None
+    traced = run.uneven
     p99_late = traced and run.late_p99_ms > max(LATE_GAPS * gap_ms, TRACE_LATE_MS)
     if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS) and not p99_late:
         return None
@@ -238,7 +241,7 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     cause = f"--max-concurrency {limit} held them back" if capped else cause
     delay = f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
     delay += f", {run.late_p99_ms:.2f} ms by P99" * traced
-    apart = f"{gap_ms:.4g} ms apart" + " in the mean of the trace" * traced
+    apart = f"{gap_ms:.4g} ms apart" + _MEAN_OF[run.facts.data.schedule is not None] * traced
     return f"{delay}, scheduled {apart}: {cause}"
 
 
@@ -280,8 +283,8 @@ def overload(run: RunEvidence) -> Evidence | None:
 
 
 def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
-    """How many times more requests a trace has in its last tenth than in the one before its middle."""
-    if run.facts.data.schedule is None:
+    """How many times more requests an uneven load has in its last tenth than in the one before its middle."""
+    if not run.uneven:
         return 1.0
     sent_ns, tenth_ns = run.records.sent_ns[run.sent], (last_ns - middle_ns) // 5
     before, last = (((sent_ns > at - tenth_ns) & (sent_ns <= at)).sum() for at in (middle_ns, last_ns))

@@ -107,8 +107,8 @@ class Facts(StartFacts, frozen=True):
 
     @property
     def planned_rate_per_s(self) -> float:
-        """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
-        return self.data.rate_per_s(self.profile.request_rate) / self.share.of
+        """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
+        return self.data.rate_per_s(self.profile.mean_rate_per_s) / self.share.of
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""

@@ -89,6 +89,7 @@ class LateFacts(TypedDict, total=False):
     interrupted: bool
     signal: int
     stop_rule: str
+    saturated: bool
     reasoned: int
     hidden_reasoning: int
     recovered: str
@@ -145,6 +146,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     under_way: bool = False  # only in a journal: the run had not ended when this was written
     unknown: tuple[str, ...] = ()  # what could not be determined after the last request, and why
     stop_rule: str = ""  # which rule (--max-failures, --max-duration, …) ended it, in words
+    saturated: bool = False  # that rule found the server further and further behind the load
     recovered: str = ""  # why only its journal is left, if the run ended early
     unfinished: int = 0  # requests under way when the client was killed, of which nothing else is known
     journal_error: str = ""  # why the journal could not be written in full

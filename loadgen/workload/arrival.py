@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -14,6 +15,14 @@ from loadgen.errors import UsageError
 NS_PER_S = 1_000_000_000
 _LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
+
+
+class ArrivalProcess(Protocol):
+    """When requests are due."""
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        ...
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -46,18 +55,24 @@ class Arrival(msgspec.Struct, frozen=True):
         late request does not delay the next, and they are not stretched to end at n / rate (as
         `vllm bench serve` does): a stretched Poisson process is no longer one.
         """
-        rate, gaps = self.rate_per_s, max(n - 1, 0)
+        rate = self.rate_per_s
         if rate == math.inf:
             return np.zeros(n, np.int64)
         if self.burstiness == math.inf:
-            return self._nanoseconds(np.arange(n) / rate)  # each from its number: rounding does not add up
-        if self.burstiness == 1:
-            gaps_s = rng.exponential(1 / rate, gaps)
-        else:
-            gaps_s = rng.gamma(self.burstiness, 1 / rate / self.burstiness, gaps)
-        return self._nanoseconds(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]))
+            return self.nanoseconds(np.arange(n) / rate)  # each from its number: rounding does not add up
+        gaps_s = self.gaps_s(max(n - 1, 0), rng)
+        return self.nanoseconds(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]))
 
-    def _nanoseconds(self, offsets_s: Float64) -> Int64:
+    def gaps_s(self, n: int, rng: np.random.Generator) -> Float64:
+        """The first n gaps of a finite rate, float64[n]."""
+        if self.burstiness == math.inf:
+            return np.full(n, 1 / self.rate_per_s)
+        if self.burstiness == 1:
+            return rng.exponential(1 / self.rate_per_s, n)
+        return rng.gamma(self.burstiness, 1 / self.rate_per_s / self.burstiness, n)
+
+    def nanoseconds(self, offsets_s: Float64) -> Int64:
+        """Ascending offsets as int64 nanoseconds; raises UsageError where the last is beyond a century."""
         offsets_ns = np.rint(offsets_s * NS_PER_S)
         if len(offsets_ns) and not offsets_ns[-1] < _LATEST_NS:
             raise UsageError(
@@ -67,7 +82,9 @@ class Arrival(msgspec.Struct, frozen=True):
         return offsets_ns.astype(np.int64)
 
 
-def within(duration_ns: int, most: int, process: Arrival, rng: Callable[[], np.random.Generator]) -> Int64:
+def within(
+    duration_ns: int, most: int, process: ArrivalProcess, rng: Callable[[], np.random.Generator]
+) -> Int64:
     """The offsets of a process that are below a duration, int64[n], the first `most` of them.
 
     `rng` gives the same generator each time, so the offsets are the first of any longer schedule.

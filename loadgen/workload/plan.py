@@ -16,12 +16,14 @@ from loadgen.protocol.openai import Dialect
 from loadgen.protocol.refusals import Adaptation
 from loadgen.workload import sources
 from loadgen.workload.apis import chosen_dialect, merged, shared_fields
-from loadgen.workload.arrival import NS_PER_S, Arrival, within
+from loadgen.workload.arrival import NS_PER_S, within
 from loadgen.workload.data_facts import DataFacts, LengthFacts
 from loadgen.workload.data_keys import NO_DATA
 from loadgen.workload.load.cancel_point import parse_rate
 from loadgen.workload.load.cancellations import Cancellations, drawn
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
+from loadgen.workload.load.load_keys import NO_SHAPE
+from loadgen.workload.load.processes import process_of
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import random_prompts
@@ -67,8 +69,16 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def rate_per_s(self) -> float:
-        """Requests per second as planned: the profile's rate, or the mean of a trace; inf: all at once."""
-        return self.facts.rate_per_s(self.profile.request_rate)
+        """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
+        return self.facts.rate_per_s(self.profile.mean_rate_per_s)
+
+    @property
+    def sending_s(self) -> float | None:
+        """When the last request of a load that changes is due; None: the load has one pace, or no times."""
+        uneven = self.profile.shaped or self.facts.schedule is not None
+        if not uneven or self.offsets_ns is None or not len(self.offsets_ns):
+            return None
+        return float(self.offsets_ns[-1]) / NS_PER_S
 
     @property
     def streams(self) -> int:
@@ -152,7 +162,7 @@ def warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
-    return _plan(profile.model_copy(update=update | NO_DATA), subject, seed, "warmup")
+    return _plan(profile.model_copy(update=update | NO_DATA | NO_SHAPE), subject, seed, "warmup")
 
 
 def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
@@ -218,6 +228,7 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions,
         cancellations=cancelled,
+        concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
     )
 
 
@@ -252,9 +263,9 @@ def _schedule(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 
     """When each request is due (None: closed loop), how many there are at most, and notes on it."""
     duration = profile.duration
     notes = [] if duration is None else [_ENDS.format(duration)]
-    if profile.held_concurrency is not None:
+    if not profile.open_loop and profile.max_concurrency is not None:
         return None, most, notes
-    process = Arrival(profile.request_rate, profile.burstiness)
+    process = process_of(profile, most)
     if duration is None:
         return process.offsets_ns(most, arrival_rng(stream)), most, notes
     offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))

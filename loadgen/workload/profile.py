@@ -25,7 +25,9 @@ from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds, data_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.workload.load import load_conflicts, load_schedule
 from loadgen.workload.load.cancel_keys import CancelKeys
+from loadgen.workload.load.load_keys import LoadKeys
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
 
@@ -44,6 +46,7 @@ _OWNED = {
     "stream": "use --disable-stream",
     "model": "use --model, or --served-model-name",
 }
+_SHAPES = ("schedule", "bursts", "ramp_up_strategy")  # each makes a load of its own
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
 _PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs", "min_tokens")
@@ -55,6 +58,7 @@ class Profile(
     LengthKeys,
     TraceKeys,
     CancelKeys,
+    LoadKeys,
     extra="forbid",
     frozen=True,
     allow_inf_nan=False,
@@ -130,6 +134,7 @@ class Profile(
         if not isinstance(table, dict):
             return table
         filled = {**table}
+        _scheduled(filled)
         if _every_row(filled):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
@@ -145,7 +150,8 @@ class Profile(
     @classmethod
     def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
         limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
-        if value is not None and limit is None and rate == math.inf and not _own_times(info.data):
+        own = _own_times(info.data) or any(info.data.get(key) for key in _SHAPES)
+        if value is not None and limit is None and rate == math.inf and not own:
             raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
         return value
 
@@ -200,13 +206,32 @@ class Profile(
 
     @property
     def open_loop(self) -> bool:
-        """Whether each request has a time at which it is due: by a rate, or a trace."""
-        return self.timed or math.isfinite(self.request_rate)
+        """Whether each request has a time at which it is due: by a rate, a ramp, bursts, or a trace."""
+        rates = math.isfinite(self.request_rate) or bool(self.bursts or self.ramp_up_strategy)
+        return self.timed or rates or (bool(self.schedule) and not self.stepped)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the loop is closed, and its limit changes over time."""
+        return self.stages is not None and self.stages.concurrency
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Requests per second as planned, on average; inf: no rate is planned."""
+        if self.stages is not None and not self.stages.concurrency:
+            rate_per_s = self.stages.mean_rate_per_s
+        elif self.ramp is not None:
+            rate_per_s = self.ramp.mean_rate_per_s(self.num_prompts or _VLLM_PROMPTS)
+        else:
+            rate_per_s = self.request_rate
+        if self.periodic is None:
+            return rate_per_s
+        return self.periodic.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
 
     @property
     def held_concurrency(self) -> int | None:
-        """How many requests a closed loop keeps under way; None: the loop is open, times are planned."""
-        return None if self.open_loop else self.max_concurrency
+        """How many requests a closed loop keeps under way; None: times are planned, or the limit changes."""
+        return None if self.open_loop or self.stepped else self.max_concurrency
 
     @property
     def duration_ns(self) -> int:
@@ -217,6 +242,18 @@ class Profile(
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that are set."""
         return {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+
+
+def _scheduled(keys: dict[str, Any]) -> None:
+    """Fill in what follows from a schedule: how long its stages take, and its highest concurrency."""
+    try:
+        stages = load_schedule.parse(keys["schedule"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return  # there is none, or the field's own validator says what is wrong
+    if keys.get("duration") is None:
+        keys["duration"] = stages.duration_s
+    if stages.concurrency and keys.get("max_concurrency") is None:
+        keys["max_concurrency"] = int(stages.most)
 
 
 def _own_times(keys: Mapping[str, Any]) -> bool:
@@ -316,9 +353,12 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     table = read_toml(path)
     if overrides.get("duration") is not None:
         table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
+    for key in load_conflicts.superseded(overrides):
+        table.pop(key, None)
     typed = overrides if flags else ()
     made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
     data_conflicts.check(made.__dict__, overrides)
+    load_conflicts.check(made.__dict__, overrides)
     return made
 
 
@@ -326,4 +366,5 @@ def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
     made = validated(Profile, table, origin)
     data_conflicts.check(made.__dict__, table)
+    load_conflicts.check(made.__dict__, table)
     return made

@@ -23,6 +23,7 @@ _FLAGS = {
         key: f"--random-{key.replace('_', '-')}"
         for key in ("input_len", "output_len", "prefix_len", "range_ratio")
     },
+    "classes": "--class",
     "arguments": "--server-args",
     "environment": "--server-env",
     "seed": "--server-seed",
@@ -94,6 +95,9 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed:
     place, inside = [str(part) for part in item["loc"]], ""
     if place[:1] == ["server"] and len(place) > 1:
         place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
+    if place[:1] == ["classes"] and len(place) > 2:
+        origin = "--class" if "classes" in typed else f"{origin}: [[classes]]"
+        return f"{origin} {int(place[1]) + 1}: {place[2]} {shown(item['input'])}: {item['msg'].lower()}"
     key = place[0] if place else ""
     if item["type"] == "extra_forbidden":
         return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"

@@ -33,6 +33,7 @@ SILENT = [
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "logprobs", "extra_body", "chat_template_kwargs", "stream", "continuous_usage", "request_id_prefix",
     "print_request", "export_requests", "min_tokens", "prefill_concurrency", "cancel_rate", "cancel_after",
+    "schedule", "bursts", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "classes",
     # the data: of no file, as random prompts are without
     "disable_shuffle", "no_oversample", "skip_chat_template", "sharegpt_output_len", "custom_output_len",
     "prefix_repetition_prefix_len", "prefix_repetition_suffix_len", "prefix_repetition_num_prefixes",
@@ -45,7 +46,7 @@ SILENT = [
     # the run
     "transport", "http2", "source_address", "request_timeout", "stall_timeout", "repeat", "selftest",
     "fingerprint", "observe", "quiet", "disable_tqdm", "max_failures", "max_consecutive_failures",
-    "max_duration_s", "drain_timeout_s", "workers", "live_totals",
+    "max_duration_s", "drain_timeout_s", "stop_when_saturated", "workers", "live_totals",
     "shard", "start_at", "expect_plan", "cluster", "shards",
     # the output
     "layout", "formula", "percentile_metrics", "metric_percentiles", "goodput", "warmup", "cooldown",

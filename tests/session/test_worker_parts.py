@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadgen.metrics.record import Record
 from loadgen.session.firing import NO_HEALTH, DecodedTally
 from loadgen.session.live_totals import LiveTotals, Totals
 from loadgen.session.stop_rules import StopRules
 from loadgen.session.workers import pinning
 from loadgen.session.workers.joined_health import joined
 from loadgen.session.workers.worker_pipe import EndedRequests, WorkerMessage, WorkerResult, worker_pipe
+from loadgen.session.workers.worker_process import EndedRows
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Health
 from loadgen.transport.share import Listed, Queue, Share, Shared
@@ -45,7 +47,7 @@ def test_totals_of_several_processes_add_up() -> None:
 RESULT = WorkerResult(
     Health(1, 2, 3, 4, 5, 6), "", DecodedTally(1, 2, 3), [(b"R", b"x" * 1_000_000), (b"F", b"{}")]
 )
-ROWS = EndedRequests([(3, None), (2, REFUSED)], "no space")
+ROWS = EndedRequests([(3, None), (2, REFUSED)], [(7, 10, 20)], "no space")
 
 
 def test_a_pipe_delivers_messages_whole_in_whatever_pieces_they_come() -> None:
@@ -70,6 +72,17 @@ def test_a_pipe_delivers_messages_whole_in_whatever_pieces_they_come() -> None:
     assert list(ours.messages()) == []
     assert ours.closed
     ours.sock.close()
+
+
+def test_what_saturation_is_judged_by_travels_only_where_it_is_judged() -> None:
+    begun = Record(7, 0, 5, 10, 30, arrival_ns=np.array([20]), tokens=np.ones(1, np.int64))
+    refused = Record(8, 0, 5, 10, 30, failure=REFUSED)
+    for judged, sent in ((True, [(7, 10, 20)]), (False, [])):
+        rows = EndedRows(judged)
+        for record in (begun, refused):
+            rows.note(record)
+        assert rows.taken("") == EndedRequests([(1, None), (1, REFUSED)], sent)
+        assert rows.taken("full") == EndedRequests([], [], "full")
 
 
 def test_a_stop_is_heard_once_and_an_end_of_the_parent_is_an_error() -> None:

@@ -7,8 +7,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadgen.analysis.comparison import campaigns, ceilings, comparison, export, memory_fit, rankings, render
+from loadgen.analysis.comparison import (
+    campaigns,
+    ceilings,
+    comparison,
+    export,
+    limit_tables,
+    limits,
+    memory_fit,
+    rankings,
+    render,
+)
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
@@ -49,12 +60,16 @@ def main(argv: Sequence[str]) -> int:
     )
     read = sources.read(places)
     complain([*again, *read.errors])
-    printed(plain(_shown(compared(read, ask), given)), sys.stdout, end="")
+    printed(plain(_shown(compared(read, ask), limits.compare(read.limits, ask), given)), sys.stdout, end="")
     return 0
 
 
 def compared(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
-    """A table a load of everything that was read; raises UsageError."""
+    """A table a load of all runs that were read but those of searches for a limit; raises UsageError."""
+    if read.limits:
+        read = read.outside_searches
+        if not read.reported and not read.failures:
+            return []
     runs, lacking = ceilings.completed(read.reported, ask.machine)
     return comparison.compare(runs, ask, read.failures, lacking)
 
@@ -68,7 +83,7 @@ def compare_parser() -> argparse.ArgumentParser:
         epilog="docs/comparing.md describes how a difference is judged, and what is not compared.",
     )
     add = parser.add_argument
-    where = "a run's directory, one of runs, a campaign's, or a result file or page of anyone's"
+    where = "a run's directory, one of runs, a campaign's, a search's, or a result file or page of anyone's"
     add("places", nargs="+", metavar="PLACE", help=where)
     baseline = "the row to compare with (default: the campaign's, else the first in BF16, else the first)"
     add("--baseline", metavar="NAME", default="", help=baseline)
@@ -105,15 +120,33 @@ def complain(problems: Sequence[str]) -> None:
         printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
 
 
-def _shown(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> str:
+def _shown(
+    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], given: argparse.Namespace
+) -> str:
     drawn = _drawn(tables, given)
     if given.json:
         whole = export.json(tables) | {name: _json(table) for name, _, table in drawn}
+        if searches:
+            whole["limits"] = limit_tables.json(searches)
         return json_text(whole, indent=1) + "\n"
-    comparisons, other, titled = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
-    if not drawn:
-        return comparisons(tables)
-    return "\n".join(titled(title) + other(table) for _, title, table in drawn)
+    form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
+    comparisons, other, titled = form
+    if drawn:
+        return "\n".join(titled(title) + other(table) for _, title, table in drawn)
+    parts = [_limits(searches, form)] if searches else []
+    return "\n".join([*parts, *([comparisons(tables)] if tables else [])])
+
+
+def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
+    if form is _CSV:
+        return limit_tables.csv(searches)
+    _, other, titled = form
+    return "\n".join(titled(limit_tables.title(each)) + other(limit_tables.table(each)) for each in searches)
+
+
+def limits_text(searches: Sequence[ComparedLimits]) -> str:
+    """Compared limits for a terminal; "" if there are none."""
+    return _limits(searches, _TEXT)
 
 
 def _drawn(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:

@@ -13,6 +13,7 @@ from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.results import limit_record, sweep_record
 from loadgen.results.limit_record import LIMIT, LimitRecord
+from loadgen.results.load_table import marked_name
 from loadgen.results.sweep_record import SWEEP, SweepRecord
 
 _Kind = TypeVar("_Kind", bound=BaseModel)
@@ -32,8 +33,8 @@ class StoredSweep(msgspec.Struct, frozen=True):
 
     @property
     def places(self) -> set[str]:
-        """The entries of its directory that hold its runs."""
-        return _first_parts([point.directory for point in self.record.points])
+        """The entries of its directory that hold its runs; what a failed point measured is none of them."""
+        return _first_parts([point.directory for point in self.record.points if point.state != "failed"])
 
 
 class StoredLimit(msgspec.Struct, frozen=True):
@@ -47,6 +48,11 @@ class StoredLimit(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The checkpoint that was searched for, as its runs have it; the search's own without a run."""
         return self.runs[0].name if self.runs else self.record.name
+
+    @property
+    def shown_name(self) -> str:
+        """The name as tables and pictures have it, with a mark where no model ran."""
+        return marked_name(self.name, any(run.simulated for run in self.runs))
 
     @property
     def saturated(self) -> set[str]:

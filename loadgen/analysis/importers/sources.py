@@ -87,13 +87,6 @@ class Sources(msgspec.Struct, frozen=True):
         inside = {id(run) for limit in self.limits for run in limit.runs}
         return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
 
-    @property
-    def saturated(self) -> set[str]:
-        """The sources of runs that were ended early, since the server fell further and further behind."""
-        return set().union(
-            *(each.saturated for each in self.sweeps), *(each.saturated for each in self.limits)
-        )
-
 
 def read(places: Sequence[str]) -> Sources:
     """Everything at these places: run directories, directories of them, campaigns, files of any client.

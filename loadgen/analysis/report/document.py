@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.analysis.comparison import loads, memory_fit, rankings
+from loadgen.analysis.comparison import limit_tables, loads, memory_fit, rankings
+from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparedLoad
 from loadgen.analysis.comparison.render import described
-from loadgen.analysis.report import comparison_charts, formatting
+from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
+from loadgen.analysis.report import comparison_charts, formatting, load_charts
+from loadgen.analysis.report.limit_section import LimitSection, limit_sections
 from loadgen.analysis.report.load_section import LoadSection, load_section
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.report.run_section import Account, account
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.layout import some
+from loadgen.results import sweep_lines
 from loadgen.results.speed_tables import Table
 from loadgen.validity.campaign_cell import FailedCell
 
@@ -46,6 +50,14 @@ class Document(msgspec.Struct, frozen=True):
     levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
     failures: tuple[FailedCell, ...]
     errors: tuple[str, ...]  # of what could not be read
+    limits: tuple[LimitSection, ...] = ()  # searches for the highest load
+    compared_limits: tuple[tuple[str, Table], ...] = ()  # of several searches: title and table
+    points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
+
+    @property
+    def lacks(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.failures or self.errors or self.points)
 
     @property
     def simulated(self) -> bool:
@@ -58,8 +70,13 @@ def document(
     comparisons: Sequence[ComparedLoad] = (),
     failures: Sequence[FailedCell] = (),
     errors: Sequence[str] = (),
+    *,
+    sweeps: Sequence[StoredSweep] = (),
+    limits: Sequence[StoredLimit] = (),
+    compared_limits: Sequence[ComparedLimits] = (),
 ) -> Document:
-    """The report on these runs; a comparison of a single row is left out."""
+    """The report on these runs, sweeps and searches; a comparison of a single row is left out."""
+    saturated = set().union(*(each.saturated for each in sweeps), *(each.saturated for each in limits))
     reported = _ordered(reported, comparisons)
     drawn = _drawn(reported)
     accounts = tuple(
@@ -67,7 +84,7 @@ def document(
     )
     swept = loads.swept(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
-    pictures = _sweeps(reported, named)
+    pictures = _sweeps(reported, named, saturated)
     section = load_section(swept, pictures)
     shown = [
         comparison
@@ -86,16 +103,25 @@ def document(
         levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
         failures=tuple(failures),
         errors=tuple(errors),
+        limits=limit_sections(limits),
+        compared_limits=tuple(
+            (limit_tables.title(each), limit_tables.table(each))
+            for each in compared_limits
+            if len(each.rows) > 1
+        ),
+        points=tuple(note for sweep in sweeps for note in sweep_lines.notes(sweep.record)),
     )
 
 
-def _sweeps(reported: Sequence[Reported], named: Mapping[int, str]) -> tuple[Panel, ...]:
+def _sweeps(
+    reported: Sequence[Reported], named: Mapping[int, str], saturated: Collection[str]
+) -> tuple[Panel, ...]:
     """Pictures of load and of input lengths, a curve a row."""
 
     def row(run: Reported) -> str:
         return named.get(id(run), run.name)
 
-    return (*comparison_charts.sweeps(reported, row), *comparison_charts.ladders(reported, row))
+    return (*load_charts.sweeps(reported, row, saturated), *comparison_charts.ladders(reported, row))
 
 
 def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:

@@ -24,6 +24,11 @@ def render(document: Document) -> str:
     if document.simulated:
         verdicts.append("SIMULATED: the embedded engine answered, no model ran")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
+    for title, table in document.compared_limits:
+        lines += [f"## {_cell(title)}", "", *_words(table)]
+    for search in document.limits:
+        lines += [f"## {_cell(search.title)}", "", *(f"- {_cell(words)}" for words in search.words), ""]
+        lines += _words(search.runs)
     if document.loads is not None:
         lines += [f"## {_cell(document.loads.title)}", "", *_words(document.loads.words)]
         lines += [*(f"- {_cell(note)}" for note in document.loads.notes), ""]
@@ -88,14 +93,14 @@ def _figure(line: Line, figure: Figure) -> str:
 
 
 def _missing(document: Document) -> Iterator[str]:
-    if not (document.failures or document.errors):
+    if not document.lacks:
         return
     yield from ("## What is missing", "")
     for failed in document.failures:
         cell = failed.cell
         yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(failed.reason)}"
-    for error in document.errors:
-        yield f"- {_cell(error)}"
+    for missing in (*document.points, *document.errors):
+        yield f"- {_cell(missing)}"
     yield ""
 
 

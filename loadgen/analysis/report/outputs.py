@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from loadgen.analysis.comparison import campaigns, ceilings, render
+from loadgen.analysis.comparison import campaigns, ceilings, limits, render
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.command import limits_text
 from loadgen.analysis.comparison.comparison import compare
+from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
 from loadgen.analysis.importers import sources
 from loadgen.analysis.report import csv, inline_svg, load_section, markdown
@@ -23,8 +25,9 @@ from loadgen.analysis.report.drawing import Drawing, draw
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import MeasureError, UsageError
-from loadgen.protocol.printable import file_name, plain
-from loadgen.results import result_block, run_place
+from loadgen.protocol.layout import wrapped
+from loadgen.protocol.printable import file_name, plain, printable
+from loadgen.results import limit_lines, result_block, run_place, sweep_lines
 from loadgen.results.printing import printed
 
 _PLOT = "plot"
@@ -36,7 +39,8 @@ def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     given = _Given(asked, sources.read(asked.places))
     for problem in given.read.errors:
         printed(f"loadgen: {plain(problem)}", sys.stderr)
-    if not given.read.reported and not given.read.failures:
+    read = given.read
+    if not (read.reported or read.failures or read.sweeps or read.limits):
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
     for form in forms:
         text = FORMS[form](given)
@@ -60,8 +64,32 @@ class _Given:
         return compare(self.reported, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
+    def alone(self) -> list[ComparedLoad]:
+        """The comparisons of runs that are of no search."""
+        if not self.read.limits:
+            return self.comparisons
+        outside = {run.source for run in self.read.outside_searches.reported}
+        runs = [run for run in self.reported if run.source in outside]
+        if not runs and not self.read.failures:
+            return []
+        return compare(runs, self._ask, self.read.failures, self._completed[1])
+
+    @cached_property
+    def compared_limits(self) -> list[ComparedLimits]:
+        return limits.compare(self.read.limits, self._ask)
+
+    @cached_property
     def document(self) -> Document:
-        return document(self.reported, self.comparisons, self.read.failures, self.read.errors)
+        read = self.read
+        return document(
+            self.reported,
+            self.comparisons,
+            read.failures,
+            read.errors,
+            sweeps=read.sweeps,
+            limits=read.limits,
+            compared_limits=self.compared_limits,
+        )
 
     @cached_property
     def _ask(self) -> ComparisonOptions:
@@ -77,10 +105,11 @@ class _Given:
         compared = [(part.anchor, (*part.bars, *part.distributions)) for part in self.document.compared]
         accounts = [(account.anchor, account.drawn) for account in self.document.accounts]
         loads = self.document.sweeps if self.document.loads is None else self.document.loads.pictures
-        for parts in (compared, [("", loads)], accounts):
+        searches = [("", search.pictures) for search in self.document.limits]
+        for parts in (searches, compared, [("", loads)], accounts):
             for anchor, panels in parts:
                 for panel in panels:
-                    yield (f"{anchor}-{panel.key}" if len(parts) > 1 else panel.key), panel
+                    yield (f"{anchor}-{panel.key}" if anchor and len(parts) > 1 else panel.key), panel
 
     def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
         """Every picture with its file's stem; those of load once more, as one."""
@@ -93,12 +122,25 @@ class _Given:
 
 
 def _text(given: _Given) -> str:
-    """Blocks where a layout is asked for, else the comparison."""
+    """Blocks where a layout is asked for, else searches, then the comparison of other runs and its gaps."""
     if not given.asked.layout:
-        return render.text(given.comparisons)
+        return "\n".join(_texts(given))
     layout = result_block.layout(given.asked.layout)
     blocks = (result_block.render(run.figures, layout, run.selected) for run in given.reported)
     return "\n".join(f"{run.name}\n{block}\n" for run, block in zip(given.reported, blocks, strict=True))
+
+
+def _texts(given: _Given) -> Iterator[str]:
+    read = given.read
+    for limit in read.limits:
+        yield f"{printable(limit.shown_name)}\n{limit_lines.text(limit.record)}"
+    if any(len(each.rows) > 1 for each in given.compared_limits):
+        yield limits_text(given.compared_limits)
+    if given.alone:
+        yield render.text(given.alone)
+    notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
+    if notes:
+        yield "".join(f"{line}\n" for note in notes for line in wrapped(note))
 
 
 def _html(given: _Given) -> str:
@@ -124,7 +166,8 @@ def _plot(given: _Given) -> str:
         from loadgen.analysis.report import terminal
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
     section = given.document.loads
-    loads = () if section is None else section.pictures
+    searches = [panel for search in given.document.limits for panel in search.pictures]
+    loads = [*searches, *(() if section is None else section.pictures)]
     return terminal.plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
 
 

@@ -14,6 +14,7 @@ from loadgen.analysis.report.formatting import FigureTable
 
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
+_WIDE = 16
 
 
 class CurveStyle(StrEnum):
@@ -88,6 +89,11 @@ class Panel(msgspec.Struct, frozen=True):
     band: tuple[float, float] | None = None
     caption: str = ""
     numbers: FigureTable | None = None  # the same as a table, for readers who cannot see it
+
+
+def is_wide(loads: Floats) -> bool:
+    """Whether loads are so far apart, 16 times or more, that their axis is logarithmic."""
+    return float(loads.max()) >= _WIDE * float(loads.min())
 
 
 def over_seconds(

@@ -50,7 +50,10 @@ def _named(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
 def _unlabelled(panel: Panel) -> Panel:
     """A picture of load without what stands next to its points, which has no room here; with a legend."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
-    return replace(panel, curves=curves, y_top=max(float(curve.y.max()) for curve in curves))
+    if panel.y_top is not None:
+        curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
+    most = [float(np.nanmax(curve.y)) for curve in curves if len(curve.y)]
+    return replace(panel, curves=curves, y_top=max(most))
 
 
 def _panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:

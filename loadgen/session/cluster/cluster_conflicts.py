@@ -23,6 +23,10 @@ def check(options: Options) -> None:
         "--start-at": (options.start_at is not None, "the shards begin together, once all are ready"),
         "--workers auto": (options.workers == 0, "give --shards, or a number"),
         "--live-totals": (options.live_totals is not None, "the display has the totals of all shards"),
+        "--stop-when-saturated": (
+            options.stop_when_saturated,
+            "the shards report no request's TTFT while they run",
+        ),
         "--source-address": (bool(options.source_address), "each node has its own addresses"),
     }
     for flag, (given, why) in refused.items():

@@ -9,7 +9,7 @@ _THE_TRACE = (
     "a trace is sent as it was recorded: --trace FILE, with --trace-window, --speed-up, --trace-idle-cap, "
     "--trace-max-input-len and --trace-jitter"
 )
-_RAMP = "the ramp is left out of the steady state, which the report shows"
+_RAMP = "requests in prefill have no ramp: one of rate or concurrency is --schedule"
 _LEVEL = "one load a run: run `loadgen bench` for each, and `loadgen report RUNS` compares them"
 _SEARCH = (
     "nothing is searched for: run `loadgen bench` for each load, and --goodput counts what met the limits"
@@ -48,6 +48,9 @@ _RENAMED = {
     "--input-dist histogram:FILE and --output-dist histogram:FILE": "--seq-dist --sequence-distribution",
     "--disable-shuffle": "--dataset-sampling-strategy",
     "--max-concurrency N": "--concurrency",
+    '--schedule "concurrency 1 to N over Ss, N for Ts"': "--concurrency-ramp-duration",
+    '--schedule "rate 0 to R over Ss, R for Ts"': "--request-rate-ramp-duration",
+    '--schedule "rate A for Ss, B for Ts"': "--request-rate-series",
     "--num-prompts N": "--request-count --num-requests --conversation-num --num-conversations --num-sessions",
     "--base-url URL": "--url -u",
     "--model NAME": "--model-names -m",
@@ -135,8 +138,7 @@ _REFUSED = {
     "only text generation is measured": "--rankings-passages-mean --rankings-passages-prompt-token-mean "
     "--rankings-passages-prompt-token-stddev --rankings-passages-stddev "
     "--rankings-query-prompt-token-mean --rankings-query-prompt-token-stddev",
-    _RAMP: "--concurrency-ramp-duration --prefill-concurrency-ramp-duration --request-rate-ramp-duration "
-    "--request-rate-series",
+    _RAMP: "--prefill-concurrency-ramp-duration",
     "warm-up requests are sent as the measured ones: --num-warmups N": "--warmup-arrival-pattern "
     "--warmup-concurrency --warmup-concurrency-ramp-duration --warmup-duration --warmup-grace-period "
     "--warmup-prefill-concurrency --warmup-prefill-concurrency-ramp-duration --warmup-request-rate "

@@ -36,6 +36,7 @@ _RENAMED = {
     "--base-url URL": "--target",
     "--max-concurrency N, --request-rate R or --burstiness B, with one load a run": "--rate-type",
     "--max-concurrency N or --request-rate R, with one load a run,": "--rate",
+    '--schedule "rate 0 to R over Ss, R for Ts", or with concurrency instead of rate': "--rampup",
     "--backend openai or openai-chat": "--backend-type --request-format --request-type",
     "--duration S": "--max-seconds",
     "--max-failures N": "--max-errors",
@@ -61,7 +62,6 @@ _REFUSED = {
     "its settings are flags here: --extra-body JSON, --api-key-env NAME, --insecure, --http2, "
     "--disable-stream, --request-timeout S": "--backend-args --backend-kwargs",
     "code from a model's repository is never run, and a tokenizer has no other settings": "--processor-args",
-    "the ramp is left out of the steady state, which the report shows": "--rampup",
     "one load a run; doubts say where the server fell behind": "--default-over-saturation "
     "--detect-saturation --over-saturation",
     "one load a run: `loadgen report RUNS` compares several": "--override",

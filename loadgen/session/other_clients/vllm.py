@@ -9,10 +9,6 @@ from loadgen.workload.bounds import shown
 _NO_CODE = "code from a model's repository is never run"
 _REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"
 _KEY = "--api-key"  # no flag of vLLM's either
-_RAMP = (
-    "the rate is constant: use --request-rate with --burstiness, or write the arrivals as a trace: --trace "
-    "FILE --trace-format timed"
-)
 
 _SAME = {
     "": (
@@ -27,6 +23,9 @@ _SAME = {
         "--sharegpt-output-len --skip-chat-template --temperature --timed-trace-chunk-hash-size "
         "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
         "--timed-trace-label-timestamp --timed-trace-sec-multiplier --top-k --top-p"
+    ),
+    "over the requests' indices, as in vLLM; the first request is sent at once, where vLLM waits for a gap": (
+        "--ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy"
     ),
     "on without it for random prompts and traces, as in 0.32; --no-ignore-eos turns it off": "--ignore-eos",
     "as --skip-chat-template, whose name it was in 2025": "--custom-skip-chat-template",
@@ -98,7 +97,6 @@ _REFUSED = {
     "it is the server's: --launch vllm --server-args '--max-loras N'; the adapter's name is --model": (
         "--max-loras"
     ),
-    _RAMP: "--ramp-up-end-rps --ramp-up-start-rps --ramp-up-strategy",
     "workloads are .toml files: --profile FILE": "--config",
     "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
     "FILE": _KEY,
@@ -124,7 +122,7 @@ _FAMILIES = {
     "--sonnet-": data_sets.SONNET, "--hf-": data_sets.HUB, "--spec-bench-": data_sets.HUB,
     "--burstgpt-": data_sets.NEAREST["burstgpt"], "--speed-bench-": data_sets.HUB,
     "--blazedit-": data_sets.HUB, "--bfcl-": data_sets.TOOLS, "--random-mm-": data_sets.IMAGES,
-    "--asr-": data_sets.AUDIO, "--ramp-up-": _RAMP,
+    "--asr-": data_sets.AUDIO,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from loadgen.session.firing import DecodedTally
+from loadgen.session.saturation import BegunRequest
 from loadgen.transport.failure import Failure
 from loadgen.transport.job import Health
 
@@ -22,6 +23,7 @@ class EndedRequests(msgspec.Struct, tag="ended", array_like=True):
     """How requests ended since the last message, in their order: how many in a row, and their failure."""
 
     rows: list[tuple[int, Failure | None]]
+    begun: list[BegunRequest] = []  # of those that saturation is judged by
     journal_error: str = ""  # why the worker's journal cannot be written
 
 

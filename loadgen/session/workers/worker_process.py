@@ -14,6 +14,7 @@ from loadgen.results.journal import Journal
 from loadgen.session.firing import DecodedTally, OneProcess
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.progress import Progress
+from loadgen.session.saturation import BegunRequest, begun_of
 from loadgen.session.stop_rules import StopRules
 from loadgen.session.workers.worker_pipe import EndedRequests, WorkerEnd, WorkerResult
 from loadgen.transport.capture_process import CaptureRun, end_with, fault_of, start, unattended
@@ -31,23 +32,30 @@ class WorkerTask(msgspec.Struct, frozen=True):
     totals: LiveTotals
     journal: Journal
     cpus: tuple[int, ...] = ()  # that it may run on; (): any
+    saturation: bool = False  # whether that is judged
 
 
-class _Rows:
-    """How requests ended since this was last taken."""
+class EndedRows:
+    """How requests ended since this was last taken; `saturation`: with what that is judged by."""
 
-    def __init__(self) -> None:
+    def __init__(self, saturation: bool) -> None:
         self.rows: list[tuple[int, Failure | None]] = []
+        self.begun: list[BegunRequest] = []
+        self.saturation = saturation
 
-    def note(self, failure: Failure | None) -> None:
+    def note(self, record: Record) -> None:
+        failure = record.failure
         if self.rows and (self.rows[-1][1] is None) is (failure is None):
             self.rows[-1] = (self.rows[-1][0] + 1, failure)
         else:
             self.rows.append((1, failure))
+        if self.saturation and (begun := begun_of(record)) is not None:
+            self.begun.append(begun)
 
-    def taken(self) -> list[tuple[int, Failure | None]]:
-        rows, self.rows = self.rows, []
-        return rows
+    def taken(self, journal_error: str) -> EndedRequests:
+        ended = EndedRequests(self.rows, self.begun, journal_error)
+        self.rows, self.begun = [], []
+        return ended
 
 
 def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
@@ -76,16 +84,16 @@ def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
     """Send, decode and journal; what is left to say at the end."""
     run = start(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())
-    progress, rows = Progress("", None, task.counters), _Rows()
+    progress, rows = Progress("", None, task.counters), EndedRows(task.saturation)
 
     def note(record: Record) -> None:
         progress.note(record)
-        rows.note(record.failure)
+        rows.note(record)
 
     def publish() -> None:
         task.totals.publish(progress.totals)
         if rows.rows:
-            pipe.send(EndedRequests(rows.taken(), task.journal.error))
+            pipe.send(rows.taken(task.journal.error))
 
     for _ in process.decoded(note, pipe.sock.fileno()):
         publish()

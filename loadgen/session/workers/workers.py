@@ -123,6 +123,7 @@ class Workers:
                     LiveTotals(),
                     self.journal.part(number),
                     options.cpus,
+                    self.watch.rules.saturation is not None,
                 )
             )
         return tasks
@@ -210,6 +211,8 @@ class Workers:
             if isinstance(message, EndedRequests):
                 for count, failure in message.rows:
                     self.watch.rules.note(failure, count)
+                if self.watch.rules.saturation is not None:
+                    self.watch.rules.saturation.noted(message.begun)
             else:
                 run.result = message
                 run.task.journal.take(message.unwritten)

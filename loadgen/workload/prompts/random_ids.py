@@ -77,6 +77,7 @@ class PromptShape(msgspec.Struct, frozen=True):
     output_dist: LengthDistribution | None = None
     prefix_groups: int = 1  # prefixes, of which each prompt begins with one
     prefix_zipf: float = 0
+    class_lens: tuple[Int64, Int64] | None = None  # of each prompt and answer, where there are classes
 
 
 class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
@@ -155,6 +156,8 @@ def drawn_lens(
     Prompts are drawn first; each has at least `least` tokens, each answer one.
     """
     n = shape.num_prompts
+    if shape.class_lens is not None:
+        return np.maximum(shape.class_lens[0] - added, least), shape.class_lens[1]
     if shape.input_dist is not None:
         inputs = np.maximum(shape.input_dist.draw(rng, n) - added, least)
     else:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from loadgen.errors import UsageError
 from loadgen.protocol.openai import Chat, Dialect
 from loadgen.workload.data_facts import DataFacts
+from loadgen.workload.load import request_classes
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
 from loadgen.workload.profile import Profile
 from loadgen.workload.prompts import lengths
@@ -45,7 +46,11 @@ def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
         count, profile.input_len, profile.output_len, *ratios, profile.prefix_len, profile.compat
     )
     groups = {"prefix_groups": profile.prefix_groups, "prefix_zipf": profile.prefix_zipf}
-    return replace(shape, input_dist=dists[0], output_dist=dists[1], **groups), notes
+    by_class = None
+    if profile.classes:
+        by_class = request_classes.lengths(profile.classes, inputs.stream, count, profile.compat)
+    dists_of = {"input_dist": dists[0], "output_dist": dists[1]}
+    return replace(shape, **dists_of, **groups, class_lens=by_class), notes
 
 
 def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:

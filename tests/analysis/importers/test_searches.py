@@ -55,7 +55,7 @@ def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
     read = sources.read([str(tmp_path)])
     assert [run.source for run in read.reported] == [str(tmp_path / "points" / n) for n in ("000", "001")]
     assert read.errors == ()
-    assert read.saturated == {str(tmp_path / "points" / "001")}
+    assert read.sweeps[0].saturated == {str(tmp_path / "points" / "001")}
 
 
 def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
     assert [run.source for run in limit.runs] == [str(tmp_path / "search" / "runs" / "000")]
     assert [run.source for run in read.outside_searches.reported] == [str(tmp_path / "alone")]
     assert limit.name == limit.runs[0].name
-    assert read.saturated == {limit.runs[0].source}
+    assert limit.saturated == {limit.runs[0].source}
 
 
 def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -16,13 +15,6 @@ from loadgen.analysis.run_summary import Load, Reported
 def told(name: str, **figures: Any) -> Reported:
     load = figures.pop("load", Load(input_len=100.0, output_len=10.0))
     return Reported(name=name, figures=figures, load=load, source="a page", told_by="page")
-
-
-def at(
-    name: str, concurrency: int | None, throughput: float, ttft: float, tpot: float, **load: Any
-) -> Reported:
-    where = Load(input_len=100.0, output_len=10.0, max_concurrency=concurrency, **load)
-    return told(name, load=where, output_throughput=throughput, mean_ttft_ms=ttft, mean_tpot_ms=tpot)
 
 
 def test_each_figure_of_any_row_is_a_panel_with_the_roofline() -> None:
@@ -55,77 +47,6 @@ def test_a_row_without_its_figure_has_no_bar() -> None:
 def test_others_results_have_no_distributions() -> None:
     found = made_runs.comparison(made_runs.line("a", (told("a", output_throughput=3.0),)))
     assert comparison_charts.distributions(found) == []
-
-
-def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
-    runs = [at("m", 8, 400.0, 50.0, 20.0), at("m", 1, 90.0, 20.0, 10.0), at("m", 8, 420.0, 60.0, 20.0)]
-    ttft, speed, throughput = comparison_charts.sweeps(runs)
-    assert ttft.curves[0].x.tolist() == [90.0, 410.0]
-    assert ttft.curves[0].y.tolist() == [20.0, 55.0]
-    assert ttft.curves[0].labels == ("1", "8")
-    assert speed.curves[0].y.tolist() == [100.0, 50.0]
-    assert (throughput.title, throughput.x_label) == ("Throughput against concurrency", "concurrency")
-    assert (throughput.curves[0].x.tolist(), throughput.curves[0].y.tolist()) == ([1.0, 8.0], [90.0, 410.0])
-    assert not any(throughput.curves[0].hollow)
-
-
-def test_a_point_that_is_beaten_in_both_is_empty() -> None:
-    runs = [
-        at("good", 1, 100.0, 10.0, 10.0), at("good", 8, 400.0, 40.0, 20.0),
-        at("bad", 1, 90.0, 20.0, 10.0), at("bad", 8, 500.0, 90.0, 20.0),
-    ]  # fmt: skip
-    ttft = next(iter(comparison_charts.sweeps(runs)))
-    assert {curve.name: curve.hollow for curve in ttft.curves} == {
-        "good": (False, False),
-        "bad": (True, False),
-    }
-    assert "better in both" in ttft.caption
-
-
-def test_one_load_is_no_sweep() -> None:
-    assert (
-        list(comparison_charts.sweeps([at("m", 8, 400.0, 50.0, 20.0), at("m", 8, 410.0, 51.0, 20.0)])) == []
-    )
-
-
-def test_rates_are_named_as_rates() -> None:
-    rates = [
-        at("m", None, 9.0 * min(rate, 9.0), 20.0, 10.0, request_rate_per_s=rate)
-        for rate in (2.5, 1.0, math.inf)
-    ]
-    assert next(iter(comparison_charts.sweeps(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
-
-
-def test_throughput_is_over_the_rate_where_that_limits_all() -> None:
-    rates = [at("m", None, 9.0 * rate, 20.0, 10.0, request_rate_per_s=rate) for rate in (1.0, 2.5)]
-    assert [panel.title for panel in comparison_charts.sweeps(rates)][2:] == [
-        "Throughput against request rate"
-    ]
-    mixed = [*rates, at("m", 8, 400.0, 50.0, 20.0)]
-    assert len(list(comparison_charts.sweeps(mixed))) == 2
-
-
-def test_rows_that_are_no_repeats_are_curves_of_their_own() -> None:
-    runs = [at("m", n, 100.0 * n + k, 10.0, 10.0) for n in (1, 2) for k in (0, 1)]
-    named = {id(run): f"m ({place % 2})" for place, run in enumerate(runs)}
-    ttft = next(iter(comparison_charts.sweeps(runs, lambda run: named[id(run)])))
-    assert [(curve.name, curve.x.tolist()) for curve in ttft.curves] == [
-        ("m (0)", [100.0, 200.0]),
-        ("m (1)", [101.0, 201.0]),
-    ]
-
-
-def test_other_lengths_are_another_sweep() -> None:
-    short = [at("m", n, 100.0 * n, 10.0, 10.0) for n in (1, 2)]
-    long = [
-        told("m", load=Load(input_len=4000.0, output_len=10.0, max_concurrency=n), output_throughput=5.0 * n,
-             mean_ttft_ms=9.0, mean_tpot_ms=9.0)
-        for n in (1, 2)
-    ]  # fmt: skip
-    assert [panel.key for panel in comparison_charts.sweeps([*short, *long])] == [
-        "sweep-ttft-100-10", "sweep-speed-100-10", "sweep-throughput-100-10",
-        "sweep-ttft-4000-10", "sweep-speed-4000-10", "sweep-throughput-4000-10",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [1, 8, 9])

@@ -35,7 +35,8 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
     assert entry.value == run.figure("mean_ttft_ms")
     assert [panel.title for panel in found.loads.pictures] == [
         "TTFT against throughput",
-        "Tokens/s per request against throughput",
+        "TPOT against throughput",
+        "Tokens/s per user against throughput",
         "Throughput against concurrency",
     ]
 
@@ -44,7 +45,7 @@ def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
     found = made(several("m", "n"))
     assert found.loads is not None
     assert [row[0] for row in found.loads.figures.rows] == ["m"] * 3 + ["n"] * 3
-    assert [curve.name for curve in found.loads.pictures[2].curves] == ["m", "n"]
+    assert [curve.name for curve in found.loads.pictures[3].curves] == ["m", "n"]
     assert len(found.compared) == 3
 
 
@@ -65,11 +66,12 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     lines = terminal.plots(reported, 80, plain=True, loads=found.loads.pictures).splitlines()
     titles = [line.strip() for line in lines if " against " in line]
     assert titles == [
-        "TTFT against throughput: mean TTFT, ms over output tokens/s, all requests",
-        "Tokens/s per request against throughput",
+        "TTFT against throughput: TTFT, ms over output tokens/s, all requests",
+        "TPOT against throughput: mean TPOT, ms over output tokens/s, all requests",
+        "Tokens/s per user against throughput",
         "Throughput against concurrency: output tokens/s, all requests over concurrency",
     ]
-    assert any("* m" in line for line in lines)
+    assert any("* m, P50" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
 

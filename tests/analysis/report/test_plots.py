@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from loadgen.analysis.comparison.model import Decision
-from loadgen.analysis.report import comparison_charts, inline_svg, run_charts
+from loadgen.analysis.report import comparison_charts, inline_svg, load_charts, run_charts
 from loadgen.analysis.report.drawing import linear_ticks, log_ticks
 from loadgen.analysis.report.panel import Bar, Curve, CurveStyle, Panel
 
@@ -41,7 +41,7 @@ def every() -> list[Panel]:
     )
     return [
         *run_charts.panels(made_runs.run(failed=2)),
-        *comparison_charts.sweeps(rows),
+        *load_charts.sweeps(rows),
         *comparison_charts.comparison(found),
     ]
 

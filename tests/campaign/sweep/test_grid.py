@@ -149,5 +149,5 @@ def test_what_is_no_sweep_is_refused(
 
 
 def test_a_value_that_the_profile_does_not_take_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match="^--random-input-len 0: "):
+    with pytest.raises(UsageError, match=r"^--random-input-len 0: "):
         grid.points(Variation((grid.varied("input_len=8,0"),)), {}, build)

@@ -1,0 +1,190 @@
+"""`loadgen sweep`: one workload at many loads, lengths or server settings, each point a run."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.campaign.kept_directory import StoreError
+from loadgen.campaign.sweep import grid, sweep_request, sweep_run, sweep_table
+from loadgen.campaign.sweep.forecast import TimedPoint, forecast
+from loadgen.campaign.sweep.grid import Variation
+from loadgen.campaign.sweep.sweep_request import SweepRequest
+from loadgen.campaign.sweep.sweep_store import FINISHED, SweepStore
+from loadgen.endpoint.secrecy import command_line
+from loadgen.errors import ExitCode, MeasureError
+from loadgen.protocol.layout import counted
+from loadgen.protocol.printable import plain
+from loadgen.results.printing import printed
+from loadgen.results.sweep_record import SweepRecord
+from loadgen.session import signals
+from loadgen.session.options import Options, bench_parser, parse
+from loadgen.validity.verdict import Level
+from loadgen.workload.bounds import whole
+
+_LATEST = ""  # --resume without a directory
+_MOST_REPEATS = 1000
+
+
+class SweepFlags(msgspec.Struct, frozen=True):
+    """The flags of a sweep that are none of `bench`, by their names in the parser."""
+
+    concurrency: str | None = None
+    rate: str | None = None
+    vary: tuple[str, ...] = ()
+    link: tuple[tuple[str, ...], ...] = ()
+    serve_param: tuple[str, ...] = ()
+    point_repeats: int = 1
+    resume: str | None = None
+    preview: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where any point was measured."""
+    options, flags = _parted(parse(argv, sweep_parser()))
+    request = sweep_request.made(options, _variation(flags))
+    store = None
+    if flags.resume is not None:
+        store = sweep_run.resumed(request, None if flags.resume == _LATEST else Path(flags.resume))
+    if flags.preview:
+        printed("\n".join(_preview(request, store)), sys.stdout)
+        return ExitCode.FIGURES
+    return _run(request, store or sweep_run.begun(request))
+
+
+def sweep_parser() -> argparse.ArgumentParser:
+    """The flags of `bench`, and what is varied."""
+    parser = bench_parser()
+    parser.prog = "loadgen sweep"
+    parser.usage = "%(prog)s --concurrency 1,2,4…64|--rate 1,2…16|--vary KEY=V,V [FLAG ...]"
+    parser.description = (
+        "Measure one workload at many points, each a run of its own in the sweep's directory."
+    )
+    parser.epilog = (
+        "A point lasts as --num-prompts or --duration has it, or the profile's duration; else a rate is held "
+        "for 60 s and a concurrency for 10 requests each, 50 requests at least. Each point gets new prompts, "
+        "and the prefix cache is emptied before it where the server can. The other flags are those of "
+        "`loadgen bench`."
+    )
+    parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here
+    _add_own(parser.add_argument_group("what is varied (docs/sweeps.md)"))
+    return parser
+
+
+def _parted(options: Options) -> tuple[Options, SweepFlags]:
+    """The options of each run, and the flags of the sweep, which the parser leaves among the overrides."""
+    names = SweepFlags.__struct_fields__
+    own = {name: value for name, value in options.overrides.items() if name in names}
+    overrides = {name: value for name, value in options.overrides.items() if name not in names}
+    return replace(options, overrides=overrides, reset_cache=True), msgspec.convert(own, SweepFlags)
+
+
+# fmt: off
+def _add_own(group: argparse._ActionsContainer) -> None:
+    add = group.add_argument
+    add("--concurrency", metavar="LIST", help="requests in flight, as 1,2,4…512: … goes on to the last")
+    add("--rate", metavar="LIST", help="requests per second, as 0.05,0.1…2 (with --concurrency: the grid)")
+    add("--vary", action="append", metavar="KEY=LIST",
+        help="any key of a profile, as input_len=512,2048 (repeatable: the grid)")
+    add("--link", action="append", nargs="+", metavar="KEY=LIST",
+        help="lists that vary together, as input_len=512,2048 output_len=128,64")
+    add("--serve-param", action="append", metavar="FLAG=LIST",
+        help="a flag of the server that --launch starts, as max-num-seqs=8,16,32: it is started again only "
+        "where its flags differ")
+    add("--repeat", dest="point_repeats", type=whole(1, _MOST_REPEATS), metavar="N",
+        help="measure every point N times, one whole pass after the other")
+    add("--resume", nargs="?", const=_LATEST, metavar="DIR",
+        help="go on with a sweep of the same flags: its directory, or the latest in --run-dir; points that "
+        "failed are measured again")
+    add("--dry-run", dest="preview", action="store_true",
+        help="show the points, their order and the time, then exit")
+# fmt: on
+
+
+def _variation(flags: SweepFlags) -> Variation:
+    """What the flags vary, the load fastest; raises UsageError."""
+    fields = [*map(grid.varied, flags.vary), *map(grid.linked, flags.link)]
+    if flags.rate is not None:
+        fields.append(grid.loads("--rate", grid.RATE, flags.rate))
+    if flags.concurrency is not None:
+        fields.append(grid.loads("--concurrency", grid.CONCURRENCY, flags.concurrency))
+    return Variation(tuple(fields), tuple(map(grid.served, flags.serve_param)), flags.point_repeats)
+
+
+def _preview(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
+    """The points in order, and how long they take."""
+    states = {} if store is None else {point.number: point for point in store.record().points}
+    over = {number for number, point in states.items() if point.state in FINISHED}
+    yield f"{request.name}: {counted(len(request.points), 'point')}" + f", {len(over)} are done" * bool(over)
+    for point in request.points:
+        workload = point.workload
+        amount = f"{workload.duration:g} s" if workload.duration else f"{workload.num_prompts} requests"
+        yield f"  {point.number + 1:>3} {point.label}: {amount}" + ", done" * (point.number in over)
+    if request.options.launching.wanted:
+        starts = counted(len({tuple(point.serve.items()) for point in request.points}), "start")
+        yield f"{starts} of a server, unless it ends by itself"
+    left = [point for point in request.points if point.number not in over]
+    done = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
+    yield f"estimated time: {forecast(left, done, ()).words}; warm-up and starts come on top"
+    yield "nothing was started or written (--dry-run)"
+
+
+def _run(request: SweepRequest, store: SweepStore) -> int:
+    quiet = request.options.quiet
+
+    def say(line: str) -> None:
+        if not quiet:
+            printed(plain(line), sys.stdout)
+
+    resume = _resume_command(store)
+    try:
+        record = sweep_run.finished(request, store, say)
+    except KeyboardInterrupt as stop:
+        _show(request, store, store.record())
+        printed(f"interrupted; resume with: {resume}", sys.stdout)
+        return signals.exit_code(signals.number_of(stop))
+    except StoreError as error:
+        raise StoreError(f"{error}; when it can be written: {resume}") from None
+    except MeasureError as error:
+        if not any(point.state in FINISHED for point in store.record().points):
+            store.remove_unbegun()
+            raise
+        _show(request, store, store.record())
+        raise MeasureError(f"{error.summary}: {resume}") from None
+    _show(request, store, record)
+    states = [point.state for point in record.points]
+    if not any(state in FINISHED for state in states):
+        raise MeasureError(f"every point failed, the first: {record.points[0].reason}")
+    if failed := states.count("failed"):
+        printed(f"measure {counted(failed, 'failed point')} again: {resume}", sys.stdout)
+    if request.options.strict and any(point.verdict == Level.INVALID.value for point in record.points):
+        return ExitCode.INVALID
+    return ExitCode.FIGURES
+
+
+def _show(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:
+    """Print the table of the points that are over, and where they are."""
+    if table := sweep_table.text(store.directory, record, request.points):
+        printed(f"\n{table}", sys.stdout)
+    over = sum(point.state in FINISHED for point in record.points)
+    where = shlex.quote(str(store.directory))
+    printed(f"{over} of {len(record.points)} points are measured: {store.directory}", sys.stdout)
+    printed(f"to see:  loadgen report --html {where}", sys.stdout)
+
+
+def _resume_command(store: SweepStore) -> str:
+    """The command that goes on with this sweep, secrets hidden."""
+    words, rest = [], iter(command_line()[1:])
+    for word in rest:
+        if word == "--resume":
+            following = next(rest, "")  # its directory, where it was given one
+            words += [following] if following.startswith("--") else []
+        elif not word.startswith("--resume="):
+            words.append(word)
+    return shlex.join(["loadgen", *words, "--resume", str(store.directory)])

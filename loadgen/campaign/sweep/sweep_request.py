@@ -1,0 +1,101 @@
+"""Sweep request: what a sweep is to measure, checked as far as can be without starting anything."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from loadgen.campaign.points.point_servers import overlaid
+from loadgen.campaign.sweep import grid
+from loadgen.campaign.sweep.grid import GridPoint, Variation
+from loadgen.errors import UsageError
+from loadgen.session.asked_settings import settings
+from loadgen.session.bench import check
+from loadgen.session.options import Options
+from loadgen.validity import run_metadata
+from loadgen.workload import data_files, profile
+from loadgen.workload.profile import Profile
+from loadgen.workload.server_settings import ServerSettings
+
+# What may change before a sweep is resumed: it changes no figure. Of secrets there is no digest on a disk.
+_FREE = {
+    "run_dir", "quiet", "seed", "explain", "strict", "layout", "headers", "api_key_env", "api_key_file",
+    "ready_check_timeout_s", "metadata", "label", "save_requests",
+}  # fmt: skip
+
+
+class SweepRequest(msgspec.Struct, frozen=True):
+    """A sweep as its command or its caller has it."""
+
+    options: Options
+    variation: Variation
+    points: tuple[GridPoint, ...]
+    asked: ServerSettings  # of a server that is started, without what is varied
+
+    @property
+    def name(self) -> str:
+        """The workload's name, without what is varied."""
+        return self.options.profiles[0] if self.options.profiles else "bench"
+
+    @property
+    def fixed(self) -> str:
+        """A digest of all that is not varied."""
+        options = {name: value for name, value in asdict(self.options).items() if name not in _FREE}
+        varied = {*self.variation.keys, "name", "num_prompts"}
+        first = self.points[0].workload.model_dump(mode="json")
+        workload = {key: value for key, value in first.items() if key not in varied}
+        written = msgspec.json.encode([options, workload], order="sorted", enc_hook=str)
+        return hashlib.sha256(written).hexdigest()
+
+
+def made(options: Options, variation: Variation) -> SweepRequest:
+    """The sweep of these options; raises UsageError for what cannot be done, before anything is started."""
+    _refuse(options)
+    grid.check(variation, options.overrides, options.launching.wanted)
+    names = options.profiles
+
+    def build(keys: Mapping[str, Any]) -> Profile:
+        return profile.load(names[0], keys, flags=True) if names else profile.build(keys)
+
+    points = grid.points(variation, options.overrides, build)
+    for point in points:
+        run_metadata.check(point.workload)
+    data_files.check(points[0].workload)
+    if points[0].workload.ladder is not None:
+        raise UsageError(f"--profile {names[0]} is a ladder of input lengths: run it with `loadgen ladder`")
+    check(options)
+    asked = settings(options, [points[0].workload])
+    if options.launching.wanted:
+        _check_servers(options, asked, points)
+    return SweepRequest(options, variation, points, asked)
+
+
+def _check_servers(options: Options, asked: ServerSettings, points: tuple[GridPoint, ...]) -> None:
+    """Raise UsageError where a server with a point's flags cannot be started."""
+    from loadgen.session.launched_server import dry_run  # few sweeps start servers
+
+    for serve in {tuple(point.serve.items()): point.serve for point in points}.values():
+        dry_run(options, overlaid(asked, serve))
+
+
+def _refuse(options: Options) -> None:
+    """Flags of `bench` that a sweep would not heed."""
+    if len(options.profiles) > 1:
+        raise UsageError("--profile: one workload is swept at a time")
+    advice = {
+        "--save-result": (options.saves, "the run directories have every figure"),
+        "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
+        "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
+        "--start-at": (options.start_at is not None, "`loadgen bench` begins one run at an instant"),
+        "--expect-plan": (options.expect_plan is not None, "it has a plan for each point"),
+        "--print-request": (options.print_request, "`loadgen bench` shows one"),
+        "--live-totals": (options.live_totals is not None, "`loadgen bench` publishes one run's"),
+        "--selftest": (options.selftest, "run `loadgen selftest` at the highest load first"),
+    }
+    for flag, (given, what_to_do) in advice.items():
+        if given:
+            raise UsageError(f"{flag} does not apply to a sweep: {what_to_do}")

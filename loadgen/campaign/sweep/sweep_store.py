@@ -1,0 +1,100 @@
+"""Sweep store: a sweep's directory; a point that is finished is there whole, even if the rest fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from loadgen.campaign.kept_directory import KeptDirectory, made
+from loadgen.campaign.sweep.grid import GridPoint
+from loadgen.errors import UsageError
+from loadgen.results.sweep_record import FORMAT, SWEEP, SweepPoint, SweepRecord
+
+POINTS, FAILED, SERVERS = "points", "failed", "servers"
+UNFINISHED, INTERRUPTED = "unfinished", "interrupted"
+FINISHED = ("done", "saturated")  # states of a point that is not measured again
+
+
+class SweepStore(KeptDirectory):
+    """One sweep's directory.
+
+    sweep.json              what is varied, and what came of each point: it decides what is finished
+    points/<point>/         the run of a finished point: a run directory
+    failed/<point>/         that of a failed one, if there was one
+    vllm/                   the runs as `vllm bench sweep plot` reads them
+    servers/                logs of the servers that were started
+    unfinished/             under way
+    interrupted/<point>/    runs that were cut off, with what they had measured: loadgen report reads each
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "sweep")
+
+    def record(self) -> SweepRecord:
+        """What the directory holds of its sweep; raises UsageError where it is no sweep's, or damaged."""
+        path = self.directory / SWEEP
+        try:
+            record = SweepRecord.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{self.directory} is no sweep's directory: {path}: {error.strerror}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path} is damaged: {where}: {first['msg'].lower()}") from None
+        if record.format != FORMAT:
+            raise UsageError(f"{path} has format {record.format}, this loadgen reads {FORMAT}")
+        return record
+
+    def write(self, record: SweepRecord) -> None:
+        """Keep the record, whole or not at all; raises StoreError."""
+        self.replace(self.directory / SWEEP, record.model_dump(mode="json"))
+
+    def begin(self, point: GridPoint) -> Path:
+        """An empty directory in which a point is measured; raises StoreError."""
+        with self.writing():
+            place = self.directory / UNFINISHED / point.directory_name
+            made(place)
+        return place
+
+    def keep(self, point: GridPoint, run: Path, failed: bool) -> str:
+        """Give a point's run its place; the place below the sweep's directory. Raises StoreError."""
+        with self.writing():
+            place = self.directory / (FAILED if failed else POINTS) / point.directory_name
+            for earlier in (FAILED, POINTS):
+                shutil.rmtree(self.directory / earlier / point.directory_name, ignore_errors=True)
+            self.move(run, place)
+            shutil.rmtree(self.directory / UNFINISHED / point.directory_name, ignore_errors=True)
+        return str(place.relative_to(self.directory))
+
+    def remove_unbegun(self) -> None:
+        """Remove the directory of a sweep of which nothing was measured."""
+        if all(point.state == "planned" for point in self.record().points):
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def drop(self) -> None:
+        """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
+        with self.writing():
+            unfinished = self.directory / UNFINISHED
+            for name in sorted(os.listdir(unfinished)) if unfinished.is_dir() else ():
+                self.set_aside(unfinished / name, self.directory / INTERRUPTED / name)
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def updated(record: SweepRecord, point: SweepPoint) -> SweepRecord:
+    """The record with another state of one point."""
+    points = (*record.points[: point.number], point, *record.points[point.number + 1 :])
+    return record.model_copy(update={"points": points})
+
+
+def latest(base: Path, fixed: str) -> SweepStore:
+    """The sweep of that digest that began last under `base`; raises UsageError."""
+    for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
+        with contextlib.suppress(UsageError):
+            store = SweepStore(path.parent)
+            if store.record().fixed == fixed:
+                return store
+    raise UsageError(f"no sweep by this command to resume under {base}: give its directory to --resume")

@@ -1,0 +1,87 @@
+"""Stages: the figures of each part of a load that changes over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.arrays import Int64, total
+from loadgen.metrics.distribution import Distribution
+from loadgen.metrics.metrics import PerRequest
+from loadgen.metrics.record import Records
+from loadgen.workload.load.stage_windows import StageWindow
+
+_SECOND_NS = 1e9
+_P99 = 99.0
+
+
+class StageFigures(msgspec.Struct, frozen=True):
+    """One stage; latencies in milliseconds, over the successes that were due in it, NaN if there are none."""
+
+    name: str
+    begin_s: float  # after the start
+    end_s: float
+    requests: int  # that were due in it; of a closed loop, sent in it
+    failed: int  # of these
+    rate_per_s: float  # requests sent in it / its time
+    mean_in_flight: float  # ∫ requests in flight dt / its time, those of earlier stages included
+    most_in_flight: int
+    mean_ttft_ms: float
+    p99_ttft_ms: float
+    mean_ttft_intended_ms: float  # from when each request was due
+    mean_e2el_ms: float
+    p99_e2el_ms: float
+
+
+def figures(
+    windows: Sequence[StageWindow], records: Records, each: PerRequest, due_ns: Int64, begin_ns: int
+) -> list[StageFigures]:
+    """The figures of each window; `due_ns`, int64[requests], says which a request belongs to."""
+    sent = records.sent
+    starts_ns = np.sort(records.sent_ns[sent]) - begin_ns
+    ends_ns = np.sort(records.end_ns[sent]) - begin_ns
+    return [_figures(window, records, each, due_ns - begin_ns, (starts_ns, ends_ns)) for window in windows]
+
+
+def _figures(
+    window: StageWindow, records: Records, each: PerRequest, due_ns: Int64, flown_ns: tuple[Int64, Int64]
+) -> StageFigures:
+    begin_ns, end_ns = window.begin_ns, window.end_ns
+    ours = (due_ns >= begin_ns) & (due_ns < end_ns)
+    starts_ns, ends_ns = flown_ns
+    sent = int(np.searchsorted(starts_ns, end_ns) - np.searchsorted(starts_ns, begin_ns))
+    span_ns = max(end_ns - begin_ns, 1)
+    under_way_ns = total(ends_ns.clip(begin_ns, end_ns)) - total(starts_ns.clip(begin_ns, end_ns))
+    begun = ours & each.has_ttft
+    ttft, e2el = _latencies(each.ttft_ns[begun]), _latencies(each.e2el_ns[ours & each.ok])
+    intended = _latencies((each.first_ns - records.intended_ns)[begun])
+    return StageFigures(
+        name=window.name,
+        begin_s=begin_ns / _SECOND_NS,
+        end_s=end_ns / _SECOND_NS,
+        requests=int(ours.sum()),
+        failed=int((ours & ~each.ok).sum()),
+        rate_per_s=sent * _SECOND_NS / span_ns,
+        mean_in_flight=under_way_ns / span_ns,
+        most_in_flight=_most(starts_ns, ends_ns, window),
+        mean_ttft_ms=ttft.mean_ms,
+        p99_ttft_ms=ttft.p99_ms,
+        mean_ttft_intended_ms=intended.mean_ms,
+        mean_e2el_ms=e2el.mean_ms,
+        p99_e2el_ms=e2el.p99_ms,
+    )
+
+
+def _most(starts_ns: Int64, ends_ns: Int64, window: StageWindow) -> int:
+    """The most requests in flight at once in a window: at its begin, or as one of them starts."""
+    first, last = np.searchsorted(starts_ns, [window.begin_ns, window.end_ns])
+    moments = np.concatenate([[window.begin_ns], starts_ns[first:last]])
+    in_flight = np.searchsorted(starts_ns, moments, "right") - np.searchsorted(ends_ns, moments, "right")
+    return int(in_flight.max())
+
+
+def _latencies(values_ns: NDArray[np.int64]) -> Distribution:
+    return Distribution.of(values_ns.copy(), (_P99,))

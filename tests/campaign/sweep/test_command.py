@@ -1,0 +1,229 @@
+"""A sweep that runs: every point is a run or has its reason, and what was ended goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.serving_scripts import launch_command
+from fakes.scripted_server import closed_port
+from fakes.supervised import PATIENCE_S, until
+from loadgen import cli
+from loadgen.analysis.importers import sources
+from loadgen.campaign.sweep.sweep_store import SweepStore
+from loadgen.results.run_directory import load
+from loadgen.results.sweep_record import SweepRecord
+from loadgen.session import session
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.usefixtures("ports"),
+]
+TINY = ("--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet")
+TWELVE = ("--preset", "instant", "--concurrency", "1,2,4…32", "--vary", "temperature=0,1", *TINY)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that failed ends soon, or lives."""
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
+
+
+def sweep(*words: str) -> int:
+    return cli.main(["sweep", *words])
+
+
+def the_store(base: str = "runs") -> SweepStore:
+    (directory,) = Path(base).glob("*-sweep-*")
+    return SweepStore(directory)
+
+
+def digests(store: SweepStore) -> list[str]:
+    """What each point asked."""
+    return [load(store.directory / point.directory).facts.plan_digest for point in store.record().points]
+
+
+def table(text: str) -> list[tuple[str, str]]:
+    """The loads of a table's rows: of the figures no two runs have the same."""
+    lines = [line.split() for line in text.splitlines()]
+    return [(words[0], words[1]) for words in lines if words and words[0].startswith("temperature=")]
+
+
+def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--preset", "instant", "--concurrency", "1,2…4", "--repeat", "2", *TINY)
+    assert sweep(*words) == 0
+    store = the_store()
+    record = store.record()
+    assert (record.axis, record.seed, record.name) == ("concurrency", 7, "bench")
+    assert [(point.settings, point.repeat) for point in record.points] == [
+        ({"max_concurrency": limit}, repeat) for repeat in (0, 1) for limit in (1, 2, 4)
+    ]
+    assert {point.state for point in record.points} == {"done"}
+    assert [point.directory for point in record.points[2:4]] == [
+        "points/002-concurrency-4",
+        "points/003-concurrency-1-repeat-1",
+    ]
+    assert len(set(digests(store))) == 6  # prompts of its own for each
+    facts = load(store.directory / record.points[2].directory).facts
+    assert (facts.max_concurrency, facts.requests, facts.repeat) == (4, 6, 2)
+    shown = capsys.readouterr().out
+    assert "2 runs each" in shown
+    assert f"6 of 6 points are measured: {store.directory}" in shown
+    assert len(sources.read([str(store.directory)]).reported) == 6
+    assert not (store.directory / "unfinished").exists()
+
+
+def test_the_runs_lie_as_the_plots_of_vllm_read_them() -> None:
+    assert sweep("--preset", "instant", "--concurrency", "1,2", "--repeat", "2", *TINY) == 0
+    place = the_store().directory / "vllm"
+    summaries = {
+        path.parent.name: json.loads(path.read_text("utf-8")) for path in place.rglob("summary.json")
+    }
+    assert sorted(summaries) == ["BENCH--max_concurrency=1", "BENCH--max_concurrency=2"]
+    for runs in summaries.values():
+        assert [run["run_number"] for run in runs] == [0, 1]
+        assert {"total_token_throughput", "median_ttft_ms", "request_rate"} <= runs[0].keys()
+        assert "loadgen" not in runs[0]
+    assert [run["max_concurrency"] for run in summaries["BENCH--max_concurrency=2"]] == [2, 2]
+    assert (
+        json.loads((place / "BENCH--max_concurrency=2" / "run=1.json").read_text("utf-8"))["run_number"] == 1
+    )
+
+
+def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sweep(*TWELVE, "--run-dir", "undisturbed") == 0
+    undisturbed = table(capsys.readouterr().out)
+    assert len(undisturbed) == 12
+    argv = [sys.executable, "-m", "loadgen", "sweep", *TWELVE, "--run-dir", "killed"]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: len(list(Path("killed").glob("*/points/*"))) >= 5, "five points")
+    process.kill()
+    process.wait(PATIENCE_S)
+    before = {path: path.read_bytes() for path in Path("killed").glob("*/points/*/result.json")}
+    listed = the_store("killed").record()
+    done = {point.directory for point in listed.points if point.state == "done"}
+    assert 4 <= len(done) < 12
+    assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
+    assert table(capsys.readouterr().out) == undisturbed
+    store = the_store("killed")
+    assert digests(store) == digests(the_store("undisturbed"))
+    kept = {path: text for path, text in before.items() if f"points/{path.parent.name}" in done}
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_ctrl_c_ends_a_sweep_with_what_is_known() -> None:
+    argv = [sys.executable, "-m", "loadgen", "sweep", *TWELVE]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    until(lambda: len(list(Path("runs").glob("*/points/*"))) >= 2, "two points")
+    process.send_signal(signal.SIGINT)
+    shown, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    store = the_store()
+    states = [point.state for point in store.record().points]
+    assert 0 < states.count("done") < 12
+    assert set(states) <= {"done", "under-way", "planned"}
+    assert f"{states.count('done')} of 12 points are measured: {store.directory}" in shown
+    assert f"--resume {store.directory}" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--vary", "temperature=0,1", "--concurrency", "1,4"), "it has other points"),
+        (("--concurrency", "1,2", "--output-len", "9"), "what is not varied differs"),
+        (("--concurrency", "1,2", "--seed", "8"), "its seed is 7"),
+    ],
+)
+def test_another_sweep_is_not_resumed(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep("--preset", "instant", "--concurrency", "1,2", *TINY) == 0
+    place = str(the_store().directory)
+    assert sweep("--preset", "instant", *TINY, *words, "--resume", place) == 2
+    assert f"{place} is another sweep: {message}; resume with its flags: " in capsys.readouterr().err
+
+
+def starts() -> list[Path]:
+    """The logs of the servers that were started."""
+    return list((the_store().directory / "servers").glob("*/server.log"))
+
+
+def launched(tmp_path: Path, code: str, *words: str) -> int:
+    return sweep("--launch-command", launch_command(tmp_path, code), *words, *TINY[2:])
+
+
+def states(record: SweepRecord) -> list[tuple[dict[str, Any], str, str]]:
+    return [(point.settings, point.state, point.directory.split("/")[0]) for point in record.points]
+
+
+def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
+    code = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
+    assert launched(tmp_path, code, "--vary", "input_len=4,64,8", "--max-concurrency", "1") == 0
+    record = the_store().record()
+    assert states(record) == [
+        ({"input_len": 4}, "done", "points"),
+        ({"input_len": 64}, "failed", "failed"),
+        ({"input_len": 8}, "done", "points"),
+    ]
+    assert "the GPU's memory ran out" in record.points[1].reason
+    assert len(starts()) == 2
+    assert len(sources.read([str(the_store().directory)]).reported) == 2
+
+
+def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "asked.prompt_tokens > 8 and not os.path.exists('fine')"
+    code = f"Server(lambda asked: 500 if {refused} else None).serve()"
+    words = ("--vary", "input_len=4,64", "--max-concurrency", "1")
+    assert launched(tmp_path, code, *words) == 0
+    shown = capsys.readouterr().out
+    assert "input_len=64: FAILED: every request failed, the first with http-status" in shown
+    assert "measure 1 failed point again: loadgen " in shown
+    place = the_store().directory
+    Path("fine").touch()
+    assert launched(tmp_path, code, *words, "--resume", str(place)) == 0
+    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert not (place / "failed" / "001-input_len-64").exists()
+
+
+def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> None:
+    words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
+    assert launched(tmp_path, "Server().serve()", *words) == 0
+    record = the_store().record()
+    assert [(point.serve, point.settings) for point in record.points] == [
+        ({"max-num-seqs": flag}, {"max_concurrency": limit}) for flag in ("8", "16") for limit in (1, 2)
+    ]
+    assert len(starts()) == 2
+    runs = [load(the_store().directory / point.directory).facts for point in record.points]
+    given = [run.launched.settings.arguments for run in runs if run.launched is not None]
+    assert given == [("--max-num-seqs=8",)] * 2 + [("--max-num-seqs=16",)] * 2
+    assert [run.profile.name for run in runs] == ["max-num-seqs=8"] * 2 + ["max-num-seqs=16"] * 2
+
+
+def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("--base-url", f"http://127.0.0.1:{closed_port()}", "--concurrency", "1,2", *TINY) == 1
+    assert "is not ready" in capsys.readouterr().err
+    assert list(Path("runs").glob("*")) == []
+
+
+def test_a_dry_run_shows_the_points_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("--rate", "0.05,0.1", "--input-len", "8", "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "bench: 2 points",
+        "    1 rate=0.05: 50 requests",
+        "    2 rate=0.1: 50 requests",
+        "estimated time: about 25 min; warm-up and starts come on top",
+        "nothing was started or written (--dry-run)",
+    ]
+    assert not Path("runs").exists()
