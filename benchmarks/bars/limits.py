@@ -75,8 +75,8 @@ def limits(installed: Installed, repeats: int) -> Section:
     head = ("requests/s", "objective", "utilisation", "worst", "mean runs", "ended within 5 %")
     lines = [
         "One slot, constant service, Poisson arrivals: the wait's distribution is known exactly (M/D/1).",
-        "The first load is up to 8 times too high or too low; no budget. Were the interval's 95 % exact, 3 in",
-        "100 such hundreds would cover fewer than 91.",
+        "The first load is up to 8 times too high or too low; no budget. Were the interval's 95 % exact,",
+        "3 in 100 such hundreds would cover fewer than 91.",
         "",
         *markdown(head, rows),
     ]

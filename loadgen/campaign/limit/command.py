@@ -95,9 +95,9 @@ def find(
     goals = objectives.parse(request.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
+    _check(options, request)
     workload = _workload(options)
     bench.check(options)
-    _check(options, request)
     axis: LoadAxis = request.over or (
         "concurrency" if workload.max_concurrency and not workload.open_loop else "rate"
     )
@@ -123,7 +123,7 @@ def find(
     else:
         base = Path(options.run_dir or "runs")
         kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
-    inside = replace(options, reset_cache=True)
+    inside = replace(options, reset_cache=True, stop_when_saturated=True)
     with kept.locked(), PointServers(inside, settings(options, [workload]), kept.directory) as servers:
         seed = Seed(asked.seed, chosen=options.seed is not None)
         finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)

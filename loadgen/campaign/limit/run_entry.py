@@ -28,7 +28,7 @@ def entry(
             number=number, load=load, directory="", passed=False, reason=point.reason, took_s=point.duration_s
         )
     evidence = judged(run.records, objectives, run.facts.ask())
-    saturated = saturated_early(run)
+    saturated = run.facts.saturated
     limited = not saturated and bool(_client_doubts(run))
     figures, reason = run.metrics, _reason(run, point, evidence, limited)
     return LimitRun(
@@ -68,11 +68,6 @@ def trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
     )
 
 
-def saturated_early(run: Result) -> bool:
-    """Whether the run was ended since the server fell further and further behind."""
-    return bool(getattr(run.facts, "saturated", False))
-
-
 def _client_doubts(run: Result) -> list[str]:
     codes = _CLIENT if run.facts.profile.max_concurrency else _CLIENT | _LATE
     return [found.rule.code for found in run.verdict.findings if found.rule.code in codes]
@@ -82,7 +77,7 @@ def _reason(run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvide
     """Why a run does not pass; "" where it does."""
     if limited:
         return f"the client was the limit ({', '.join(_client_doubts(run))})"
-    if saturated_early(run):
+    if run.facts.saturated:
         return "saturated: the server fell further and further behind"
     if point.reason:
         return point.reason

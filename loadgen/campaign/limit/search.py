@@ -119,10 +119,9 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
     if not below or edge is None:
         return _lower(settings, over)
     if _narrow(settings, edge):
-        reach = edge.load * math.exp(-_CONFIRMED / edge.slope)
-        if any(
-            trial.passed and trial.load >= min(reach, edge.load / (1 + settings.within)) for trial in trials
-        ):
+        limit = math.floor(edge.load) if settings.axis == "concurrency" else edge.load
+        reach = limit * math.exp(-_CONFIRMED / edge.slope)
+        if any(trial.passed and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials):
             return "within"
         return _whole(settings, edge.load * math.exp(-1 / edge.slope))
     return _near(settings, trials, edge)
