@@ -62,7 +62,7 @@ def sweep_parser() -> argparse.ArgumentParser:
     """The flags of `bench`, and what is varied."""
     parser = bench_parser()
     parser.prog = "loadgen sweep"
-    parser.usage = "%(prog)s --concurrency 1,2,4…64|--rate 1,2…16|--vary KEY=V,V [FLAG ...]"
+    parser.usage = "%(prog)s --concurrency LIST|--rate LIST|--vary KEY=LIST [FLAG ...]"
     parser.description = (
         "Measure one workload at many points, each a run of its own in the sweep's directory."
     )
