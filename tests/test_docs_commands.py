@@ -17,6 +17,7 @@ from loadgen.analysis.comparison.command import compare_parser
 from loadgen.analysis.report.command import report_parser
 from loadgen.campaign import arms, file
 from loadgen.campaign.command import campaign_parser
+from loadgen.campaign.sweep.command import sweep_parser
 from loadgen.cli import VERBS, main
 from loadgen.errors import UsageError
 from loadgen.results.merge_command import merge_parser
@@ -42,6 +43,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "report": report_parser,
     "compare": compare_parser,
     "campaign": campaign_parser,
+    "sweep": sweep_parser,
     "data": data_parser,
     "export": export_parser,
     "shards": shards_parser,

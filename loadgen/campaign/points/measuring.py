@@ -28,7 +28,7 @@ class MeasuredPoint(msgspec.Struct, frozen=True):
 
     run: Result | None = None  # None: nothing was measured
     directory: Path | None = None  # that holds the run
-    reason: str = ""  # why the point failed; "": the run is whole
+    reason: str = ""  # why the point failed; "": the run is whole, or ended early as saturated
     duration_s: float = 0.0
     signal: int = 0  # that ended it; 0: none
     server_gone: bool = False  # it ended, or answers no more
@@ -52,7 +52,8 @@ def measured(session: Session, workload: Profile, seed: Seed, place: Path) -> Me
     kept = inside.keep(run, directory)
     if kept.errors:
         raise StoreError(kept.errors[0])
-    reason = unfinished(run)
+    # A run that was ended since the server fell behind shows what it was to show.
+    reason = "" if run.facts.saturated and run.records.ok.any() else unfinished(run)
     why_gone = "" if run.records.ok.all() else gone(session, failed=True)
     if reason and why_gone:
         reason = f"{reason}: {why_gone}"

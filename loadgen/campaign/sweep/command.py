@@ -62,15 +62,15 @@ def sweep_parser() -> argparse.ArgumentParser:
     """The flags of `bench`, and what is varied."""
     parser = bench_parser()
     parser.prog = "loadgen sweep"
-    parser.usage = "%(prog)s --concurrency 1,2,4…64|--rate 1,2…16|--vary KEY=V,V [FLAG ...]"
+    parser.usage = "%(prog)s --concurrency LIST|--rate LIST|--vary KEY=LIST [FLAG ...]"
     parser.description = (
         "Measure one workload at many points, each a run of its own in the sweep's directory."
     )
     parser.epilog = (
         "A point lasts as --num-prompts or --duration has it, or the profile's duration; else a rate is held "
         "for 60 s and a concurrency for 10 requests each, 50 requests at least. Each point gets new prompts, "
-        "and the prefix cache is emptied before it where the server can. The other flags are those of "
-        "`loadgen bench`."
+        "and the prefix cache is emptied before it where the server can. A rate at which the server falls "
+        "further and further behind ends early. The other flags are those of `loadgen bench`."
     )
     parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here
     _add_own(parser.add_argument_group("what is varied (docs/sweeps.md)"))
@@ -82,7 +82,8 @@ def _parted(options: Options) -> tuple[Options, SweepFlags]:
     names = SweepFlags.__struct_fields__
     own = {name: value for name, value in options.overrides.items() if name in names}
     overrides = {name: value for name, value in options.overrides.items() if name not in names}
-    return replace(options, overrides=overrides, reset_cache=True), msgspec.convert(own, SweepFlags)
+    options = replace(options, overrides=overrides, reset_cache=True, stop_when_saturated=True)
+    return options, msgspec.convert(own, SweepFlags)
 
 
 # fmt: off

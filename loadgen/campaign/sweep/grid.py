@@ -19,10 +19,10 @@ from loadgen.workload.profile import Profile
 T = TypeVar("T")
 CONCURRENCY, RATE = "max_concurrency", "request_rate"
 _AXES: dict[str, LoadAxis] = {CONCURRENCY: "concurrency", RATE: "rate"}
-# Keys of a profile that have a value for each sweep: they name it, or are tables.
+# Keys of a profile that have one value in a sweep: they name it, or are tables or lists.
 _FIXED = {
     "name", "description", "table", "ladder", "server", "extra_body", "chat_template_kwargs", "goodput",
-    "percentile_metrics", "metric_percentiles",
+    "percentile_metrics", "metric_percentiles", "classes", "schedule",
 }  # fmt: skip
 FIELDS = tuple(name for name in Profile.model_fields if name not in _FIXED)
 _MOST_POINTS = 10_000

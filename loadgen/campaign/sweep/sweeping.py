@@ -78,8 +78,10 @@ class Sweeping:
             self._update(point, "planned")
             raise signals.Stopped(outcome.signal)
         state: PointState = "failed" if outcome.reason else "done"
-        directory = verdict = ""
+        directory, verdict, reason = "", "", outcome.reason
         if outcome.run is not None and outcome.directory is not None:
+            if state == "done" and outcome.run.facts.saturated:
+                state, reason = "saturated", outcome.run.facts.partial
             directory = self.store.keep(point, outcome.directory, failed=state == "failed")
             verdict = outcome.run.verdict.level.value
         self._update(
@@ -87,7 +89,7 @@ class Sweeping:
             state,
             directory=directory,
             verdict=verdict,
-            reason=outcome.reason,
+            reason=reason,
             duration_s=round(outcome.duration_s, 3),
         )
         if outcome.run is None or outcome.reason:
@@ -123,4 +125,5 @@ def _figures(run: Result) -> str:
     """What matters of a run, in short."""
     metrics = run.metrics
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
-    return f"{tokens}mean TTFT {metrics.ttft.mean_ms:.1f} ms, {run.verdict.level.value}"
+    early = ", ended early: saturated" * run.facts.saturated
+    return f"{tokens}mean TTFT {metrics.ttft.mean_ms:.1f} ms, {run.verdict.level.value}{early}"
