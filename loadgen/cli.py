@@ -33,6 +33,7 @@ verbs:
   profiles   list the shipped workloads, or show one: loadgen profiles high-load
   report     render saved runs as text, HTML, pictures, Markdown or CSV
   campaign   checkpoints × servers × profiles from one file, cells repeated
+  limit      the highest load that still meets --slo, with its interval
   compare    runs, campaigns, other clients' results: one table with verdicts
   audit      find impossible or mislabelled figures in published results
   shards     print a Kubernetes Job, Slurm or MPI script of one plan's shards
@@ -99,6 +100,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "merge": _main_of("loadgen.results.merge_command"),
     "export": _main_of("loadgen.results.request_rows"),
     "campaign": _main_of("loadgen.campaign.command"),
+    "limit": _main_of("loadgen.campaign.limit.command"),
     "selftest": _main_of("loadgen.session.selftest.command"),
     "engine": _main_of("loadgen_servers.engine.cli"),
 }

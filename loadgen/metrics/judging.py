@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -18,6 +18,8 @@ from loadgen.transport.failure import FailureKind
 _MS_NS = 1e6
 _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
+_SLOW = 0.9  # of a run's samples lie at or below what is slow for it
+_PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
 # Requests that were ended, or lost, by this client: they show nothing of the server.
 _NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST, "user-cancelled")
 
@@ -65,7 +67,32 @@ def _judged(objective: Objective, samples: _Samples, records: Records) -> Object
         bound_ms=bound_ms(confidence.upper_index(samples.observations, rank)),
         lower_ms=bound_ms(confidence.lower_index(samples.observations, rank)),
         batches=_batches(samples.request, over, records),
+        dispersion=_dispersion(samples, order, records),
     )
+
+
+def _dispersion(samples: _Samples, order: Int64, records: Records) -> float:
+    """The variance of counts above the run's own P90, of a few long parts of it, ÷ the binomial one."""
+    if not len(order):
+        return 1.0
+    slow = samples.values_ns > samples.values_ns[order[math.ceil(_SLOW * len(order)) - 1]]
+    return dispersion(_batches(samples.request, slow, records))
+
+
+def dispersion(batches: Sequence[tuple[int, int]]) -> float:
+    """How many times as much counts in parts of a run vary as binomial ones; at least 1.
+
+    The first part is left out: the queue is empty when a run begins.
+    """
+    kept = np.array(batches[1:], float).reshape(-1, 2)
+    if len(kept) < 2:
+        return 1.0
+    n, over = np.array([part.sum(0) for part in np.array_split(kept, min(_PARTS, len(kept)))]).T
+    share = over.sum() / max(n.sum(), 1.0)
+    if not 0 < share < 1:
+        return 1.0
+    squares = float(((over - n * share) ** 2 / (n * share * (1 - share))).sum())
+    return max(squares / (len(n) - 1), 1.0)
 
 
 def _percentile(ordered: Float64, percentile: float) -> float:

@@ -47,7 +47,8 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
 
     `batches` are (samples, samples above the limit) of successive parts of the run by time of sending, for
     the spread between them: samples of one run follow one another, and are not independent. Values are
-    infinite where they lie among requests that failed.
+    infinite where they lie among requests that failed. `dispersion` is how many times as much the counts
+    above the run's own P90 vary between parts of it as those of independent samples would; at least 1.
     """
 
     objective: Objective
@@ -57,6 +58,7 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
     bound_ms: float | None  # its upper bound at 99 % confidence; None: too few samples
     batches: tuple[tuple[int, int], ...] = ()
     lower_ms: float | None = None  # its lower bound at 99 % confidence; None: too few samples
+    dispersion: float = 1.0
 
     @property
     def passes(self) -> bool:

@@ -19,6 +19,7 @@ _ENDS: Mapping[SearchEnd, str] = {
     "most-runs": "no more runs were allowed",
     "nothing-passes": "no load met the objectives",
     "everything-passes": "every load met the objectives",
+    "client-limited": "at the next load the client was the limit",
     "interrupted": "interrupted, with what is known so far",
     "server-died": "the server ended, with what is known so far",
 }

@@ -41,6 +41,8 @@ class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
     value_ms: float | None
     bound_ms: float | None  # upper bound at 99 % confidence
     limit_ms: float
+    batches: tuple[tuple[int, int], ...] = ()  # samples, and those above the limit, of successive parts
+    dispersion: float = 1.0  # see ObjectiveEvidence
 
 
 class LimitRun(BaseModel, extra="forbid", frozen=True):
@@ -55,7 +57,9 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     saturated: bool = False  # ended early: the server fell further and further behind
     client_limited: bool = False  # it says nothing about the server
     objectives: tuple[ObjectiveFigures, ...] = ()
-    duration_s: float = 0.0
+    duration_s: float = 0.0  # that was measured
+    took_s: float = 0.0  # of the budget, warm-up and writing included
+    p99_e2el_ms: float | None = None
     request_throughput_per_s: float | None = None
     output_throughput_per_s: float | None = None
     goodput_per_s: float | None = None
@@ -72,6 +76,14 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     objectives: tuple[str, ...]
     within: float  # asked: 0.05 is 5 %
     budget_s: float | None
+    most_runs: int = 12
+    least_run_s: float | None = None  # asked; None: by the requests' own times
+    fixed: str = ""  # a digest of all that is not varied: a search is resumed only with the same
+    seed: int = 0
+    start: float | None = None  # the first load; with the next three None until the server was probed
+    lowest: float | None = None  # bounds of the search
+    highest: float | None = None
+    alone_s: float | None = None  # that a request takes, alone on the server
     runs: tuple[LimitRun, ...] = ()
     ended: SearchEnd | None = None  # None: it goes on
     limit: LimitEstimate | None = None  # of the highest load that meets the objectives

@@ -27,7 +27,7 @@ _SLOPES = (0.5, 500.0)  # of the logit by the logarithm of load: 1 % of load is 
 _BISECTIONS = 26
 _GRID = 161  # candidates for the edge
 _TIE = 1e-6
-_WIDER = 1.3  # of the deviance that is reached: a search ends on an estimate that looks good
+_WIDER = 1.6  # of the deviance that is reached: a search ends on an estimate that looks good
 _LEAST = 1e-4  # of a fitted share, where it is compared with counts
 _MARGIN = math.log(4)  # beyond the lowest and the highest load
 
@@ -41,6 +41,7 @@ class EdgePoint(msgspec.Struct, frozen=True):
 
     load: float
     batches: tuple[tuple[int, int], ...]
+    dispersion: float | None = None  # of its slow samples, see ObjectiveEvidence; None: it has no samples
 
     @property
     def groups(self) -> Float64:
@@ -73,11 +74,12 @@ class _Runs(msgspec.Struct, frozen=True):
     n: Float64
     over: Float64
     groups: list[Float64]
+    dispersions: Float64  # NaN of a run without samples
 
     def only(self, kept: Bool) -> _Runs:
         """Those that are kept."""
         groups = [group for group, wanted in zip(self.groups, kept, strict=True) if wanted]
-        return _Runs(self.x[kept], self.n[kept], self.over[kept], groups)
+        return _Runs(self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
 
 
 class _Profile(msgspec.Struct, frozen=True):
@@ -103,7 +105,8 @@ def fitted(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
     """The edge by the runs near it, with its 95 % interval; None without runs on both of its sides."""
     groups = [point.groups for point in points]
     n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
-    runs = _Runs(np.log([point.load for point in points]), n, over, groups)
+    own = np.array([math.nan if point.dispersion is None else point.dispersion for point in points])
+    runs = _Runs(np.log([point.load for point in points]), n, over, groups, own)
     above = over > allowed * n
     if above.all() or not above.any():
         return None
@@ -123,7 +126,7 @@ def _span(x: Float64) -> Float64:
 
 
 def _profile(runs: _Runs, edge: float, candidates: Float64) -> _Profile:
-    """The deviance of the best rising line through (candidate, edge), for each: it is concave in the slope."""
+    """The deviance of the best rising line through each candidate: it is concave in the slope."""
     away = runs.x - candidates[:, None]
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
@@ -151,7 +154,7 @@ def _interval(runs: _Runs, edge: float, coarse: _Profile) -> EdgeFit:
 
 
 def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int]:
-    """How many times as much counts vary as those of independent samples would, and its degrees of freedom."""
+    """How many times as much counts vary as independent ones would, and its degrees of freedom."""
     share = _logistic(edge + profile.slope * (runs.x - profile.best)).clip(_LEAST, 1 - _LEAST)
     squares = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     freedom = len(share) - 2
@@ -160,7 +163,9 @@ def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int
         squares += float(((over - n * own) ** 2 / (n * expected * (1 - expected))).sum())
         freedom += len(n) - 1
     freedom = max(freedom, 1)
-    return max(squares / freedom, 1.0), freedom
+    own = runs.dispersions[~np.isnan(runs.dispersions)]
+    # Where hardly a sample is above the limit, counts show no spread; slow samples always do.
+    return max(squares / freedom, float(own.mean()) if len(own) else 1.0, 1.0), freedom
 
 
 def _close(distance: Float64) -> Bool:

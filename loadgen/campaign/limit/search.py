@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
-from loadgen.campaign.limit.trial import SearchSettings, Trial, above, allowed
+from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
 from loadgen.results.limit_record import SearchEnd
 
 LEAST_RUN_S = 60.0
@@ -25,7 +25,9 @@ _MOST = 0.5  # of all samples
 _AWAY = 0.7  # of a run from the edge, in logits: half or twice the share that is allowed
 _INNER = 0.15  # of the bracket, on a log scale, that a run stays away from its ends
 _JUMP = 200.0  # a slope of the logit from which on the share jumps: longer runs tell no more
+_ALIKE = 1.5  # a dispersion below which samples do not depend on those before: the share is what it is
 _LEAST_OVER = 10.0  # samples above the limit that a run should have at the edge
+_FEWEST = 500  # samples, whatever the percentile
 _NEAR_TIMES = 4.0  # as many in a run near the edge
 _GROWTH = 4.0  # of a run over the longest before
 _MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
@@ -103,7 +105,8 @@ def _point(trial: Trial, at: int) -> EdgePoint:
     if not trial.telling:
         return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
     evidence = trial.objectives[at]
-    return EdgePoint(trial.load, evidence.batches or ((evidence.samples, evidence.over),))
+    batches = evidence.batches or ((evidence.samples, evidence.over),)
+    return EdgePoint(trial.load, batches, evidence.dispersion)
 
 
 def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
@@ -153,7 +156,8 @@ def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd
 
 def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
     """A load at the edge: below it if the run before was above, and the other way round."""
-    away = (-_AWAY if trials[-1].load > edge.load else _AWAY) / edge.slope
+    away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
+    away = -away if trials[-1].load > edge.load else away
     load = edge.load * math.exp(away)
     low = max(trial.load for trial in trials if not trial.beyond and not trial.client_limited)
     high = min((trial.load for trial in trials if trial.beyond and trial.load > low), default=math.inf)
@@ -175,8 +179,10 @@ def _narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
 
 def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float:
     """How many samples the next run should have: few while the edge is far, then what is still missing."""
-    few = max(max(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings))
-    if edge is None or edge.slope > _JUMP:
+    few = max(
+        *(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings), _FEWEST
+    )
+    if edge is None or (edge.slope > _JUMP and edge.dispersion < _ALIKE):
         return few
     longest = max(max((each.samples for each in trial.objectives), default=0) for trial in trials)
     most = min(_GROWTH * longest, _MOST_TIMES * few)
@@ -187,7 +193,7 @@ def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | 
 
 
 def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """How many requests end in a second at a load, at least: over concurrency from the run that is nearest."""
+    """How many requests end in a second at a load, at least: over concurrency by the nearest run."""
     if settings.axis == "rate":
         return load
     timed = [trial for trial in trials if trial.requests_per_s]

@@ -1,0 +1,90 @@
+"""Answer: what the runs of a search say of the highest load that meets the objectives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from loadgen.campaign.limit.search import edges, limiting
+from loadgen.campaign.limit.trial import SearchSettings, Trial
+from loadgen.metrics.knee import knee
+from loadgen.results.limit_record import LimitEstimate, LimitRun, SearchEnd
+from loadgen.results.sweep_record import LoadAxis
+
+
+def estimate(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:
+    """The limit and its interval; a side that is not known is None, and None if no run says anything."""
+    edge = limiting(settings, trials)
+    if edge is not None:
+        value, low, high = (_known(load, settings.axis) for load in (edge.load, edge.low, edge.high))
+        return LimitEstimate(value=value, low=low, high=high)
+    passing, failing = highest_passing(settings, trials), lowest_failing(settings, trials)
+    return None if passing is failing is None else LimitEstimate(value=None, low=passing, high=failing)
+
+
+def highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+    """The highest load that passed a run and is not, by all runs together, above the limit."""
+    edge = limiting(settings, trials)
+    most = math.inf if edge is None or math.isnan(edge.high) else edge.high
+    return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
+
+
+def lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+    """The lowest load above that at which a run of the server did not pass."""
+    passing = highest_passing(settings, trials) or 0.0
+    failed = [trial.load for trial in trials if not trial.passed and not trial.client_limited]
+    return min((load for load in failed if load > passing), default=None)
+
+
+def binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
+    """Which objective has the lowest edge, by its place; None while none is known."""
+    known = [(edge.load, at) for at, edge in enumerate(edges(settings, trials)) if edge is not None]
+    if not known:
+        failing = [trial for trial in trials if trial.telling and trial.beyond]
+        nearest = min(failing, key=lambda trial: trial.load, default=None)
+        return None if nearest is None else _most_over(nearest)
+    lowest = min(known)
+    ties = [at for load, at in known if load <= lowest[0] * (1 + 1e-6)]
+    telling = [trial for trial in trials if trial.telling]
+    if len(ties) == 1 or not telling:
+        return ties[0]
+    return _most_over(max(telling, key=lambda trial: trial.load))
+
+
+def answer(settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]) -> dict[str, Any]:
+    """The fields of a record that follow from its runs alone."""
+    passing, at = highest_passing(settings, trials), binding(settings, trials)
+    there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]
+    return {
+        "limit": estimate(settings, trials),
+        "highest_passing": passing,
+        "lowest_failing": lowest_failing(settings, trials),
+        "bound_by": "" if at is None else str(settings.objectives[at]),
+        "goodput_per_s": there[-1].goodput_per_s if there else None,
+        "knee": _knee(runs),
+    }
+
+
+def reached(end: SearchEnd) -> bool:
+    """Whether a search of that end says what it was asked, if only that a bound of it is the answer."""
+    return end in ("within", "everything-passes", "nothing-passes", "client-limited")
+
+
+def _most_over(trial: Trial) -> int:
+    """The objective whose percentile is the greatest multiple of its limit."""
+    excess = [each.value_ms / each.objective.limit_ms for each in trial.objectives]
+    return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
+
+
+def _knee(runs: Sequence[LimitRun]) -> LimitEstimate | None:
+    """Where P99 E2EL over load bends to a steeper line."""
+    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.client_limited]
+    bend = knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
+    return None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high)
+
+
+def _known(load: float, axis: LoadAxis) -> float | None:
+    if math.isnan(load):
+        return None
+    return load if axis == "rate" else float(max(math.floor(load), 1))

@@ -1,0 +1,267 @@
+"""`loadgen limit`: the highest load of a server that still meets objectives, with its interval."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from loadgen.campaign.kept_directory import KeptDirectory
+from loadgen.campaign.limit import answer
+from loadgen.campaign.limit.finding import Finding
+from loadgen.campaign.points.point_servers import PointServers
+from loadgen.endpoint.secrecy import command_line
+from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics import objectives
+from loadgen.metrics.objectives import Objective
+from loadgen.protocol.printable import plain
+from loadgen.results import limit_lines, run_place
+from loadgen.results.limit_record import LIMIT, LimitRecord
+from loadgen.results.printing import printed
+from loadgen.results.sweep_record import LoadAxis
+from loadgen.session import bench, signals
+from loadgen.session.asked_settings import settings
+from loadgen.session.options import Options, bench_parser, parse
+from loadgen.spelling import Parser
+from loadgen.validity import run_metadata
+from loadgen.workload import bounds, data_files, profile
+from loadgen.workload.bounds import parsed_by, real, whole
+from loadgen.workload.plan_inputs import Seed
+from loadgen.workload.profile import Profile
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_MOST_RUNS = 1000
+_BUDGET_S = 1800.0
+
+
+class LimitRequest(msgspec.Struct, frozen=True):
+    """A search as it is asked for; loads and seconds that are None follow from the server and the profile."""
+
+    slo: str = ""
+    over: LoadAxis | None = None
+    within: float = 0.05
+    budget_s: float | None = _BUDGET_S
+    most_runs: int = 12
+    least_run_s: float | None = None
+    start: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    resume: str | None = None
+
+
+class LimitFound(msgspec.Struct, frozen=True):
+    """What a search came to: its record, its directory, and the signal that ended it, if one did."""
+
+    record: LimitRecord
+    directory: Path
+    signal: int = 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where the search says what it was asked."""
+    if {"-h", "--help"} & set(argv):
+        _help().print_help()
+        return 0
+    own, rest = _limit_parser().parse_known_args(list(argv))
+    options = parse(rest, _help())
+    request = LimitRequest(**{name: value for name, value in vars(own).items() if value is not None})
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            printed(plain(text), sys.stdout)
+
+    found = find(options, request, command_line(["loadgen", "limit", *argv]), say)
+    printed("\n" + limit_lines.text(found.record), sys.stdout, end="")
+    printed(f"search: {found.directory}", sys.stdout)
+    if found.signal:
+        printed(f"go on with: --resume {found.directory}", sys.stdout)
+        return signals.exit_code(found.signal)
+    record = found.record
+    measured = record.ended is not None and (answer.reached(record.ended) or record.limit is not None)
+    return 0 if measured and record.ended != "server-died" else MeasureError.exit_code
+
+
+def find(
+    options: Options, request: LimitRequest, command: Sequence[str], say: Callable[[str], None]
+) -> LimitFound:
+    """Search for the limit, in a directory of its own; raises UsageError or MeasureError."""
+    goals = objectives.parse(request.slo)
+    if not goals:
+        raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
+    workload = _workload(options)
+    bench.check(options)
+    _check(options, request)
+    axis: LoadAxis = request.over or (
+        "concurrency" if workload.max_concurrency and not workload.open_loop else "rate"
+    )
+    asked = LimitRecord(
+        name=workload.name or "limit",
+        command=tuple(command),
+        axis=axis,
+        objectives=tuple(map(str, goals)),
+        within=request.within,
+        budget_s=request.budget_s,
+        most_runs=request.most_runs,
+        least_run_s=request.least_run_s,
+        fixed=_digest(workload, options, axis, goals),
+        seed=bench.seeded(options).value,
+        start=request.start,
+        lowest=request.lowest,
+        highest=request.highest,
+    )
+    say(f"objectives: {', '.join(asked.objectives)}")
+    if request.resume is not None:
+        kept = KeptDirectory(Path(request.resume), "limit")
+        asked = continued(read(kept.directory), asked)
+    else:
+        base = Path(options.run_dir or "runs")
+        kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
+    inside = replace(options, reset_cache=True)
+    with kept.locked(), PointServers(inside, settings(options, [workload]), kept.directory) as servers:
+        seed = Seed(asked.seed, chosen=options.seed is not None)
+        finding = Finding(servers, workload, goals, asked, kept, seed, say)
+        record = finding.find()
+    return LimitFound(record, kept.directory, finding.signal)
+
+
+def read(directory: Path) -> LimitRecord:
+    """The record of a search; raises UsageError where the directory has none."""
+    path = directory / LIMIT
+    try:
+        return LimitRecord.model_validate_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{directory} is not a search's directory: {path}: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def continued(before: LimitRecord, asked: LimitRecord) -> LimitRecord:
+    """The search that goes on: its runs, with the width, budget and number of runs that are asked now."""
+    if before.fixed != asked.fixed:
+        raise UsageError(
+            "--resume: workload, server or objectives differ from those of the search: give the same flags, "
+            "or start another"
+        )
+    update = {"within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None}
+    return before.model_copy(update=update)
+
+
+def _workload(options: Options) -> Profile:
+    if len(options.profiles) > 1:
+        raise UsageError("--profile: one workload a search")
+    names = options.profiles
+    workload = (
+        profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
+    )
+    if workload.ladder is not None:
+        raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
+    run_metadata.check(workload)
+    data_files.check(workload)
+    return workload
+
+
+def _check(options: Options, request: LimitRequest) -> None:
+    """Raises UsageError for flags of `bench` that a search would not heed, and for bounds that contradict."""
+    advice = {
+        "--repeat": (options.repeat > 1, "the search repeats runs where that tells most"),
+        "--duration": ("duration" in options.overrides, "--min-duration is the least time of a run"),
+        "--num-prompts": ("num_prompts" in options.overrides, "--min-duration is the least time of a run"),
+        "--save-result": (options.saves, "limit.json and the run directories have every figure"),
+        "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
+        "--print-request": (options.print_request, "`loadgen bench` shows one"),
+        "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
+        "--dry-run": (options.launching.dry_run, "`loadgen bench --dry-run` shows the server's command"),
+    }
+    for flag, (given, what_to_do) in advice.items():
+        if given:
+            raise UsageError(f"{flag} does not apply to a search: {what_to_do}")
+    if request.lowest and request.highest and request.lowest >= request.highest:
+        raise UsageError(f"--from {request.lowest:g} --to {request.highest:g}: give the lower one first")
+    if request.over == "concurrency":
+        for flag, load in (("--start", request.start), ("--from", request.lowest), ("--to", request.highest)):
+            if load is not None and load != round(load):
+                raise UsageError(f"{flag} {load:g}: requests in flight are whole numbers")
+
+
+def _digest(workload: Profile, options: Options, axis: LoadAxis, goals: Sequence[Objective]) -> str:
+    """Of what all runs have in common."""
+    fixed = {
+        "profile": workload.model_dump(mode="json"),
+        "server": [list(options.urls), options.model, options.preset, options.launching.engine],
+        "over": axis,
+        "objectives": [str(goal) for goal in goals],
+    }
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def _help() -> argparse.ArgumentParser:
+    """The flags of `bench`, and those of a search."""
+    parser = bench_parser()
+    parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
+    parser.usage = "%(prog)s --slo 'ttft p99 < 500ms' [--over rate|concurrency] [FLAG ...]"
+    parser.description = (
+        "Find the highest load at which percentiles of latency stay within limits, with a 95 % interval, by "
+        "whole runs: docs/limits.md."
+    )
+    parser.epilog = "The other flags are those of `loadgen bench`."
+    _add_flags(parser.add_argument_group("the search"))
+    return parser
+
+
+def _limit_parser() -> argparse.ArgumentParser:
+    """The flags of a search alone."""
+    parser = Parser(prog="loadgen limit", allow_abbrev=False, add_help=False)
+    _add_flags(parser)
+    return parser
+
+
+# fmt: off
+def _add_flags(group: argparse._ActionsContainer) -> None:
+    add, load = group.add_argument, real(1e-6, 1e9)
+    add("--slo", metavar="LIST",
+        help="as 'ttft p99 < 500ms, tpot p95 < 50ms', or mlperf/llama3.1-8b")
+    add("--over", choices=("rate", "concurrency"),
+        help="what is varied (default: concurrency for a profile with only that, else rate)")
+    add("--within", type=parsed_by(_share), metavar="P%",
+        help="end once the interval reaches no further than this from the limit (default 5%%)")
+    add("--budget", dest="budget_s", type=parsed_by(_seconds), metavar="TIME",
+        help="30m, 2h: of all runs together (default 30m)")
+    add("--max-runs", dest="most_runs", type=whole(2, _MOST_RUNS), metavar="N", help="default 12")
+    add("--min-duration", dest="least_run_s", type=parsed_by(_seconds), metavar="TIME",
+        help="of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
+    add("--start", type=load, metavar="LOAD",
+        help="the first load (default: from requests sent one at a time)")
+    add("--from", dest="lowest", type=load, metavar="LOAD", help="no load below this one")
+    add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
+    add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
+# fmt: on
+
+
+def _share(text: str) -> float:
+    """A share written 5% or 0.05; raises ValueError."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0.001 <= share <= 1:
+        raise ValueError(f"{bounds.shown(text)} is no share from 0.1% to 100%: write 5%")
+    return share
+
+
+def _seconds(text: str) -> float:
+    """Seconds written 90s, 30m or 2h; raises ValueError."""
+    number = text.rstrip("smhin")
+    try:
+        seconds = float(number) * _UNITS_S[text[len(number) :].strip() or "s"]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds <= bounds.YEAR_S:
+        raise ValueError(f"{bounds.shown(text)} is no time: write 90s, 30m or 2h")
+    return seconds

@@ -1,0 +1,217 @@
+"""Finding: the runs of a search made one by one, the record written after each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from loadgen.campaign.kept_directory import KeptDirectory
+from loadgen.campaign.limit import answer, bottleneck, run_entry, search
+from loadgen.campaign.limit.search import NextRun
+from loadgen.campaign.limit.trial import SearchSettings, Trial
+from loadgen.campaign.points.measuring import MeasuredPoint, measured
+from loadgen.campaign.points.point_servers import PointServers
+from loadgen.campaign.time_estimate import duration
+from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.metrics.objectives import Objective
+from loadgen.results import run_directory
+from loadgen.results.limit_lines import UNITS
+from loadgen.results.limit_lines import load as load_words
+from loadgen.results.limit_record import LIMIT, LimitRecord, LimitRun, SearchEnd
+from loadgen.results.sweep_record import LoadAxis
+from loadgen.session import signals
+from loadgen.workload.plan_inputs import Seed
+from loadgen.workload.profile import Profile
+
+RUNS, PROBE = "runs", "probe"
+_PROBED = 5  # requests, one at a time
+_REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
+_MOST_STREAMS = 65536.0
+
+
+@dataclass
+class Finding:
+    """A search on servers that are kept, from what its record has: the runs so far, and what is asked."""
+
+    servers: PointServers
+    workload: Profile
+    objectives: tuple[Objective, ...]
+    record: LimitRecord
+    kept: KeptDirectory
+    seed: Seed
+    say: Callable[[str], None] = print
+    signal: int = 0  # that ended it
+
+    def find(self) -> LimitRecord:
+        """Run until the search ends, and give the record; raises LoadgenError where nothing can be measured.
+
+        A signal ends it with what is known so far: see `signal`.
+        """
+        try:
+            if self.record.alone_s is None:
+                self._probe()
+            while self.record.ended is None:
+                step = search.next_run(self.settings, self.trials)
+                if isinstance(step, str):
+                    self._end(step)
+                else:
+                    self._run(step)
+        except KeyboardInterrupt as stop:
+            self.signal = signals.number_of(stop)
+            self._end("interrupted")
+        return self.record
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The runs so far, as the search takes them."""
+        return [run_entry.trial(run, self.objectives) for run in self.record.runs]
+
+    @property
+    def settings(self) -> SearchSettings:
+        """What is searched, once the server was probed."""
+        record = self.record
+        assert record.start is not None
+        assert record.lowest is not None
+        assert record.highest is not None
+        return SearchSettings(
+            axis=record.axis,
+            objectives=self.objectives,
+            start=record.start,
+            lowest=record.lowest,
+            highest=record.highest,
+            within=record.within,
+            budget_s=record.budget_s,
+            most_runs=record.most_runs,
+            least_run_s=record.least_run_s,
+            alone_s=record.alone_s,
+        )
+
+    def _probe(self) -> None:
+        """Learn from a few requests, one at a time, where to begin; raises UsageError of a small budget."""
+        update = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
+        self.say("probe: a few requests, one at a time")
+        point = self._measured(self.workload.model_copy(update=update), 0, PROBE)
+        if point.signal:
+            raise signals.Stopped(point.signal)
+        if point.run is None or not point.run.records.ok.any():
+            raise MeasureError(f"one request at a time was not served: {point.reason}")
+        alone_s = point.run.metrics.e2el.mean_ms / 1e3
+        self.record = self.record.model_copy(update=_bounds(self.record, alone_s))
+        check_budget(self.settings)
+        self._keep()
+        self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
+
+    def _measured(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
+        session = self.servers.session(workload)
+        seed = replace(self.seed, repeat=number)
+        return measured(session, workload, seed, self.kept.directory / place)
+
+    def _run(self, step: NextRun) -> None:
+        number = len(self.record.runs) + 1
+        self.say(f"run {number}: {at(step.load, self.record.axis)} for {duration(step.duration_s)}")
+        point = self._measured(at_load(self.workload, self.record.axis, step), number, RUNS)
+        if point.run is None and not self.record.runs and not point.server_gone:
+            raise MeasureError(f"nothing could be measured: {point.reason}")
+        if not point.signal:  # one that was cut off shows too little
+            self._add(number, step.load, point)
+        if point.signal:
+            raise signals.Stopped(point.signal)
+        if point.server_gone:
+            self._restart()
+
+    def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
+        directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
+        run = run_entry.entry(number, load, point, self.objectives, directory)
+        runs = (*self.record.runs, run)
+        self.record = self.record.model_copy(update={"runs": runs})
+        self._keep(**answer.answer(self.settings, runs, self.trials))
+        self.say(f"  {line(run)}")
+
+    def _restart(self) -> None:
+        """Start the server again for the next run, where it is ours; else the search is over."""
+        if not self.servers.restartable:
+            self._end("server-died")
+            return
+        try:
+            self.servers.close()
+        except LoadgenError as error:
+            self.say(f"  {error}")
+
+    def _end(self, end: SearchEnd) -> None:
+        """Record why the search is over, and what the evidence of the lowest failing load points to."""
+        self._keep(ended=end, **_cause(self.record, self.objectives, self.kept.directory))
+
+    def _keep(self, **update: object) -> None:
+        self.record = self.record.model_copy(update=update)
+        self.kept.replace(self.kept.directory / LIMIT, self.record.model_dump(mode="json"))
+
+
+def _bounds(record: LimitRecord, alone_s: float) -> dict[str, float]:
+    """Where a search begins and how far it goes, as far as that was not asked, by a request's time alone."""
+    if record.axis == "concurrency":
+        start, lowest, highest = 1.0, 1.0, _MOST_STREAMS
+    else:
+        start = record.start or 1 / alone_s
+        lowest, highest = start / _REACH, start * _REACH**2
+    lowest, highest = record.lowest or lowest, record.highest or highest
+    start = min(max(record.start or start, lowest), highest)
+    return {"alone_s": alone_s, "start": start, "lowest": lowest, "highest": highest}
+
+
+def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
+    """The workload at a load, for a time."""
+    update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None}
+    if axis == "rate":
+        update["request_rate"] = step.load
+    else:
+        update |= {"max_concurrency": int(step.load), "request_rate": math.inf}
+    return workload.model_copy(update=update)
+
+
+def check_budget(settings: SearchSettings) -> None:
+    """Raises UsageError where two of the shortest runs at the first load cost more than the budget."""
+    least_s = search.least_run_s(settings, (), settings.start)
+    if settings.budget_s is None or 2 * least_s <= settings.budget_s:
+        return
+    needed, first = search.least_samples(settings), at(settings.start, settings.axis)
+    raise UsageError(
+        f"--budget {duration(settings.budget_s)} is too small for two runs: at {first} one takes "
+        f"{duration(least_s)} ({needed} requests, at least {duration(search.LEAST_RUN_S)}): give it "
+        f"{duration(2 * least_s)}, a lower percentile, or --min-duration"
+    )
+
+
+def at(load: float, axis: LoadAxis) -> str:
+    """A load with its unit."""
+    return f"{load_words(load)} {UNITS[axis]}"
+
+
+def line(run: LimitRun) -> str:
+    """What came of a run, in a line."""
+    shown = [
+        f"{each.objective.partition(' < ')[0]} {each.value_ms:.4g} ms"
+        for each in run.objectives
+        if each.value_ms is not None
+    ]
+    return ", ".join([*shown, "passes" if run.passed else f"does not pass: {run.reason}"])
+
+
+def _cause(record: LimitRecord, objectives: Sequence[Objective], directory: Path) -> dict[str, object]:
+    """The bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
+    found: dict[str, object] = {}
+    limited = [run for run in record.runs if run.client_limited]
+    failing = [run for run in record.runs if run.load == record.lowest_failing and run.directory]
+    if record.lowest_failing is None and limited:
+        found |= {"bottleneck": "client", "evidence": limited[0].reason}
+    for run in failing[:1]:
+        bound = next((each for each in objectives if str(each) == record.bound_by), objectives[0])
+        cause, evidence = bottleneck.pointed_to(run_directory.load(directory / run.directory), bound)
+        found |= {"bottleneck": cause, "evidence": evidence}
+    passing = [run for run in record.runs if run.load == record.highest_passing and run.passed]
+    for run in passing[:1]:
+        found["headroom"] = bottleneck.headroom(run_directory.load(directory / run.directory))
+    return found

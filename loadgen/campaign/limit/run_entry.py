@@ -1,0 +1,135 @@
+"""Run entry: a measured run as a row of limit.json, and a row as a trial of the search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from loadgen.campaign.limit.trial import Trial
+from loadgen.campaign.points.measuring import MeasuredPoint
+from loadgen.metrics.judging import judged
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.results.limit_record import LimitRun, ObjectiveFigures
+from loadgen.results.run_directory import Result
+from loadgen.validity.verdict import Level
+
+# Doubts that say that the client, not the server, was slow.
+_CLIENT = frozenset({"reads-late", "client-busy", "beyond-capacity"})
+_LATE = frozenset({"sends-late", "rate-not-reached"})  # a limit of concurrency makes requests late as well
+
+
+def entry(
+    number: int, load: float, point: MeasuredPoint, objectives: Sequence[Objective], directory: str
+) -> LimitRun:
+    """The row of a run that was measured, or of why it was not."""
+    run = point.run
+    if run is None:
+        return LimitRun(
+            number=number, load=load, directory="", passed=False, reason=point.reason, took_s=point.duration_s
+        )
+    evidence = judged(run.records, objectives, run.facts.ask())
+    saturated = saturated_early(run)
+    limited = not saturated and bool(_client_doubts(run))
+    figures, reason = run.metrics, _reason(run, point, evidence, limited)
+    return LimitRun(
+        number=number,
+        load=load,
+        directory=directory,
+        passed=not reason,
+        reason=reason,
+        verdict=run.verdict.level.value,
+        saturated=saturated,
+        client_limited=limited,
+        objectives=tuple(map(_figures, evidence)),
+        duration_s=figures.duration_s,
+        took_s=point.duration_s,
+        p99_e2el_ms=_finite(figures.e2el.percentiles_ms.get(99.0, figures.e2el.max_ms)),
+        request_throughput_per_s=_finite(figures.request_throughput_per_s),
+        output_throughput_per_s=_finite(figures.output_throughput_per_s),
+        goodput_per_s=_finite(figures.goodput_per_s),
+    )
+
+
+def trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
+    """What a row shows, for the search."""
+    return Trial(
+        load=run.load,
+        duration_s=run.duration_s,
+        took_s=run.took_s,
+        objectives=tuple(
+            _evidence(objective, figures)
+            for objective, figures in zip(objectives, run.objectives, strict=bool(run.objectives))
+        ),
+        invalid=run.verdict == Level.INVALID,
+        saturated=run.saturated,
+        client_limited=run.client_limited,
+        p99_e2el_s=None if run.p99_e2el_ms is None else run.p99_e2el_ms / 1e3,
+        requests_per_s=run.request_throughput_per_s,
+    )
+
+
+def saturated_early(run: Result) -> bool:
+    """Whether the run was ended since the server fell further and further behind."""
+    return bool(getattr(run.facts, "saturated", False))
+
+
+def _client_doubts(run: Result) -> list[str]:
+    codes = _CLIENT if run.facts.profile.max_concurrency else _CLIENT | _LATE
+    return [found.rule.code for found in run.verdict.findings if found.rule.code in codes]
+
+
+def _reason(run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], limited: bool) -> str:
+    """Why a run does not pass; "" where it does."""
+    if limited:
+        return f"the client was the limit ({', '.join(_client_doubts(run))})"
+    if saturated_early(run):
+        return "saturated: the server fell further and further behind"
+    if point.reason:
+        return point.reason
+    if run.verdict.level is Level.INVALID:
+        return "the run is INVALID"
+    return ", ".join(_missed(evidence))
+
+
+def _missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
+    """Each objective that is not shown to be met, with what there is of it."""
+    for each in evidence:
+        if each.passes:
+            continue
+        what = f"{each.objective.metric} p{each.objective.percentile:g}"
+        if each.bound_ms is None:
+            yield f"{what}: {each.samples} samples are too few"
+        elif each.value_ms <= each.objective.limit_ms:
+            yield f"{what} is {each.value_ms:.4g} ms, its bound {each.bound_ms:.4g} ms"
+        else:
+            yield f"{what} is {each.value_ms:.4g} ms"
+
+
+def _figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
+    return ObjectiveFigures(
+        objective=str(evidence.objective),
+        samples=evidence.samples,
+        over=evidence.over,
+        value_ms=_finite(evidence.value_ms),
+        bound_ms=_finite(evidence.bound_ms),
+        limit_ms=evidence.objective.limit_ms,
+        batches=evidence.batches,
+        dispersion=evidence.dispersion,
+    )
+
+
+def _evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvidence:
+    return ObjectiveEvidence(
+        objective=objective,
+        samples=figures.samples,
+        over=figures.over,
+        value_ms=math.nan if figures.value_ms is None else figures.value_ms,
+        bound_ms=figures.bound_ms,
+        batches=figures.batches,
+        dispersion=figures.dispersion,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """A number that JSON has; None for infinity and NaN."""
+    return value if value is not None and math.isfinite(value) else None
