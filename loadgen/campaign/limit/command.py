@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import answer
-from loadgen.campaign.limit.finding import Finding
+from loadgen.campaign.limit.finding import LimitSearch
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import MeasureError, UsageError
@@ -126,7 +126,7 @@ def find(
     inside = replace(options, reset_cache=True)
     with kept.locked(), PointServers(inside, settings(options, [workload]), kept.directory) as servers:
         seed = Seed(asked.seed, chosen=options.seed is not None)
-        finding = Finding(servers, workload, goals, asked, kept, seed, say)
+        finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)
         record = finding.find()
     return LimitFound(record, kept.directory, finding.signal)
 
@@ -170,7 +170,7 @@ def _workload(options: Options) -> Profile:
 def _check(options: Options, request: LimitRequest) -> None:
     """Raises UsageError for flags of `bench` that a search would not heed, and for bounds that contradict."""
     advice = {
-        "--repeat": (options.repeat > 1, "the search repeats runs where that tells most"),
+        "--repeat": (options.repeat > 1, "the search repeats runs itself"),
         "--duration": ("duration" in options.overrides, "--min-duration is the least time of a run"),
         "--num-prompts": ("num_prompts" in options.overrides, "--min-duration is the least time of a run"),
         "--save-result": (options.saves, "limit.json and the run directories have every figure"),

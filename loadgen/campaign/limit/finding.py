@@ -34,7 +34,7 @@ _MOST_STREAMS = 65536.0
 
 
 @dataclass
-class Finding:
+class LimitSearch:
     """A search on servers that are kept, from what its record has: the runs so far, and what is asked."""
 
     servers: PointServers

@@ -1,0 +1,161 @@
+"""Limits: searches for the highest load within an objective, against the truth by a formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.clients.adapters import Installed
+from benchmarks.harness.page import Bar, Section, markdown
+from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
+from loadgen.campaign.limit.search import limiting, next_run
+from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
+from loadgen.metrics import confidence
+from loadgen.metrics.judging import dispersion
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+
+_SEARCHES = 100
+_WITHIN = 0.05
+_GOOD = 95  # of a hundred
+_OFF = 8.0  # the first load is at most so many times too high or too low
+_HOPELESS = 1.3  # times the capacity: a real run of it is ended early
+_STOPPED_S = 30.0
+_BATCHES = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """A server of one slot whose limit is known: its rate, the percentile, and the limit in services."""
+
+    rate_per_s: float
+    percentile: float
+    services: float
+
+    @property
+    def service_s(self) -> float:
+        """Seconds of one request, so that the truth is the rate."""
+        return utilisation_at(1 - self.percentile / 100, self.services) / self.rate_per_s
+
+    @property
+    def objective(self) -> Objective:
+        """That of the wait: TTFT less the first step."""
+        return Objective("ttft", self.percentile, 1e3 * self.services * self.service_s)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What one search came to, next to the truth."""
+
+    ratio: float  # the limit found ÷ the truth
+    covered: bool  # the truth lies in the interval
+    runs: int
+    ended: str
+
+
+CASES = (Case(0.05, 90, 3.0), Case(1, 99, 6.0), Case(50, 99, 12.0), Case(500, 90, 10.0))
+
+
+def limits(installed: Installed, repeats: int) -> Section:
+    """A hundred seeded searches at each of four rates, in virtual time; once."""
+    bars, rows = [], []
+    for case in CASES:
+        found = [searched(case, seed) for seed in range(_SEARCHES)]
+        close = sum(abs(math.log(each.ratio)) <= math.log1p(_WITHIN) for each in found)
+        covered, most = sum(each.covered for each in found), max(each.runs for each in found)
+        what = f"limit at {case.rate_per_s:g} requests/s"
+        bars += [
+            Bar(f"{what}: within 5 % of the truth", f"{close} of {_SEARCHES}", f"≥ {_GOOD}", close >= _GOOD),
+            Bar(f"{what}: 95 % interval covers it", f"{covered} of {_SEARCHES}", "≥ 91", covered >= 91),
+            Bar(f"{what}: most runs", f"{most}", "≤ 12", most <= 12),
+        ]
+        rows.append(_row(case, found))
+    head = ("requests/s", "objective", "utilisation", "worst", "mean runs", "ended within 5 %")
+    lines = [
+        "One slot, constant service, Poisson arrivals: the wait's distribution is known exactly (M/D/1).",
+        "The first load is up to 8 times too high or too low; no budget. Were the interval's 95 % exact, 3 in",
+        "100 such hundreds would cover fewer than 91.",
+        "",
+        *markdown(head, rows),
+    ]
+    return Section("The highest load within an objective", bars, lines)
+
+
+def searched(case: Case, seed: int) -> Searched:
+    """One search from a random first load."""
+    random = np.random.default_rng(seed)
+    start = case.rate_per_s * math.exp(random.uniform(-math.log(_OFF), math.log(_OFF)))
+    settings = SearchSettings(
+        axis="rate",
+        objectives=(case.objective,),
+        start=start,
+        lowest=start / 64,
+        highest=start * 4096,
+        within=_WITHIN,
+        alone_s=case.service_s,
+    )
+    trials: list[Trial] = []
+    while not isinstance(step := next_run(settings, trials), str):
+        trials.append(_trial(case, step.load, step.duration_s, random))
+    edge = limiting(settings, trials)
+    if edge is None:
+        return Searched(math.inf, False, len(trials), step)
+    # An end that is not known covers all on its side.
+    covered = not edge.low > case.rate_per_s and not edge.high < case.rate_per_s
+    return Searched(edge.load / case.rate_per_s, covered, len(trials), step)
+
+
+def _trial(case: Case, load: float, duration_s: float, random: np.random.Generator) -> Trial:
+    """A run of the queue."""
+    if load * case.service_s > _HOPELESS:
+        return Trial(load=load, duration_s=_STOPPED_S, took_s=_STOPPED_S, saturated=True)
+    count = max(round(load * duration_s), 1)
+    waits_ms = 1e3 * waits_s(np.cumsum(random.exponential(1 / load, count)), case.service_s)
+    return Trial(
+        load=load,
+        duration_s=duration_s,
+        took_s=duration_s,
+        objectives=(evidence(case.objective, waits_ms),),
+        p99_e2el_s=float(np.quantile(waits_ms, 0.99)) / 1e3 + case.service_s,
+        requests_per_s=load,
+    )
+
+
+def evidence(
+    objective: Objective, values_ms: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> ObjectiveEvidence:
+    """What values in order of sending show of an objective, as `judging.judged` has it of records."""
+    ordered, n = np.sort(values_ms), len(values_ms)
+    index = confidence.upper_index(n, objective.percentile)
+    over = values_ms > objective.limit_ms
+    slow = values_ms > ordered[math.ceil(0.9 * n) - 1]
+    return ObjectiveEvidence(
+        objective=objective,
+        samples=n,
+        over=int(over.sum()),
+        value_ms=float(np.quantile(values_ms, objective.percentile / 100)),
+        bound_ms=None if index is None else float(ordered[index]),
+        batches=_batches(over),
+        dispersion=dispersion(_batches(slow)),
+    )
+
+
+def _batches(over: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[tuple[int, int], ...]:
+    return tuple((len(part), int(part.sum())) for part in np.array_split(over, _BATCHES))
+
+
+def _row(case: Case, found: Sequence[Searched]) -> tuple[str, ...]:
+    worst = max(found, key=lambda each: abs(math.log(each.ratio))).ratio
+    within = sum(each.ended == "within" for each in found)
+    busy = case.rate_per_s * case.service_s
+    assert abs(share_over(busy, case.services) - allowed(case.objective)) < 1e-6
+    return (
+        f"{case.rate_per_s:g}",
+        f"P{case.percentile:g} of the wait below {case.services:g} services",
+        f"{busy:.2f}",
+        f"{100 * (worst - 1):+.1f} %",
+        f"{sum(each.runs for each in found) / len(found):.1f}",
+        f"{within}",
+    )
