@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.campaign import keys
-from loadgen.campaign.file import CheckpointTable, File
+from loadgen.campaign.file import CheckpointTable, File, LimitTable
 from loadgen.campaign.keys import Variables
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import command_line
@@ -54,14 +54,15 @@ class Arm(msgspec.Struct, frozen=True):
         """Whether its server is there before, and stays."""
         return self.options.base_url is not None
 
-    def command(self, repeats: int, seed: int | None) -> str:
-        """The command line that would measure the same, secrets hidden."""
+    def command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
+        """The command line that would measure the same, secrets hidden; of a search that of one repeat."""
         words = keys.words(self.flags, bench_parser())
         words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
         words += ["--fingerprint"] if self.options.fingerprint else []
-        words += ["--repeat", str(repeats)] if repeats > 1 else []
+        words += ["--repeat", str(repeats)] if repeats > 1 and limit is None else []
         words += ["--seed", str(seed)] if seed is not None else []
-        return shlex.join(["loadgen", "bench", *command_line(words)])
+        words += [] if limit is None else limit.words
+        return shlex.join(["loadgen", "bench" if limit is None else "limit", *command_line(words)])
 
 
 def made(file: File, path: Path, only: Sequence[str] = (), trust: Trust = _NONE) -> tuple[Arm, ...]:
@@ -113,6 +114,8 @@ def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[
     for workload in profiles:
         run_metadata.check(workload)
         data_files.check(workload)
+    if file.limit is not None and any(workload.ladder is not None for workload in profiles):
+        raise UsageError("[limit]: a ladder has a load of one request at a time: name other profiles")
     server_settings = settings(options, profiles)
     profile_names = [workload.name for workload in profiles]
     if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):

@@ -190,6 +190,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
             say=say,
             quiet=given.quiet,
             cooling=None if cool is None else Cooling(cool, discovery.sensors(), say, shown),
+            limit=wanted.file.limit,
         )
         try:
             execution.run()

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.campaign.cooling import Cooling
+from loadgen.campaign.file import LimitTable
 from loadgen.campaign.kept_directory import StoreError
+from loadgen.campaign.limit_cells import CellServers, prepared
 from loadgen.campaign.matrix import Planned, Start, cells_of
 from loadgen.campaign.points.measuring import check_disk, death, typed, unfinished
 from loadgen.campaign.store import CELLS, SERVERS, Store
@@ -21,7 +23,7 @@ from loadgen.campaign.time_estimate import Pace
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.protocol.printable import plain
-from loadgen.results import run_place
+from loadgen.results import limit_lines, run_place
 from loadgen.session import progress, signals
 from loadgen.session.attach import attach
 from loadgen.session.ladder_run import Climb
@@ -41,6 +43,7 @@ class Execution:
     say: Callable[[str], None] = print
     quiet: bool = False
     cooling: Cooling | None = None
+    limit: LimitTable | None = None  # each cell is a search
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
     _climbs: dict[str, Climb] = field(default_factory=dict)  # ladders whose server died of a rung
 
@@ -51,7 +54,10 @@ class Execution:
             if left and len(left) < len(start.planned):
                 self._remember(start)
             while left:
-                self._on_a_server(start, left)
+                if self.limit is None:
+                    self._on_a_server(start, left)
+                else:
+                    self._searches(start, left, self.limit)
 
     def _remember(self, start: Start) -> None:
         """The names of starts that cells measured earlier ran on: another start is another name."""
@@ -103,6 +109,44 @@ class Execution:
                 self._climbed(_on(planned, name), climb)
             else:
                 self._failed(_on(planned, name), error)
+
+    def _searches(self, start: Start, left: deque[Planned], table: LimitTable) -> None:
+        """Search on one start of the server, which a search starts again where it ends of a load."""
+        arm, name = start.arm, self._name(start)
+        options = replace(arm.options, quiet=True, reset_cache=True)
+        try:
+            servers = CellServers(options, arm.settings, self.store.directory / SERVERS)
+            with servers:
+                while left:
+                    if self.cooling is not None:
+                        self.cooling.wait()
+                    self._search(servers, _on(left.popleft(), name), table)
+        except StoreError:
+            raise
+        except LoadgenError as error:  # of the server's end
+            progress.warn(plain(f"{arm.name}: {error}"))
+
+    def _search(self, servers: CellServers, planned: Planned, table: LimitTable) -> None:
+        """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
+        place, began_ns = self.store.begin(planned) / "limit", clock.now_ns()
+        place.mkdir(mode=0o700)
+        search = prepared(servers, planned, table, place, self.seed, self.say)
+        try:
+            record = search.find()
+        except StoreError:
+            raise
+        except Exception as error:  # as of a run
+            check_disk(error)
+            self._failed(planned, LoadgenError(hide(str(typed(error)))), place)
+            return
+        if search.signal:
+            raise signals.Stopped(search.signal)
+        if record.ended == "server-died":
+            self._failed(planned, LoadgenError(f"the server ended; {limit_lines.headline(record)}"), place)
+            return
+        self.store.finish(planned, place)
+        self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
+        self._report(planned, limit_lines.headline(record))
 
     def _measured(self, session: Session, left: deque[Planned], name: str) -> bool:
         """Measure the next cell and keep it; whether the server lives."""

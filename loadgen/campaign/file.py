@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from loadgen.errors import UsageError
+from loadgen.metrics import objectives
 from loadgen.spelling import nearest
 from loadgen.workload import profile
 from loadgen.workload.bounds import MOST_SECONDS, MOST_SEED
@@ -23,6 +24,31 @@ class CoolDown(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_na
 
     to_c: float
     at_most_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 600.0
+
+
+class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """`[limit]`: each cell is a search for the highest load that meets the objectives, as `loadgen limit`."""
+
+    slo: Annotated[str, Field(min_length=1)]
+    over: Literal["rate", "concurrency"] | None = None  # None: as the profile has it
+    within: Annotated[float, Field(ge=0.001, le=1)] = 0.05  # share of the limit, 0.05 is 5 %
+    budget_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 1800.0  # of one search
+    max_runs: Annotated[int, Field(ge=2, le=1000)] = 12
+    min_duration_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None  # of a run
+    start: Annotated[float, Field(gt=0)] | None = None
+    lowest: Annotated[float, Field(gt=0)] | None = None
+    highest: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The same as flags of `loadgen limit`."""
+        words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%", "--budget", f"{self.budget_s:g}s"]
+        words += ["--max-runs", f"{self.max_runs}"]
+        words += [] if self.over is None else ["--over", self.over]
+        words += [] if self.min_duration_s is None else ["--min-duration", f"{self.min_duration_s:g}s"]
+        for flag, load in (("--start", self.start), ("--from", self.lowest), ("--to", self.highest)):
+            words += [] if load is None else [flag, f"{load:g}"]
+        return words
 
 
 class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
@@ -50,6 +76,7 @@ class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow
     hardware: str | None = None  # key of the roofline's table
     fingerprint: bool = False
     cool_down: CoolDown | None = None
+    limit: LimitTable | None = None
 
 
 class File(CampaignOptions, frozen=True):
@@ -82,11 +109,25 @@ def load(path: Path) -> File:
         raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
     if isinstance(cool_down := table.get("cool_down"), dict):
         table["cool_down"] = validated(CoolDown, cool_down, f"{path}: [cool_down]")
+    if isinstance(limit := table.get("limit"), dict):
+        table["limit"] = _limit(limit, f"{path}: [limit]")
     campaign = validated(
         File, {"name": path.stem, **table, "checkpoints": tuple(_rows(rows, path))}, str(path)
     )
     _check(campaign, path)
     return campaign
+
+
+def _limit(table: Mapping[str, Any], where: str) -> LimitTable:
+    """A `[limit]`; raises UsageError, of objectives too, and of bounds that contradict."""
+    limit = validated(LimitTable, table, where)
+    try:
+        objectives.parse(limit.slo)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    if limit.lowest is not None and limit.highest is not None and limit.lowest >= limit.highest:
+        raise UsageError(f"{where}: lowest = {limit.lowest:g}: give less than highest = {limit.highest:g}")
+    return limit
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:

@@ -10,7 +10,7 @@ import msgspec
 from loadgen.campaign.arms import Arm, key_lines
 from loadgen.campaign.file import File
 from loadgen.campaign.matrix import ONCE, Start, cells_of
-from loadgen.campaign.time_estimate import Pace
+from loadgen.campaign.time_estimate import Pace, duration
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import UsageError
@@ -43,6 +43,9 @@ class Preview(msgspec.Struct, frozen=True):
         arms, repeats = counted(len(self.arms), "arm"), counted(self.file.repeats, "repeat")
         starts = counted(started, "start")
         yield f"{arms} (checkpoint on server), {repeats}: {counted(len(cells), 'cell')}, {starts} of a server"
+        if (limit := self.file.limit) is not None:
+            budget = f"at most {counted(limit.max_runs, 'run')} and {duration(limit.budget_s)}"
+            yield from wrapped(f"each cell is a search for the highest load at {limit.slo}: {budget}")
         if over := sum(planned.id in self.done for planned in cells):
             yield f"{over} are done, {len(cells) - over} are left"
         widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
@@ -76,10 +79,11 @@ class Preview(msgspec.Struct, frozen=True):
         return arm.checkpoint if len({each.server for each in self.arms}) == 1 else arm.name
 
     def _commands(self) -> Iterator[str]:
-        yield "commands that would measure the same with `loadgen bench`:"
+        verb = "bench" if self.file.limit is None else "limit"
+        yield f"commands that would measure the same with `loadgen {verb}`:"
         for arm in self.arms:
             yield f"  {arm.name}"
-            yield f"    {arm.command(self.file.repeats, self.seed)}"
+            yield f"    {arm.command(self.file.repeats, self.seed, self.file.limit)}"
             if arm.options.launching.wanted and not (arm.missing or arm.barred):
                 # To find out what is installed runs the interpreter that the file names.
                 yield f"    {_server(arm) if self.trust.starts else program(arm.options)}"

@@ -31,7 +31,7 @@ class Store(KeptDirectory):
     """One campaign's directory; every change of it is one rename.
 
     campaign.json           what is run
-    cells/<id>/             a finished cell: a run directory, of a ladder one with a run for each length
+    cells/<id>/             a finished cell: a run directory, of a ladder or a search one with several
     failed/<id>.json        a failed one: {"cell", "reason", "at"}; failed/<id>/ is its run, if there was one
     servers/                logs of the servers that were started
     unfinished/             under way
@@ -76,9 +76,12 @@ class Store(KeptDirectory):
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
     def facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
-        """The metadata of a finished cell's runs: one, of a ladder one for each length."""
+        """The metadata of a finished cell's runs: one, of a ladder or a search several."""
         place = self.directory / CELLS / cell_id
-        for path in [place / run_directory.RESULT, *sorted(place.glob(f"*/{run_directory.RESULT}"))]:
+        below = [
+            path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
+        ]
+        for path in [place / run_directory.RESULT, *below]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 yield dict(json.loads(path.read_text("utf-8"))[OURS])
 

@@ -40,7 +40,10 @@ def lines(record: LimitRecord) -> list[str]:
 def headline(record: LimitRecord) -> str:
     """The limit with its interval, or what is known of it."""
     known = _known(record)
-    return f"limit: {known} {UNITS[record.axis]}{_interval(record.limit)}" if known else "limit: unknown"
+    if not known:
+        return "limit: unknown"
+    sure = _interval(record.limit) if record.limit is not None and record.limit.value is not None else ""
+    return f"limit: {known} {UNITS[record.axis]}{sure}"
 
 
 def load(value: float) -> str:

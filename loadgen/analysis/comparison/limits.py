@@ -161,6 +161,8 @@ def summary(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
 
 def _effect(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
     own, others = values(row), values(baseline)
+    if not (own and others):
+        return Effect(Decision.NONE, math.nan, why="a search without a limit has no ratio")
     if min(len(own), len(others)) == 1:
         return _within(row, baseline, ask)
     repeats = [[_repeat(limit) for limit in side if values([limit])] for side in (row, baseline)]

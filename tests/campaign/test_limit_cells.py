@@ -1,0 +1,101 @@
+"""Limit cells: a campaign whose cells are searches, from its file to the comparison of the limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import INSTANT, cells, failures, the_directory, written
+from loadgen import cli
+from loadgen.analysis.importers import sources
+from loadgen.campaign import arms, file
+from loadgen.campaign.file import LimitTable
+from loadgen.campaign.limit_cells import axis
+from loadgen.errors import UsageError
+from loadgen.workload.profile import Profile
+
+LIMIT: dict[str, Any] = {
+    "slo": "ttft p50 < 10s", "over": "concurrency", "max_runs": 3, "min_duration_s": 0.3, "highest": 2,
+}  # fmt: skip
+
+
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_each_cell_is_a_search_and_the_limits_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, {**INSTANT, "name": "A"}, {**INSTANT, "name": "B"}, repeats=1, limit=LIMIT)
+    assert cli.main(["campaign", str(path)]) == 0
+    place = the_directory()
+    assert failures(place) == {}
+    assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
+    read = sources.read([str(place)])
+    assert [(limit.name, limit.record.ended) for limit in read.limits] == [
+        ("A", "everything-passes"),
+        ("B", "everything-passes"),
+    ]
+    assert {run.cell.arm for limit in read.limits for run in limit.runs if run.cell} == {
+        "A on embedded", "B on embedded",
+    }  # fmt: skip
+    out = capsys.readouterr().out
+    assert "Highest concurrency at ttft p50 < 10000 ms" in out
+    assert "A: limit: at least 2 at a time" in out
+    assert "2 of 2 cells are finished" in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slo": "tttf p99 < 500ms"}, r"\[limit\].*tttf"),
+        ({"within": 2.0}, r"\[limit\].*within"),
+        ({"budget": "30m"}, r"\[limit\].*budget"),
+        ({"max_runs": 1}, r"\[limit\].*max_runs"),
+        ({"lowest": 8, "highest": 2}, r"\[limit\]: lowest = 8: give less than highest = 2"),
+        ({"over": "users"}, r"\[limit\].*over"),
+    ],
+)
+def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"c\.toml: {message}"):
+        file.load(written(tmp_path, INSTANT, limit=LIMIT | changes))
+
+
+def test_a_limit_without_an_objective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="slo"):
+        file.load(written(tmp_path, INSTANT, limit={"within": 0.1}))
+
+
+def test_a_ladder_cannot_be_searched(tmp_path: Path) -> None:
+    path = written(tmp_path, INSTANT, profiles=["qwen-speed"], limit=LIMIT)
+    with pytest.raises(UsageError, match="a ladder has a load of one request at a time"):
+        arms.made(file.load(path), path)
+
+
+def test_the_commands_of_a_preview_are_searches(tmp_path: Path) -> None:
+    path = written(tmp_path, INSTANT, limit=LIMIT)
+    loaded = file.load(path)
+    (arm,) = arms.made(loaded, path)
+    words = arm.command(5, 7, loaded.limit)
+    assert words.startswith("loadgen limit --preset=instant")
+    assert "--slo 'ttft p50 < 10s' --within 5% --budget 1800s --max-runs 3 --over concurrency" in words
+    assert words.endswith("--min-duration 0.3s --to 2")
+    assert "--repeat" not in words
+
+
+@pytest.mark.parametrize(
+    ("over", "settings", "expected"),
+    [
+        (None, {"max_concurrency": 4}, "concurrency"),
+        (None, {"request_rate": 2.0}, "rate"),
+        ("rate", {"max_concurrency": 4}, "rate"),
+    ],
+)
+def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
+    over: Any, settings: dict[str, Any], expected: str
+) -> None:
+    workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
+    assert axis(LimitTable(slo="ttft p50 < 10s", over=over), workload) == expected
