@@ -12,7 +12,15 @@ from loadgen.metrics import steady_state, vllm_keys
 from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
-from loadgen.results import data_lines, figure_basis, more_figures, result_block, shard_lines, short_lines
+from loadgen.results import (
+    bound_lines,
+    data_lines,
+    figure_basis,
+    more_figures,
+    result_block,
+    shard_lines,
+    short_lines,
+)
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
@@ -192,6 +200,10 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"input tokens: unknown for {metrics.unknown_inputs} requests without usage: they count 0"
 
 
+def _bounds(result: Result, options: ReportOptions) -> Iterator[str]:
+    yield from bound_lines.percentiles(result.metrics, result.facts.block().selected)
+
+
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
     metrics, held = result.metrics, result.facts.held_concurrency
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
@@ -324,6 +336,8 @@ SECTIONS = (
     Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
     Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
+    Section("bounds", bound_lines.all_percentiles, room=Room.ALWAYS, short=_bounds),
+    Section("objectives", bound_lines.objectives, room=Room.ALWAYS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),
