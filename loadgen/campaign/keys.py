@@ -28,7 +28,7 @@ _DATA_KEYS = {
 _REASONS = {
     "belongs in a profile: all checkpoints get the same requests": (
         "input_len output_len every_input_len every_output_len range_ratio prefix_len num_prompts "
-        "max_concurrency request_rate burstiness duration num_warmups warmup cooldown goodput "
+        "max_concurrency request_rate burstiness duration num_warmups warmup cooldown goodput slo "
         "percentile_metrics metric_percentiles " + " ".join(sorted(_DATA_KEYS))
     ),
     "applies to the whole campaign: write it above the tables": "seed fingerprint",

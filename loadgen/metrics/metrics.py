@@ -315,7 +315,7 @@ def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[st
     """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
     def over(values_ns: NDArray[Any]) -> Distribution:
-        return Distribution.of(values_ns, ask.metric_percentiles)
+        return Distribution.bounded(values_ns, ask.metric_percentiles)
 
     ok, begun, intended_ns = each.ok, each.has_ttft, records.intended_ns
     none = over(_NONE)

@@ -20,6 +20,8 @@ _CLAUSE = re.compile(
     r"(?P<metric>[a-z][a-z0-9_]*)\s+(?P<rank>[a-z]+[\d.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e\d+)?)\s*(?P<unit>[a-zµ]*)",
     re.ASCII | re.IGNORECASE,
 )
+# What a whole answer has too.
+WHOLE = ("e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token")
 _EXAMPLE = "write it as 'ttft p99 < 500ms'"
 
 
@@ -87,6 +89,11 @@ def parse(text: str) -> tuple[Objective, ...]:
         for earlier in objectives[:place]:
             _check_together(earlier, later)
     return tuple(objectives)
+
+
+def judgeable(objective: Objective, streamed: bool) -> bool:
+    """Whether a run has what the objective is of: one that is not streamed has no time of a token."""
+    return streamed or objective.metric in WHOLE
 
 
 def goodput_slo_ms(objectives: Sequence[Objective]) -> dict[str, float]:

@@ -50,7 +50,7 @@ def token_lines(metrics: Metrics, tokenizer: str) -> Iterator[str]:
 
 
 def percentile_lines(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
-    """From how many samples the percentiles of these metrics are, where they are too few for a 95 % bound.
+    """From how many samples the percentiles of these metrics are, where they are too few for a bound at 99 %.
 
     Gaps are many more than requests: they are named only where none is expected beyond the percentile.
     """

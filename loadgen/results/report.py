@@ -14,6 +14,7 @@ from loadgen.metrics.metrics import FailureTally, compute
 from loadgen.protocol import refusals
 from loadgen.protocol.layout import counted, cut, wrapped
 from loadgen.results import (
+    bound_lines,
     data_lines,
     figure_basis,
     more_figures,
@@ -204,6 +205,10 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"input tokens: unknown for {metrics.unknown_inputs} requests without usage: they count 0"
 
 
+def _bounds(result: Result, options: ReportOptions) -> Iterator[str]:
+    yield from bound_lines.percentiles(result.metrics, result.facts.block().selected)
+
+
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
     facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
@@ -337,6 +342,8 @@ SECTIONS = (
     Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
     Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
+    Section("bounds", bound_lines.all_percentiles, room=Room.ALWAYS, short=_bounds),
+    Section("objectives", bound_lines.objectives, room=Room.ALWAYS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),

@@ -16,7 +16,9 @@ from msgspec.structs import asdict
 from loadgen.errors import UsageError
 from loadgen.metrics import files, steady_state, text_tokens
 from loadgen.metrics.class_figures import ClassFigures
+from loadgen.metrics.judging import judged
 from loadgen.metrics.metrics import Metrics, PerRequest, compute
+from loadgen.metrics.objectives import ObjectiveEvidence, parse
 from loadgen.metrics.record import Records
 from loadgen.metrics.stages import StageFigures
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
@@ -64,6 +66,11 @@ class Result:
         trim = Trim.parse(profile.warmup, profile.cooldown)
         return steady_state.steady(self.records, self.facts.held_concurrency, trim, self.facts.ask())
 
+    @cached_property
+    def objectives(self) -> tuple[ObjectiveEvidence, ...]:
+        """What the run shows of each objective of --slo."""
+        return judged(self.records, parse(self.facts.profile.slo), self.facts.ask())
+
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
         """Our figures next to the server-reported ones."""
@@ -96,6 +103,9 @@ class Result:
         derived: Derived = {
             "verdict": lambda: verdict.json(self.verdict),
             "steady_state": lambda: steady_state.json(self.steady),
+            "objectives": lambda: [
+                {**asdict(evidence), "standing": evidence.standing} for evidence in self.objectives
+            ],
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
         if self.facts.profile.shaped:

@@ -110,6 +110,7 @@ class WorkloadOptions(TypedDict, total=False):
     percentile_metrics: str
     metric_percentiles: str
     goodput: list[str]
+    slo: str
     warmup: str
     cooldown: str
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics import steady_state
+from loadgen.metrics.confidence import least_passing
 from loadgen.metrics.metrics import Metrics, PerRequest
 from loadgen.metrics.percentiles import median, percentiles
 from loadgen.metrics.record import Records
@@ -69,15 +70,15 @@ class FirstWave(msgspec.Struct, frozen=True):
 
 
 def least_samples(percentile: float) -> tuple[int, int]:
-    """How many samples a percentile needs for a point, and for an upper bound that holds in 95 % of runs.
+    """How many samples a percentile needs for a point, and for a bound at 99 % confidence.
 
-    1 / (1 − q): one sample is expected beyond it; ln 0.05 / ln q: the largest sample lies beyond it
-    in 95 % (Wilks 1941). Below the median the same holds for the other end; extremes need one.
+    1 / (1 − q): one sample is expected beyond it; ln 0.01 / ln q: the largest sample lies beyond it
+    in 99 % (Wilks 1941). Below the median the same holds for the other end; extremes need one.
     """
     q = max(percentile, 100 - percentile) / 100
     if q >= 1:
         return 1, 1
-    return math.ceil(round(1 / (1 - q), 6)), math.ceil(math.log(0.05) / math.log(q))
+    return math.ceil(round(1 / (1 - q), 6)), least_passing(0, 100 * q)
 
 
 def percent(share: float) -> str:

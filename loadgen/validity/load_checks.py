@@ -294,7 +294,7 @@ def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
 @note(
     "thin-percentiles",
     f"a percentile q of fewer than {percent(THIN)} of the 1 / (1 - q) samples that a point estimate needs "
-    "(P99: 10 of 100): no sample is likely to lie near it; with fewer than ln 0.05 / ln q (P99: 299), a line "
+    "(P99: 10 of 100): no sample is likely to lie near it; with fewer than ln 0.01 / ln q (P99: 459), a line "
     "under the block has their number",
     "raise --num-prompts, or request lower --metric-percentiles",
 )

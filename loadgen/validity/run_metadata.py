@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from pydantic import BaseModel, Field
 
 from loadgen.errors import UsageError
+from loadgen.metrics import objectives
 from loadgen.metrics.goodput import parse_goodput
 from loadgen.metrics.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
 from loadgen.metrics.steady_state import Trim
@@ -183,10 +184,18 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
 
 
 def asked(profile: Profile) -> MetricOptions:
-    """The metrics that a profile requests; raises UsageError if they cannot be computed."""
+    """The metrics that a profile requests; raises UsageError if they cannot be computed.
+
+    Without --goodput the limits of --slo say which requests are good, each by that of its highest percentile.
+    """
+    slo = objectives.parse(profile.slo)
+    if blind := [objective for objective in slo if not objectives.judgeable(objective, profile.stream)]:
+        raise UsageError(
+            f"--slo {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
+        )
     return MetricOptions(
         metric_percentiles=parse_percentiles(profile.metric_percentiles),
-        goodput_slo_ms=parse_goodput(profile.goodput),
+        goodput_slo_ms=parse_goodput(profile.goodput) or objectives.goodput_slo_ms(slo),
         streamed=profile.stream,
     )
 

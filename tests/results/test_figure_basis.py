@@ -32,8 +32,8 @@ def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,)
 @pytest.mark.parametrize(
     ("metrics", "line"),
     [
-        pytest.param(measured(299), None, id="enough"),
-        pytest.param(measured(298), "P99 from 298 requests (3 beyond it)", id="nearly"),
+        pytest.param(measured(459), None, id="enough"),
+        pytest.param(measured(458), "P99 from 458 requests (5 beyond it)", id="nearly"),
         pytest.param(measured(100), "P99 from 100 requests (1 beyond it)", id="as usual"),
         pytest.param(
             measured(99), "P99 from 99 requests (next to the slowest)", id="fewer than a point needs"

@@ -186,7 +186,7 @@ def _thin(latencies: FigureTable) -> str:
     if not any(isinstance(entry, Number) and entry.aside for row in latencies.rows for entry in row):
         return ""
     least = ", ".join(f"P{rank:g} {least_samples(rank)[1]}" for rank in _COLUMNS)
-    return f"from N: fewer samples than an upper bound at 95 % needs ({least}); raise --num-prompts"
+    return f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts"
 
 
 def _percentile(key: str, value_ms: float, rank: float, count: int) -> Entry:
