@@ -55,8 +55,8 @@ def measured(session: Session, workload: Profile, seed: Seed, place: Path) -> Me
     # A run that was ended since the server fell behind shows what it was to show.
     reason = "" if run.facts.saturated and run.records.ok.any() else unfinished(run)
     why_gone = "" if run.records.ok.all() else gone(session, failed=True)
-    if reason and why_gone:
-        reason = f"{reason}: {why_gone}"
+    if why_gone:  # it ended during the run, whose figures are not of the whole load
+        reason = f"{reason}: {why_gone}" if reason else f"the server ended during the run: {why_gone}"
     return MeasuredPoint(
         run,
         directory,
