@@ -211,4 +211,4 @@ def test_no_request_at_all_is_reported_too() -> None:
 def test_where_there_is_little_room_the_servers_counters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_MOST_LINES", 6)
     starts = [line.partition(":")[0].partition(" agree")[0] for line in under(short(CASES["clean"]))]
-    assert starts[1:] == ["verdict", "tokens", "concurrency", "client", "more"]
+    assert starts[1:] == ["verdict", "percentiles", "tokens", "concurrency", "more"]
