@@ -17,6 +17,7 @@ from loadgen.analysis.comparison.command import compare_parser
 from loadgen.analysis.report.command import report_parser
 from loadgen.campaign import arms, file
 from loadgen.campaign.command import campaign_parser
+from loadgen.campaign.limit.command import limit_parser
 from loadgen.campaign.sweep.command import sweep_parser
 from loadgen.cli import VERBS, main
 from loadgen.errors import UsageError
@@ -48,6 +49,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "export": export_parser,
     "shards": shards_parser,
     "merge": merge_parser,
+    "limit": limit_parser,
 }
 FLAGS = {"profiles": set[str]()}  # verbs without a parser
 

@@ -67,10 +67,10 @@ class LimitFound(msgspec.Struct, frozen=True):
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where the search says what it was asked."""
     if {"-h", "--help"} & set(argv):
-        _help().print_help()
+        limit_parser().print_help()
         return 0
-    own, rest = _limit_parser().parse_known_args(list(argv))
-    options = parse(rest, _help())
+    own, rest = _own_parser().parse_known_args(list(argv))
+    options = parse(rest, limit_parser())
     request = LimitRequest(**{name: value for name, value in vars(own).items() if value is not None})
 
     def say(text: str) -> None:
@@ -201,7 +201,7 @@ def _digest(workload: Profile, options: Options, axis: LoadAxis, goals: Sequence
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
-def _help() -> argparse.ArgumentParser:
+def limit_parser() -> argparse.ArgumentParser:
     """The flags of `bench`, and those of a search."""
     parser = bench_parser()
     parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
@@ -215,7 +215,7 @@ def _help() -> argparse.ArgumentParser:
     return parser
 
 
-def _limit_parser() -> argparse.ArgumentParser:
+def _own_parser() -> argparse.ArgumentParser:
     """The flags of a search alone."""
     parser = Parser(prog="loadgen limit", allow_abbrev=False, add_help=False)
     _add_flags(parser)
