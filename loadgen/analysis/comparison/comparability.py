@@ -29,8 +29,8 @@ Value = str | float | None  # None: not reported
 _OF_THEIR_OWN = {
     *("name", "description", "input_len", "output_len", "num_prompts", "max_concurrency", "request_rate"),
     *("range_ratio", "prefix_len", "burstiness", "stream", "percentile_metrics", "metric_percentiles"),
-    *("goodput", "slo", "warmup", "cooldown", "table", "ladder", "server", "request_timeout", "stall_timeout"),
-    *("duration", "num_warmups"),
+    *("goodput", "slo", "warmup", "cooldown", "table", "ladder", "server", "request_timeout"),
+    *("stall_timeout", "duration", "num_warmups"),
     *data_identity.KEYS,
 }
 # What an engine reports of itself that another checkpoint on the same server has in common.

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.bars.limits import CASES, Case, searched
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
+from builders.virtual_engine import open_loop
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
-from tests.builders.virtual_engine import open_loop
 
 
 def test_the_engine_with_one_slot_is_the_queue() -> None:
