@@ -14,41 +14,49 @@ from loadgen.analysis import run_summary
 from loadgen.analysis.audit import command as audit_command
 from loadgen.analysis.audit import render as audit_render
 from loadgen.analysis.audit.command import Audited
-from loadgen.analysis.comparison import campaigns, command, export, model, render
+from loadgen.analysis.comparison import campaigns, command, limits, model
 from loadgen.analysis.comparison.ceilings import Hardware
+from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparisonOptions
 from loadgen.analysis.importers import sources
+from loadgen.analysis.importers.searches import StoredLimit
 from loadgen.analysis.importers.sources import Sources
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
+from loadgen.results.limit import Limit
 from loadgen.results.run import Place, Run, Verdict
 from loadgen.validity.campaign_cell import FailedCell
+
+Compared = Run | Limit | Place
+_ONE = (str, os.PathLike, Run, Limit)  # which are no list of them
 
 
 class Comparison(msgspec.Struct, frozen=True):
     """Runs side by side: a table a load, each row with an effect and a verdict per figure.
 
-    `messages` are lines on what could not be read, or was named twice.
+    `messages` are lines on what could not be read, or was named twice. `limits` are the highest loads that
+    searches found, a table for each kind of search.
     """
 
     tables: tuple[model.ComparedLoad, ...]
     messages: tuple[str, ...] = ()
+    limits: tuple[ComparedLimits, ...] = ()
 
     def text(self) -> str:
         """The tables as `loadgen compare` prints them."""
-        return render.text(self.tables)
+        return command.text(self.tables, self.limits)
 
     def markdown(self) -> str:
         """The tables for a pull request."""
-        return render.markdown(self.tables)
+        return command.markdown(self.tables, self.limits)
 
     def json(self) -> dict[str, Any]:
         """Everything, p-values too."""
-        return export.json(self.tables)
+        return command.json(self.tables, self.limits)
 
 
 def compare(
-    runs: Sequence[Run | Place] | Mapping[str, Run | Place | Sequence[Run | Place]],
+    runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
     *,
     baseline: str = "",
     margin: float | None = None,
@@ -58,7 +66,7 @@ def compare(
     hardware: str | None = None,
     bandwidth: float | None = None,
 ) -> Comparison:
-    """Compare runs, run directories, campaigns and result files of other clients.
+    """Compare runs, limits, run directories, campaigns, searches and result files of other clients.
 
     A mapping names the rows: {"before": [run, run], "after": [run, run]}; otherwise a row is a checkpoint.
     `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
@@ -69,32 +77,53 @@ def compare(
     read, places = _sources(runs)
     campaign = campaigns.settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
-    return Comparison(tuple(command.compared(read, ask)), read.errors)
+    tables, searches = command.compared(read, ask), limits.compare(read.limits, ask)
+    return Comparison(tuple(tables), read.errors, tuple(searches))
 
 
 def _sources(
-    runs: Sequence[Run | Place] | Mapping[str, Run | Place | Sequence[Run | Place]],
+    runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
 ) -> tuple[Sources, list[str]]:
     """Everything that is named, under its row's name where it has one, and the places among it."""
-    if isinstance(runs, str | os.PathLike | Run):
+    if isinstance(runs, _ONE):
         raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
     groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
     reported: list[Reported] = []
+    searched: list[StoredLimit] = []
     errors: list[str] = []
     failures: list[FailedCell] = []
     places: list[str] = []
     for name, group in groups:
-        for run in [group] if isinstance(group, str | os.PathLike | Run) else group:
+        for run in [group] if isinstance(group, _ONE) else group:
             if isinstance(run, Run):
-                source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
-                read = Sources((run_summary.of_run(Path(source), run.result),))
+                read = Sources((_summary(run),))
+            elif isinstance(run, Limit):
+                found = StoredLimit(run.directory or Path(), run.record, tuple(map(_summary, run.runs)))
+                read = Sources((), limits=(found,))
             else:
                 places.append(os.fspath(run))
                 read = sources.read(places[-1:])
-            reported += [replace(summary, name=name or summary.name) for summary in read.reported]
+            reported += _named(read.outside_searches.reported, name)
+            searched += [
+                replace(
+                    limit,
+                    record=limit.record.model_copy(update={"name": name or limit.record.name}),
+                    runs=tuple(_named(limit.runs, name)),
+                )
+                for limit in read.limits
+            ]
             errors += read.errors
             failures += read.failures
-    return Sources(tuple(reported), tuple(errors), tuple(failures)), places
+    return Sources(tuple(reported), tuple(errors), tuple(failures), limits=tuple(searched)), places
+
+
+def _summary(run: Run) -> Reported:
+    source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
+    return run_summary.of_run(Path(source), run.result)
+
+
+def _named(summaries: Sequence[Reported], name: str) -> list[Reported]:
+    return [replace(summary, name=name or summary.name) for summary in summaries]
 
 
 class RunAudit(msgspec.Struct, frozen=True):

@@ -235,7 +235,7 @@ def _compare(kept: Store) -> None:
         command.complain(read.errors)
         ask = ComparisonOptions(campaign=campaigns.settings(places))
         if read.limits:
-            printed(plain(command.limits_text(limits.compare(read.limits, ask))), sys.stdout)
+            printed(plain(command.text((), limits.compare(read.limits, ask))), sys.stdout)
         if tables := command.compared(read, ask):
             printed(plain(render.text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same

@@ -128,8 +128,7 @@ class Execution:
 
     def _search(self, servers: CellServers, planned: Planned, table: LimitTable) -> None:
         """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
-        place, began_ns = self.store.begin(planned) / "limit", clock.now_ns()
-        place.mkdir(mode=0o700)
+        place, began_ns = self.store.begin_search(planned), clock.now_ns()
         search = prepared(servers, planned, table, place, self.seed, self.say)
         try:
             record = search.find()

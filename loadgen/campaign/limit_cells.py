@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from msgspec.structs import replace
 
 from loadgen.campaign.file import LimitTable
 from loadgen.campaign.kept_directory import KeptDirectory
+from loadgen.campaign.limit.command import continued, read
 from loadgen.campaign.limit.finding import LimitSearch
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.points.point_servers import PointServers
+from loadgen.errors import UsageError
 from loadgen.metrics import objectives
 from loadgen.results.limit_record import LimitRecord
 from loadgen.results.sweep_record import LoadAxis
@@ -38,7 +41,10 @@ def prepared(
     servers: CellServers, planned: Planned, table: LimitTable, place: Path, seed: Seed,
     say: Callable[[str], None],
 ) -> LimitSearch:  # fmt: skip
-    """The search of a cell, in a directory of its own; each repeat has other prompts, each arm the same."""
+    """The search of a cell, in a directory of its own, where an interrupted one goes on.
+
+    Each repeat has other prompts, each arm the same.
+    """
     servers.cell = planned.cell
     goals = objectives.parse(table.slo)
     record = LimitRecord(
@@ -50,11 +56,14 @@ def prepared(
         budget_s=table.budget_s,
         most_runs=table.max_runs,
         least_run_s=table.min_duration_s,
+        fixed=f"{table.slo} over {axis(table, planned.workload)}",
         seed=(seed.value + planned.cell.repeat) % (MOST_SEED + 1),
         start=table.start,
         lowest=table.lowest,
         highest=table.highest,
     )
+    with suppress(UsageError):  # nothing was begun there, or not this search
+        record = continued(read(place), record)
     kept = KeptDirectory(place, "limit")
     return LimitSearch(
         servers, planned.workload, goals, record, kept, Seed(record.seed, chosen=seed.chosen), say

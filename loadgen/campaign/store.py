@@ -19,12 +19,14 @@ from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
 from loadgen.results import run_directory
+from loadgen.results.limit_record import LIMIT
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import Cell
 
 RECORD = "campaign.json"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
 INTERRUPTED = "interrupted"
+_SEARCH = "limit"  # below a cell's place: the directory of its search
 
 
 class Store(KeptDirectory):
@@ -35,7 +37,8 @@ class Store(KeptDirectory):
     failed/<id>.json        a failed one: {"cell", "reason", "at"}; failed/<id>/ is its run, if there was one
     servers/                logs of the servers that were started
     unfinished/             under way
-    interrupted/<id>/       runs that were cut off, with what they had measured: loadgen report reads each
+    interrupted/<id>/       runs that were cut off, with what they had measured: loadgen report reads each;
+                            limit/ of it is a search, which goes on when the campaign is resumed
     """
 
     def __init__(self, directory: Path) -> None:
@@ -100,6 +103,16 @@ class Store(KeptDirectory):
             place.mkdir(mode=0o700)
         return place
 
+    def begin_search(self, planned: Planned) -> Path:
+        """The directory in which a cell is searched: empty, or what an interrupted search of it has left."""
+        place = self.begin(planned) / _SEARCH
+        with self.writing():
+            try:
+                os.rename(self.directory / INTERRUPTED / planned.id / _SEARCH, place)
+            except FileNotFoundError:
+                place.mkdir(mode=0o700)
+        return place
+
     def finish(self, planned: Planned, directory: Path) -> None:
         """Keep a cell that was measured: it is there whole, on the disk, or not at all."""
         with self.writing():
@@ -127,8 +140,15 @@ class Store(KeptDirectory):
         shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
 
     def _set_aside(self, place: Path) -> None:
-        """Keep what the runs of an interrupted or failed cell had measured; the rest is removed."""
-        self.set_aside(place, self.directory / INTERRUPTED / place.name)
+        """Keep what the runs of an interrupted or failed cell had measured; the rest is removed.
+
+        A search stays whole, so that it can go on.
+        """
+        kept = self.directory / INTERRUPTED / place.name
+        if (place / _SEARCH / LIMIT).is_file():
+            shutil.rmtree(kept / _SEARCH, ignore_errors=True)
+            self.move(place / _SEARCH, kept / _SEARCH)
+        self.set_aside(place, kept)
 
     def _forget(self, cell_id: str) -> None:
         """Remove the record of a failed cell that is finished now."""

@@ -170,13 +170,16 @@ def parsed(
     given: Mapping[str, Any],
 ) -> tuple[Options, Profile]:
     """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
-    for name in given:
-        if name not in BenchOptions.__annotations__:
-            raise UsageError(f"bench() has no keyword {name!r}{_instead(name)}")
-    urls = _urls(base_url)
-    for name, value in (*given.items(), *(("base_url", url) for url in urls)):
-        if "\0" in str(value) and isinstance(value, str | Path):
-            raise UsageError(f"{name}: has a zero byte")
+    options = options_of(base_url, checked(given))
+    return options, profile_of(workload, options.overrides)
+
+
+def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()") -> dict[str, Any]:
+    """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong."""
+    for name, value in given.items():
+        if name not in kind.__annotations__:
+            raise UsageError(f"{call} has no keyword {name!r}{_instead(name, kind)}")
+        _without_zero_bytes(name, value)
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
         try:
@@ -184,9 +187,17 @@ def parsed(
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
-        values: dict[str, Any] = dict(msgspec.convert(plain, BenchOptions))
+        return dict(msgspec.convert(plain, kind))
     except msgspec.ValidationError as error:
         raise UsageError(_words(str(error))) from None
+
+
+def options_of(base_url: str | Sequence[str] | None, given: Mapping[str, Any]) -> Options:
+    """The command's options of keywords of `bench` that were checked; raises UsageError."""
+    urls = _urls(base_url)
+    for url in urls:
+        _without_zero_bytes("base_url", url)
+    values = dict(given)
     overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
     if "output_len" in overrides and {"dataset_name", "dataset_path"} & overrides.keys():  # as --output-len
         overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
@@ -211,7 +222,7 @@ def parsed(
         values["label"] = hide(values["label"])
     values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
     default_url = which_server.default_url(given.keys(), launched=False) if base_url is None else None
-    options = Options(
+    return Options(
         base_url=urls[0] if urls else default_url,
         more_urls=urls[1:],
         default_url=default_url is not None,
@@ -220,7 +231,11 @@ def parsed(
         quiet=True,
         **values,
     )
-    return options, _profile(workload, overrides)
+
+
+def _without_zero_bytes(name: str, value: object) -> None:
+    if "\0" in str(value) and isinstance(value, str | Path):
+        raise UsageError(f"{name}: has a zero byte")
 
 
 def _urls(base_url: object) -> tuple[str, ...]:
@@ -233,7 +248,7 @@ def _urls(base_url: object) -> tuple[str, ...]:
     return tuple(several)
 
 
-def _instead(name: str) -> str:
+def _instead(name: str, kind: Any) -> str:
     """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
     from loadgen.session.options import bench_parser  # only a wrong call needs these
     from loadgen.session.other_clients import lookup, vllm
@@ -241,7 +256,7 @@ def _instead(name: str) -> str:
     flag = f"--{name.replace('_', '-')}"
     if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
         return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
-    if near_one := nearest(name, ["base_url", "profile", *BenchOptions.__annotations__]):
+    if near_one := nearest(name, ["base_url", "profile", *kind.__annotations__]):
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"
@@ -249,16 +264,20 @@ def _instead(name: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _profile(workload: str | os.PathLike[str] | Profile | None, overrides: dict[str, Any]) -> Profile:
+def profile_of(
+    workload: str | os.PathLike[str] | Profile | None, overrides: Mapping[str, Any], call: str = "bench()"
+) -> Profile:
+    """The profile that is named or given, with keywords over it; raises UsageError."""
+    overrides = dict(overrides)
     if "range_ratio" in overrides:
         overrides["range_ratio"] = str(overrides["range_ratio"])
     if workload is None:
-        made = profile.build(overrides, "bench()")
+        made = profile.build(overrides, call)
     elif isinstance(workload, Profile):
         given = workload.model_dump(exclude_unset=True, warnings=False)
         if overrides.get("duration") is not None:
             given.pop("num_prompts", None)  # one for the other, as of a profile by name
-        made = profile.build({**given, **overrides}, "bench()")
+        made = profile.build({**given, **overrides}, call)
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)
     else:

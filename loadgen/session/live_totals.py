@@ -29,6 +29,7 @@ class Totals(msgspec.Struct, frozen=True):
     decoded_reads: int = 0
     ttft_sum_ns: int = 0
     ttft_count: int = 0
+    cancelled: int = 0  # as the workload asked; they neither failed nor succeeded
 
     @classmethod
     def joined(cls, several: Iterable[Totals]) -> Totals:

@@ -61,12 +61,15 @@ class Progress:
     reads: int = 0
     ttft_sum_ns: int = 0
     ttft_count: int = 0
+    cancelled: int = 0
     _recent: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, record: Record) -> None:
         """Count a decoded request."""
         self.ended += 1
-        self.failed += record.failure is not None and record.failure.kind is not FailureKind.USER_CANCELLED
+        cancelled = record.failure is not None and record.failure.kind is FailureKind.USER_CANCELLED
+        self.cancelled += cancelled
+        self.failed += record.failure is not None and not cancelled
         self.tokens += max(record.output_tokens, 0)
         self.reads += record.reads
         if len(record.arrival_ns):
@@ -87,12 +90,13 @@ class Progress:
             decoded_reads=self.reads,
             ttft_sum_ns=self.ttft_sum_ns,
             ttft_count=self.ttft_count,
+            cancelled=self.cancelled,
         )
 
     def decoded(self, totals: Totals) -> None:
         """Count what other processes have decoded so far, instead of noting each request."""
         self.ended, self.failed, self.tokens = totals.decoded, totals.failed, totals.tokens
-        self.reads = totals.decoded_reads
+        self.reads, self.cancelled = totals.decoded_reads, totals.cancelled
         self.ttft_sum_ns, self.ttft_count = totals.ttft_sum_ns, totals.ttft_count
 
     @property

@@ -12,6 +12,8 @@ from loadgen import cli
 from loadgen.analysis.importers import sources
 from loadgen.campaign import arms, file
 from loadgen.campaign.file import LimitTable
+from loadgen.campaign.limit.command import read
+from loadgen.campaign.limit.finding import LimitSearch
 from loadgen.campaign.limit_cells import axis
 from loadgen.errors import UsageError
 from loadgen.workload.profile import Profile
@@ -44,6 +46,34 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     assert "Highest concurrency at ttft p50 < 10000 ms" in out
     assert "A: limit: at least 2 at a time" in out
     assert "2 of 2 cells are finished" in out
+
+
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, {**INSTANT, "name": "A"}, repeats=1, limit=LIMIT)
+    add = LimitSearch._add
+
+    def once(self: LimitSearch, *given: Any) -> None:
+        add(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(LimitSearch, "_add", once)
+        assert cli.main(["campaign", str(path)]) == 130
+    place = the_directory()
+    kept = place / "interrupted" / "r0-A-embedded-tiny" / "limit"
+    before = read(kept)
+    assert (len(before.runs), before.ended) == (1, "interrupted")
+    assert cli.main(["campaign", str(path), "--resume"]) == 0
+    after = read(place / "cells" / "r0-A-embedded-tiny")
+    assert after.runs[:1] == before.runs
+    assert (len(after.runs), after.ended, after.alone_s) == (2, "everything-passes", before.alone_s)
+    assert (place / "cells" / "r0-A-embedded-tiny" / after.runs[0].directory / "result.json").exists()
+    assert not kept.exists()
 
 
 @pytest.mark.parametrize(

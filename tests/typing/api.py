@@ -62,6 +62,19 @@ loadgen.bench(number_of_prompts=3)  # type: ignore[call-arg]
 asyncio.run(awaited())
 
 
+def searched() -> tuple[float | None, list[loadgen.Run | None]]:
+    sweep: loadgen.Sweep = loadgen.sweep(
+        "http://localhost:8000", "high-load", concurrency=[1, 2, 4], vary={"input_len": [512, 2048]}, seed=1
+    )
+    limit: loadgen.Limit = loadgen.limit(slo="ttft p99 < 500ms", over="rate", within=0.1, run_dir="runs")
+    loadgen.compare({"before": "runs/a", "after": limit})
+    return limit.value, [point.run for point in sweep.points if point.state == "done"]
+
+
+loadgen.sweep(concurrency=3)  # type: ignore[arg-type]
+loadgen.limit(slo=0.5)  # type: ignore[arg-type]
+
+
 def shards(directories: list[str], last: loadgen.Run) -> float:
     whole: loadgen.Run = loadgen.merge([*directories, last])
     return whole.metrics.output_throughput_per_s

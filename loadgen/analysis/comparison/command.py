@@ -125,14 +125,32 @@ def _shown(
 ) -> str:
     drawn = _drawn(tables, given)
     if given.json:
-        whole = export.json(tables) | {name: _json(table) for name, _, table in drawn}
-        if searches:
-            whole["limits"] = limit_tables.json(searches)
+        whole = json(tables, searches) | {name: _json(table) for name, _, table in drawn}
         return json_text(whole, indent=1) + "\n"
     form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
-    comparisons, other, titled = form
+    _, other, titled = form
     if drawn:
         return "\n".join(titled(title) + other(table) for _, title, table in drawn)
+    return _joined(tables, searches, form)
+
+
+def text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+    """Compared limits and runs for a terminal."""
+    return _joined(tables, searches, _TEXT)
+
+
+def markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+    """Compared limits and runs for a pull request."""
+    return _joined(tables, searches, _MARKDOWN)
+
+
+def json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
+    """Everything of compared runs, and of limits where there are any."""
+    return export.json(tables) | ({"limits": limit_tables.json(searches)} if searches else {})
+
+
+def _joined(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
+    comparisons, *_ = form
     parts = [_limits(searches, form)] if searches else []
     return "\n".join([*parts, *([comparisons(tables)] if tables else [])])
 
@@ -142,11 +160,6 @@ def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
         return limit_tables.csv(searches)
     _, other, titled = form
     return "\n".join(titled(limit_tables.title(each)) + other(limit_tables.table(each)) for each in searches)
-
-
-def limits_text(searches: Sequence[ComparedLimits]) -> str:
-    """Compared limits for a terminal; "" if there are none."""
-    return _limits(searches, _TEXT)
 
 
 def _drawn(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:

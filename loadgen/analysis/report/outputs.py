@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 
 from loadgen.analysis.comparison import campaigns, ceilings, limits, render
+from loadgen.analysis.comparison import command as compare_command
 from loadgen.analysis.comparison.ceilings import Hardware
-from loadgen.analysis.comparison.command import limits_text
 from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions
@@ -135,7 +135,7 @@ def _texts(given: _Given) -> Iterator[str]:
     for limit in read.limits:
         yield f"{printable(limit.shown_name)}\n{limit_lines.text(limit.record)}"
     if any(len(each.rows) > 1 for each in given.compared_limits):
-        yield limits_text(given.compared_limits)
+        yield compare_command.text((), given.compared_limits)
     if given.alone:
         yield render.text(given.alone)
     notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]

@@ -29,6 +29,7 @@ from loadgen.results.sweep_record import LoadAxis
 from loadgen.session import bench, signals
 from loadgen.session.asked_settings import settings
 from loadgen.session.options import Options, bench_parser, parse
+from loadgen.session.signals import Interrupts
 from loadgen.spelling import Parser
 from loadgen.validity import run_metadata
 from loadgen.workload import bounds, data_files, profile
@@ -89,14 +90,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find(
-    options: Options, request: LimitRequest, command: Sequence[str], say: Callable[[str], None]
+    options: Options,
+    request: LimitRequest,
+    command: Sequence[str],
+    say: Callable[[str], None],
+    workload: Profile | None = None,
+    interrupts: Interrupts = signals.SIGNALS,
 ) -> LimitFound:
-    """Search for the limit, in a directory of its own; raises UsageError or MeasureError."""
+    """Search for the limit, in a directory of its own; raises UsageError or MeasureError.
+
+    Without a `workload` it is the one that the options name.
+    """
     goals = objectives.parse(request.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
     _check(options, request)
-    workload = _workload(options)
+    workload = workload or _workload(options)
     bench.check(options)
     axis: LoadAxis = request.over or (
         "concurrency" if workload.max_concurrency and not workload.open_loop else "rate"
@@ -124,7 +133,8 @@ def find(
         base = Path(options.run_dir or "runs")
         kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
-    with kept.locked(), PointServers(inside, settings(options, [workload]), kept.directory) as servers:
+    asked_settings = settings(options, [workload])
+    with kept.locked(), PointServers(inside, asked_settings, kept.directory, interrupts) as servers:
         seed = Seed(asked.seed, chosen=options.seed is not None)
         finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)
         record = finding.find()

@@ -48,7 +48,7 @@ class SweepFlags(msgspec.Struct, frozen=True):
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any point was measured."""
     options, flags = _parted(parse(argv, sweep_parser()))
-    request = sweep_request.made(options, _variation(flags))
+    request = sweep_request.made(options, _variation(flags), sweep_request.by_flags(options))
     store = None
     if flags.resume is not None:
         store = sweep_run.resumed(request, None if flags.resume == _LATEST else Path(flags.resume))
@@ -82,8 +82,7 @@ def _parted(options: Options) -> tuple[Options, SweepFlags]:
     names = SweepFlags.__struct_fields__
     own = {name: value for name, value in options.overrides.items() if name in names}
     overrides = {name: value for name, value in options.overrides.items() if name not in names}
-    options = replace(options, overrides=overrides, reset_cache=True, stop_when_saturated=True)
-    return options, msgspec.convert(own, SweepFlags)
+    return replace(options, overrides=overrides), msgspec.convert(own, SweepFlags)
 
 
 # fmt: off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Any, TypeVar
 
@@ -110,12 +110,17 @@ def shown_value(value: Any) -> str:
 
 def loads(flag: str, key: str, text: str) -> Dimension:
     """The dimension of `--concurrency` or `--rate`; raises UsageError."""
-    values = _read(flag, value_lists.numbers, text)
+    return loads_of(flag, key, _read(flag, value_lists.numbers, text))
+
+
+def loads_of(flag: str, key: str, values: Sequence[float]) -> Dimension:
+    """The dimension of these loads; raises UsageError."""
+    given = ",".join(map(shown_value, values))
     if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
-        raise UsageError(f"{flag} {text}: give whole numbers of requests in flight, 1 or more")
-    if any(value <= 0 for value in values):
-        raise UsageError(f"{flag} {text}: give requests per second, more than 0")
-    return Dimension(flag, (key,), tuple((value,) for value in values))
+        raise UsageError(f"{flag} {given}: give whole numbers of requests in flight, 1 or more")
+    if not all(0 < value < math.inf for value in values):
+        raise UsageError(f"{flag} {given}: give requests per second, more than 0")
+    return columns(flag, {key: values})
 
 
 def varied(text: str) -> Dimension:
@@ -125,26 +130,47 @@ def varied(text: str) -> Dimension:
 
 def linked(texts: Iterable[str], flag: str = "--link") -> Dimension:
     """The dimension of lists that vary together, `--link`; raises UsageError."""
-    columns: dict[str, tuple[Any, ...]] = {}
+    lists: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, values = _read(flag, value_lists.named, text)
-        key = name.replace("-", "_")
-        if key not in FIELDS:
-            raise UsageError(f"{flag} {name}: no key of a profile that can vary{nearest(key, FIELDS)}")
-        if key in columns:
+        key = _field(flag, name)
+        if key in lists:
             raise UsageError(f"{flag}: {key} is given twice")
-        columns[key] = _read(flag, value_lists.of_field, key, values)
-    if len({len(values) for values in columns.values()}) > 1:
-        counts = ", ".join(f"{key} has {len(values)}" for key, values in columns.items())
+        lists[key] = _read(flag, value_lists.of_field, key, values)
+    return columns(flag, lists)
+
+
+def columns(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
+    """The dimension of keys of a profile whose values vary together; raises UsageError."""
+    lists = {_field(flag, key): values for key, values in lists.items()}
+    if len({len(values) for values in lists.values()}) > 1:
+        counts = ", ".join(f"{key} has {len(values)}" for key, values in lists.items())
         raise UsageError(f"{flag}: linked lists are of one length: {counts}")
-    return Dimension(flag, tuple(columns), tuple(zip(*columns.values(), strict=True)))
+    return _dimension(flag, tuple(lists), tuple(zip(*lists.values(), strict=True)))
+
+
+def _field(flag: str, name: str) -> str:
+    key = name.replace("-", "_")
+    if key not in FIELDS:
+        raise UsageError(f"{flag} {name}: no key of a profile that can vary{nearest(key, FIELDS)}")
+    return key
 
 
 def served(text: str) -> Dimension:
     """The dimension of one `--serve-param`; raises UsageError."""
-    name, values = _read("--serve-param", value_lists.named, text)
-    words = _read("--serve-param", value_lists.words, values)
-    return Dimension("--serve-param", (name.lstrip("-"),), tuple((word,) for word in words))
+    flag = "--serve-param"
+    name, values = _read(flag, value_lists.named, text)
+    words = _read(flag, value_lists.words, values)
+    return _dimension(flag, (name.lstrip("-"),), tuple((word,) for word in words))
+
+
+def _dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> Dimension:
+    if not rows:
+        raise UsageError(f"{flag}: a list is empty")
+    if twice := next((row for at, row in enumerate(rows) if row in rows[:at]), None):
+        again = ",".join(map(shown_value, twice))
+        raise UsageError(f"{flag}: {again} is listed twice: give a number of repeats to measure it again")
+    return Dimension(flag, keys, rows)
 
 
 def _read(flag: str, read: Callable[..., T], *given: str) -> T:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from loadgen.campaign.points.point_servers import overlaid
 from loadgen.campaign.sweep import grid
@@ -31,15 +31,11 @@ _FREE = {
 class SweepRequest(msgspec.Struct, frozen=True):
     """A sweep as its command or its caller has it."""
 
+    name: str  # the workload's, without what is varied
     options: Options
     variation: Variation
     points: tuple[GridPoint, ...]
     asked: ServerSettings  # of a server that is started, without what is varied
-
-    @property
-    def name(self) -> str:
-        """The workload's name, without what is varied."""
-        return self.options.profiles[0] if self.options.profiles else "bench"
 
     @property
     def fixed(self) -> str:
@@ -52,26 +48,39 @@ class SweepRequest(msgspec.Struct, frozen=True):
         return hashlib.sha256(written).hexdigest()
 
 
-def made(options: Options, variation: Variation) -> SweepRequest:
-    """The sweep of these options; raises UsageError for what cannot be done, before anything is started."""
-    _refuse(options)
-    grid.check(variation, options.overrides, options.launching.wanted)
+def by_flags(options: Options) -> Callable[[Mapping[str, Any]], Profile]:
+    """What makes the profile of the command line with these keys over it."""
     names = options.profiles
 
     def build(keys: Mapping[str, Any]) -> Profile:
         return profile.load(names[0], keys, flags=True) if names else profile.build(keys)
 
+    return build
+
+
+def made(
+    options: Options, variation: Variation, build: Callable[[Mapping[str, Any]], Profile]
+) -> SweepRequest:
+    """The sweep of these options; raises UsageError for what cannot be done, before anything is started.
+
+    `build` makes the workload with keys over it: those of the options, and what is varied.
+    """
+    _refuse(options)
+    options = replace(options, reset_cache=True, stop_when_saturated=True)
+    grid.check(variation, options.overrides, options.launching.wanted)
     points = grid.points(variation, options.overrides, build)
     for point in points:
         run_metadata.check(point.workload)
-    data_files.check(points[0].workload)
-    if points[0].workload.ladder is not None:
-        raise UsageError(f"--profile {names[0]} is a ladder of input lengths: run it with `loadgen ladder`")
+    first = points[0]
+    name = build({**options.overrides, **first.settings}).name or "bench"
+    data_files.check(first.workload)
+    if first.workload.ladder is not None:
+        raise UsageError(f"{name} is a ladder of input lengths: run it with `loadgen ladder`")
     check(options)
-    asked = settings(options, [points[0].workload])
+    asked = settings(options, [first.workload])
     if options.launching.wanted:
         _check_servers(options, asked, points)
-    return SweepRequest(options, variation, points, asked)
+    return SweepRequest(name, options, variation, points, asked)
 
 
 def _check_servers(options: Options, asked: ServerSettings, points: tuple[GridPoint, ...]) -> None:

@@ -96,8 +96,6 @@ def words(text: str) -> tuple[str, ...]:
     found = tuple(word.strip() for word in text.split(","))
     if not all(found):
         raise ValueError(f"{shown(text)}: a value is empty")
-    if twice := next((word for at, word in enumerate(found) if word in found[:at]), None):
-        raise ValueError(f"{shown(text)}: {twice} is listed twice: --repeat measures points again")
     return found
 
 

@@ -98,9 +98,13 @@ class ClusterFiring:
         self.fleet.calls.release()
 
     def _note(self, totals: Totals) -> None:
-        """Have the rules to stop see how requests ended since the last time; a shard's own ends all."""
+        """Have the rules to stop see how requests ended since the last time; a shard's own ends all.
+
+        Cancelled requests are no evidence about the server.
+        """
         failed = totals.failed - self._noted.failed
-        succeeded = totals.decoded - self._noted.decoded - failed
+        cancelled = totals.cancelled - self._noted.cancelled
+        succeeded = totals.decoded - self._noted.decoded - failed - cancelled
         self._noted = totals
         if failed > 0:
             self.rules.note(_FAILED, failed)

@@ -1,0 +1,206 @@
+"""Sweeps and searches from Python: values with runs, nothing printed, and nothing left without a place."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loadgen
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
+from fakes.supervised import until
+
+pytestmark = [
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+TINY: dict[str, Any] = {
+    "preset": "instant", "input_len": 8, "output_len": 4, "num_prompts": 4, "seed": 7, "observe": False,
+}  # fmt: skip
+SEARCH: dict[str, Any] = {
+    "preset": "instant", "input_len": 8, "output_len": 4, "seed": 7, "observe": False,
+    "over": "concurrency", "min_duration_s": 0.3, "highest": 4,
+}  # fmt: skip
+
+
+@pytest.mark.realtime
+def test_a_sweep_is_its_points_each_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = loadgen.sweep(concurrency=[1, 2], vary={"output_len": [2, 3]}, **_without("output_len"))
+    assert [point.settings for point in sweep.points] == [
+        {"output_len": length, "max_concurrency": limit} for length in (2, 3) for limit in (1, 2)
+    ]
+    assert {(point.state, point.repeat, point.reason) for point in sweep.points} == {("done", 0, "")}
+    assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2, 1, 2]
+    assert [run.metrics.completed for run in sweep.runs] == [4] * 4
+    assert (sweep.directory, sweep.partial) == (None, "")
+    assert repr(sweep) == "<loadgen.Sweep bench: 4 of 4 points>"
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in TINY.items() if name != key}
+
+
+@pytest.mark.realtime
+def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
+    value = loadgen.Profile(name="mine", input_len=8, output_len=3, num_prompts=2, max_concurrency=9)
+    sweep = loadgen.sweep(
+        profile=value, concurrency="1,2", repeats=2, preset="instant", observe=False, run_dir=str(tmp_path)
+    )
+    assert [point.repeat for point in sweep.points] == [0, 0, 1, 1]
+    assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2, 1, 2]
+    assert sweep.directory is not None
+    assert sweep.directory.name.endswith("-sweep-mine")
+    assert sweep.runs[0].directory == sweep.directory / "points" / "000-concurrency-1"
+    again = loadgen.sweep(
+        profile=value,
+        concurrency="1,2",
+        repeats=2,
+        preset="instant",
+        observe=False,
+        resume=str(sweep.directory),
+    )
+    assert [run.seed for run in again.runs] == [run.seed for run in sweep.runs]
+
+
+@pytest.mark.realtime
+def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
+    def answer(asked: Asked) -> Answer:
+        return Answer([b"HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"]) if asked.number > 12 else stream()
+
+    with ScriptedServer(api(answer, owner="vllm")) as server:
+        keys = {**TINY, "num_prompts": 6, "ready_check_timeout_s": 1.0}
+        del keys["preset"]
+        sweep = loadgen.sweep(server.base_url, concurrency=[1, 2, 3], **keys)
+    assert sweep.points[0].state == "done"
+    assert sweep.points[2].state == "failed"
+    assert "http" in sweep.points[2].reason
+    assert len(sweep.runs) < len(sweep.points)
+
+
+@pytest.mark.realtime
+def test_a_limit_is_a_value_with_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    limit = loadgen.limit(slo="e2el p50 < 60s", **SEARCH)
+    assert (limit.record.axis, limit.record.ended) == ("concurrency", "everything-passes")
+    assert (limit.value, limit.low, limit.high) == (None, 4, None)
+    assert (limit.highest_passing, limit.lowest_failing) == (4, None)
+    assert [run.profile.max_concurrency for run in limit.runs] == [1, 4]
+    assert limit.text().startswith("limit: at least 4 at a time\n")
+    assert limit.json()["objectives"] == ["e2el p50 < 60000 ms"]
+    assert repr(limit) == "<loadgen.Limit limit: limit: at least 4 at a time>"
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+    compared = loadgen.compare({"a": limit, "b": limit})
+    assert compared.tables == ()
+    assert [row.name for row in compared.limits[0].rows] == ["a", "b"]
+    assert "Highest concurrency at e2el p50 < 60000 ms" in compared.text()
+    assert compared.json()["limits"][0]["rows"][1]["name"] == "b"
+
+
+@pytest.mark.realtime
+def test_a_search_on_a_disk_goes_on_and_is_compared(tmp_path: Path) -> None:
+    limit = loadgen.limit(slo="e2el p50 < 60s", run_dir=str(tmp_path), **SEARCH)
+    assert limit.directory is not None
+    assert limit.runs[0].directory == limit.directory / limit.record.runs[0].directory
+    again = loadgen.limit(slo="e2el p50 < 60s", resume=str(limit.directory), **SEARCH)
+    assert again.record == limit.record
+    compared = loadgen.compare({"x": limit.directory})
+    assert [row.name for row in compared.limits[0].rows] == ["x"]
+    assert "### Highest concurrency at e2el p50" in compared.markdown()
+
+
+BAD: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    (loadgen.sweep, {}, "nothing is varied"),
+    (loadgen.sweep, {"concurrency": [4]}, "a sweep of one point is one run"),
+    (loadgen.sweep, {"concurrency": []}, "concurrency: a list is empty"),
+    (loadgen.sweep, {"concurrency": [1.5, 2]}, r"concurrency\[0\]: expected `int`"),
+    (loadgen.sweep, {"concurrency": [0, 2]}, "concurrency 0,2: give whole numbers"),
+    (loadgen.sweep, {"rate": [1.0, 1.0]}, "rate: 1 is listed twice"),
+    (loadgen.sweep, {"rate": "1,x"}, "rate '1,x': 'x' is not a number"),
+    (loadgen.sweep, {"vary": {"inputlen": [1, 2]}}, "vary inputlen: no key of a profile.*input_len"),
+    (loadgen.sweep, {"link": [{"input_len": [1, 2], "output_len": [1]}]}, "linked lists are of one length"),
+    (loadgen.sweep, {"concurency": [1, 2]}, r"sweep\(\) has no keyword 'concurency'.*concurrency"),
+    (loadgen.sweep, {"concurrency": [1, 2], "shard": "1/2"}, "--shard does not apply to a sweep"),
+    (loadgen.limit, {}, "--slo is missing"),
+    (loadgen.limit, {"slo": "tftt p99 < 1s"}, "unknown figure 'tftt'"),
+    (loadgen.limit, {"slo": "ttft p99 < 1s", "within": 5}, "within: expected `float` <= 1"),
+    (loadgen.limit, {"slo": "ttft p99 < 1s", "budget": "3m"}, r"limit\(\) has no keyword 'budget'"),
+    (loadgen.limit, {"slo": "ttft p99 < 1s", "num_prompts": 3}, "--num-prompts does not apply"),
+    (loadgen.limit, {"slo": "ttft p99 < 1s", "resume": "nowhere"}, "is not a search's directory"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "options", "message"), BAD, ids=[message for _, _, message in BAD])
+def test_what_cannot_be_is_an_error_of_ours(
+    call: Callable[..., object], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(loadgen.LoadgenError, match=message):
+        call(preset="instant", **options)
+
+
+@pytest.mark.realtime
+def test_no_server_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(loadgen.LoadgenError, match="is not ready"):
+        loadgen.sweep(f"http://127.0.0.1:{closed_port()}", concurrency=[1, 2], run_dir=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.realtime
+def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> None:
+    """The third point would take five minutes."""
+
+    def press() -> None:
+        until(lambda: len(list(tmp_path.glob("*-sweep-*/points/*/result.json"))) >= 2, "two points")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    keys = {name: value for name, value in TINY.items() if name != "num_prompts"}
+    linked: dict[str, list[Any]] = {"max_concurrency": [1, 2, 3], "duration": [0.3, 0.3, 300.0]}
+    with pytest.raises(loadgen.SweepInterrupted) as caught:
+        loadgen.sweep(link=[linked], run_dir=str(tmp_path), **keys)
+    pressing.join()
+    sweep = caught.value.sweep
+    assert sweep is not None
+    assert [point.state for point in sweep.points] == ["done", "done", "planned"]
+    assert sweep.partial == "stopped by Ctrl-C"
+    assert len(sweep.runs) == 2
+
+
+@pytest.mark.realtime
+def test_ctrl_c_during_the_first_run_of_a_search_leaves_none() -> None:
+    """Its first run would take five minutes."""
+    reached = threading.Event()
+
+    def answer(asked: Asked) -> Answer:
+        if asked.number > 30:
+            reached.set()
+        return stream()
+
+    def press() -> None:
+        reached.wait(20)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    keys = {**SEARCH, "min_duration_s": 300.0}
+    del keys["preset"]
+    with (
+        ScriptedServer(api(answer, owner="vllm")) as server,
+        pytest.raises(loadgen.LimitInterrupted) as caught,
+    ):
+        loadgen.limit(server.base_url, slo="e2el p50 < 60s", **keys)
+    pressing.join()
+    assert caught.value.limit is None
+    assert caught.value.run is None
