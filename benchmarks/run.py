@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.bars import data, install, limits, local, replay, scale, starved, streams  # noqa: E402
+from benchmarks.bars import data, install, limits, local, replay, saturation, scale, starved, streams  # noqa: E402
 from benchmarks.clients import adapters  # noqa: E402
 from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
 from benchmarks.harness import page  # noqa: E402
@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "wider": scale.wider,
     "rate": scale.rate,
     "limits": limits.limits,
+    "saturation": saturation.saturation,
     "startup": local.startup,
     "install": install.install,
 }

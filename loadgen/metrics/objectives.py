@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
 from loadgen.metrics.goodput import OBJECTIVES as GOODPUT
@@ -89,6 +92,12 @@ def parse(text: str) -> tuple[Objective, ...]:
         for earlier in objectives[:place]:
             _check_together(earlier, later)
     return tuple(objectives)
+
+
+def json(evidence: ObjectiveEvidence) -> dict[str, Any]:
+    """The evidence as a result has it, with its standing; null for an infinite figure."""
+    row = {**asdict(evidence), "standing": evidence.standing}
+    return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
 
 
 def judgeable(objective: Objective, streamed: bool) -> bool:

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 
 from loadgen.metrics.confidence import least_passing
 from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results.run_directory import Result
 
 _OF_GAPS = ("itl", "token_time")
 
 
-def percentiles(metrics: Metrics, selected: Collection[str]) -> Iterator[str]:
-    """Each percentile of these metrics with its upper bound, a line each; – where there is no bound."""
-    shown = {key: of for key, of in metrics.selectable.items() if key in selected and of.n}
-    ranks = dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms)
-    for rank in ranks:
-        parts = [_percentile(key, of, rank) for key, of in shown.items()]
-        needed = least_passing(0, rank) if 0 < rank < 100 else 0
-        thin = any(of.n < needed for key, of in shown.items() if key not in _OF_GAPS)
-        needs = f"; bounds: n ≥ {needed}" if thin else ""
-        yield f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
-
-
-def all_percentiles(result: Result, options: object) -> Iterator[str]:
-    """The same of a run, and why ITL has no bound."""
-    metrics, selected = result.metrics, result.facts.block().selected
-    yield from percentiles(metrics, selected)
-    if gaps := [key.upper() for key in _OF_GAPS if key in selected and key in metrics.selectable]:
+def percentiles(result: Result, options: object) -> Iterator[str]:
+    """Each percentile with its upper bound, a line each; – where there is no bound, and why ITL has none."""
+    shown = _shown(result)
+    for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
+        yield _percentiles(shown, rank)
+    if gaps := [key.upper() for key in _OF_GAPS if key in shown]:
         yield f"{', '.join(gaps)}: no bound (–), since the gaps of one answer are alike"
+
+
+def highest(result: Result, options: object) -> Iterator[str]:
+    """The highest percentile alone, without that of the gaps, which have no bound."""
+    shown = {key: of for key, of in _shown(result).items() if key not in _OF_GAPS}
+    if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
+        yield _percentiles(shown, max(ranks))
 
 
 def objectives(result: Result, options: object) -> Iterator[str]:
@@ -45,6 +40,21 @@ def objectives(result: Result, options: object) -> Iterator[str]:
     if limits_ms and not result.facts.profile.goodput:
         limits = ", ".join(f"{name} {limit_ms:g} ms" for name, limit_ms in limits_ms.items())
         yield f"goodput: of requests within {limits} (the limits of --slo)"
+
+
+def _shown(result: Result) -> dict[str, Distribution]:
+    """The latencies that the block has, and there are."""
+    selected = result.facts.block().selected
+    return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
+
+
+def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
+    """One percentile of these latencies, with how many samples its bounds need where they are too few."""
+    parts = [_percentile(key, of, rank) for key, of in shown.items()]
+    needed = least_passing(0, rank) if 0 < rank < 100 else 0
+    few = [of.n for key, of in shown.items() if key not in _OF_GAPS and of.n < needed]
+    needs = f"; {min(few)} samples, a bound needs {needed}" if few else ""
+    return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 
 
 def _percentile(key: str, of: Distribution, rank: float) -> str:

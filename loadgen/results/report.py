@@ -190,12 +190,17 @@ def _missing(result: Result) -> Iterator[str]:
 
 
 def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
+    yield from figure_basis.percentile_lines(result.metrics, result.facts.block().selected)
+    yield from _short_tokens(result, options)
+
+
+def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
+    """What the counts rest on; from how many requests the percentiles are, the bounds' line says."""
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"
-    yield from figure_basis.percentile_lines(metrics, result.facts.block().selected)
     yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
     facts = result.facts
     yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, metrics.completed)
@@ -203,10 +208,6 @@ def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
     if metrics.unknown_inputs:
         yield f"input tokens: unknown for {metrics.unknown_inputs} requests without usage: they count 0"
-
-
-def _bounds(result: Result, options: ReportOptions) -> Iterator[str]:
-    yield from bound_lines.percentiles(result.metrics, result.facts.block().selected)
 
 
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -342,8 +343,6 @@ SECTIONS = (
     Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
     Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
-    Section("bounds", bound_lines.all_percentiles, room=Room.ALWAYS, short=_bounds),
-    Section("objectives", bound_lines.objectives, room=Room.ALWAYS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),
@@ -351,7 +350,9 @@ SECTIONS = (
         marks=_judgement,
     ),
     Section("failures", _failures, room=Room.ALWAYS, short=_worst_failures),
-    Section("tokens", _tokens, room=Room.FIRST),
+    Section("bounds", bound_lines.percentiles, room=Room.ALWAYS, short=bound_lines.highest),
+    Section("objectives", bound_lines.objectives, room=Room.ALWAYS),
+    Section("tokens", _tokens, room=Room.FIRST, short=_short_tokens),
     Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
     Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
     Section("classes", lambda result, _: shape_figures.class_lines(result.by_class), wrapped=False),

@@ -14,11 +14,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
-from loadgen.metrics import files, steady_state, text_tokens
+from loadgen.metrics import files, objectives, steady_state, text_tokens
 from loadgen.metrics.class_figures import ClassFigures
 from loadgen.metrics.judging import judged
 from loadgen.metrics.metrics import Metrics, PerRequest, compute
-from loadgen.metrics.objectives import ObjectiveEvidence, parse
+from loadgen.metrics.objectives import ObjectiveEvidence
 from loadgen.metrics.record import Records
 from loadgen.metrics.stages import StageFigures
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
@@ -69,7 +69,7 @@ class Result:
     @cached_property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
         """What the run shows of each objective of --slo."""
-        return judged(self.records, parse(self.facts.profile.slo), self.facts.ask())
+        return judged(self.records, objectives.parse(self.facts.profile.slo), self.facts.ask())
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
@@ -103,9 +103,7 @@ class Result:
         derived: Derived = {
             "verdict": lambda: verdict.json(self.verdict),
             "steady_state": lambda: steady_state.json(self.steady),
-            "objectives": lambda: [
-                {**asdict(evidence), "standing": evidence.standing} for evidence in self.objectives
-            ],
+            "objectives": lambda: list(map(objectives.json, self.objectives)),
             "reconciliation": lambda: [asdict(row) for row in self.reconciled],
         }
         if self.facts.profile.shaped:

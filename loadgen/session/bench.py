@@ -164,11 +164,21 @@ def _profiles(options: Options) -> list[Profile]:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
         if flags := data_conflicts.unheeded(workload.__dict__, overrides):
             _LOG.warning("no effect here: %s: the data set of this run has none of it", ", ".join(flags))
+        if options.stop_when_saturated:
+            _check_saturation(workload)
         if workload.ladder is not None and options.repeat > 1:
             raise UsageError(
                 "--repeat does not apply to a ladder: its num_prompts sets the repeats of each length"
             )
     return profiles
+
+
+def _check_saturation(workload: Profile) -> None:
+    """Warn of a load that --stop-when-saturated does not judge."""
+    from loadgen.session import saturation  # few runs need it
+
+    if not saturation.applies(workload):
+        _LOG.warning("no effect here: --stop-when-saturated: it judges an open loop of one --request-rate")
 
 
 def check(options: Options) -> None:

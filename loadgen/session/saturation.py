@@ -21,6 +21,7 @@ import numpy as np
 from loadgen.arrays import Float64, Int64
 from loadgen.metrics.record import Record
 from loadgen.workload.plan import Plan
+from loadgen.workload.profile import Profile
 
 LEAST = 40  # requests that have ended before anything is judged
 _LEAST_JUDGED = 24  # of them in the window
@@ -112,12 +113,14 @@ class SaturationRule:
         return self._flights[min(bisect_left(self._times_s, at_s), len(self._flights) - 1)]
 
 
+def applies(profile: Profile) -> bool:
+    """Whether a load has one rate; that of a trace, a schedule, a ramp or bursts changes by itself."""
+    return math.isfinite(profile.request_rate) and not (profile.timed or profile.shaped)
+
+
 def rule_of(plan: Plan) -> SaturationRule | None:
-    """The rule of a plan that sends at one rate; None of another, whose load may change by itself."""
-    rate_per_s = plan.profile.request_rate
-    if plan.offsets_ns is None or plan.facts.schedule is not None or not math.isfinite(rate_per_s):
-        return None
-    return SaturationRule(rate_per_s)
+    """The rule of a plan that sends at one rate; None of another."""
+    return SaturationRule(plan.profile.request_rate) if applies(plan.profile) else None
 
 
 def paces(index: Int64, first_ns: Int64) -> Float64:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from builders.virtual_engine import open_loop
-from loadgen.session.saturation import LEAST, SaturationRule
+from loadgen import cli
+from loadgen.results.run_directory import RESULT
+from loadgen.session.saturation import LEAST, SaturationRule, applies
+from loadgen.workload import profile
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming, UnsteadyTiming
 
@@ -136,3 +143,46 @@ def test_of_many_requests_an_even_part_is_kept() -> None:
     assert rule.reason(0.0, 0) == ""
     rule.reason(40.0, 10)
     assert "at 50 % of the rate" in rule.reason(200.0, 50_000)
+
+
+@pytest.mark.parametrize(
+    ("keys", "judged"),
+    [
+        ({"request_rate": 5.0}, True),
+        ({"request_rate": 5.0, "max_concurrency": 4}, True),
+        ({"max_concurrency": 4}, False),
+        ({"schedule": "rate 2 for 9s, 8 for 9s"}, False),
+        ({"schedule": "concurrency 1 for 9s, 8 for 9s"}, False),
+        ({"request_rate": 5.0, "bursts": "50 every 10s"}, False),
+        ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 9.0}, False),
+        ({"trace": "docs/examples/mooncake.jsonl"}, False),
+    ],
+    ids=["rate", "rate and limit", "closed loop", "rates", "concurrencies", "bursts", "ramp", "trace"],
+)
+def test_only_a_load_of_one_rate_is_judged(keys: dict[str, Any], judged: bool) -> None:
+    assert applies(profile.build(keys)) == judged
+
+
+def test_where_nothing_is_judged_the_flag_has_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    words = ["bench", "--quiet", "--preset", "nonesuch", "--stop-when-saturated", "--max-concurrency", "4"]
+    with caplog.at_level(logging.WARNING):
+        cli.main(words)
+        assert [record.getMessage() for record in caplog.records if "saturated" in record.getMessage()] == [
+            "no effect here: --stop-when-saturated: it judges an open loop of one --request-rate"
+        ]
+        caplog.clear()
+        cli.main([*words[:-2], "--request-rate", "4"])
+        assert "--stop-when-saturated" not in caplog.text
+
+
+@pytest.mark.realtime
+def test_a_run_that_the_engine_cannot_keep_up_with_is_ended(tmp_path: Path) -> None:
+    """Four times what the engine can do: it ends long before the minute that was planned."""
+    words = ["bench", "--quiet", "--preset", "jetson-thor/qwen3-8b-bf16", "--run-dir", str(tmp_path)]
+    words += ["--input-len", "256", "--output-len", "8", "--request-rate", "40", "--duration", "60"]
+    assert cli.main([*words, "--stop-when-saturated"]) == 1
+    (path,) = tmp_path.glob(f"*/{RESULT}")
+    result = json.loads(path.read_text())
+    assert result["loadgen"]["saturated"] is True
+    assert result["loadgen"]["stop_rule"].startswith("--stop-when-saturated: TTFT rose from ")
+    assert result["completed"] >= LEAST

@@ -62,7 +62,7 @@ def compare(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[Compa
     Raises UsageError where the baseline that is asked for has no search.
     """
     names = list(dict.fromkeys(_names(limits)))
-    if ask.baseline and ask.baseline not in names:
+    if names and ask.baseline and ask.baseline not in names:
         raise UsageError(
             f"--baseline {ask.baseline}: no search is of it{nearest(ask.baseline, names)}; there are "
             f"{', '.join(names)}"

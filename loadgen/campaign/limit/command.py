@@ -215,7 +215,7 @@ def limit_parser() -> argparse.ArgumentParser:
     """The flags of `bench`, and those of a search."""
     parser = bench_parser()
     parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
-    parser.usage = "%(prog)s --slo 'ttft p99 < 500ms' [--over rate|concurrency] [FLAG ...]"
+    parser.usage = "%(prog)s --slo 'ttft p99 < 500ms' [--over WHAT] [FLAG ...]"
     parser.description = (
         "Find the highest load at which percentiles of latency stay within limits, with a 95 % interval, by "
         "whole runs: docs/limits.md."

@@ -1,0 +1,136 @@
+"""Limits, sweeps and cancelled requests on a real vLLM: the deeper model serves fewer users."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import place
+from engines.clients import Finished, loadgen, read_json, start_loadgen
+from engines.leftovers import until_nothing_is_left
+from engines.running import VLLM_ON_CPU, Engine
+from engines.sweep_reader import read_by_vllm
+from loadgen.results.limit_record import LimitRecord
+from loadgen.results.sweep_record import SweepRecord
+
+pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+
+_ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"
+_LAYERS = (8, 16)
+_LIMIT_S = 900.0
+_PROFILE = """\
+input_len = 64
+output_len = 16
+num_prompts = 50
+max_concurrency = 1
+num_warmups = 8
+temperature = 0.0
+"""
+# The server answers four at a time, so that latency grows in proportion to the number of users beyond that.
+_CAMPAIGN = """\
+profiles = ["./short.toml"]
+repeats = 1
+seed = 7
+[limit]
+slo = "e2el p90 < 1s"
+over = "concurrency"
+start = 8
+within = 0.1
+budget_s = 75
+max_runs = 9
+min_duration_s = 6
+"""
+
+
+def _campaign(directory: Path, python: Path, models: dict[str, Path]) -> None:
+    (directory / "short.toml").write_text(_PROFILE, "utf-8")
+    server = f'launch = "vllm"\nserver_python = "{python}"\nserver_args = "{_ON_CPU} --max-num-seqs 4"\n'
+    rows = "".join(f'[[checkpoints]]\nname = "{name}"\nmodel = "{path}"\n' for name, path in models.items())
+    (directory / "limits.toml").write_text(f"{_CAMPAIGN}[servers.vllm]\n{server}{rows}", "utf-8")
+
+
+def _ended(arguments: list[str], directory: Path, verb: str) -> Finished:
+    """A command that starts servers, to its end."""
+    with start_loadgen(arguments, directory, verb, VLLM_ON_CPU) as process:
+        out, err = process.communicate(timeout=_LIMIT_S)
+        return Finished(process.returncode, out, err)
+
+
+def test_twice_the_layers_lower_the_limit_and_the_verdict_says_so(
+    engines_python: Path, tmp_path: Path
+) -> None:
+    models = {f"{layers} layers": place.tiny_model(engines_python, layers) for layers in _LAYERS}
+    _campaign(tmp_path, engines_python, models)
+    finished = _ended(["limits.toml", "--allow-launch"], tmp_path, "campaign")
+    assert finished.code == 0, finished.err
+    until_nothing_is_left(*map(str, models.values()))
+    (directory,) = (tmp_path / "runs").glob("*-limits")
+    records = [
+        LimitRecord.model_validate_json(path.read_text("utf-8"))
+        for path in sorted(directory.glob("cells/*/limit.json"))
+    ]
+    assert all(len(record.runs) <= 9 for record in records)
+
+    compared = loadgen([str(directory), "--json"], tmp_path, "compare")
+    assert compared.code == 0, compared.err
+    (table,) = json.loads(compared.out)["limits"]
+    shallow, deep = table["rows"]
+    assert (shallow["name"], deep["name"]) == tuple(models)
+    assert deep["limit"]["value"] < shallow["limit"]["value"]
+    assert deep["effect"]["call"] == "fewer"
+    assert 0.3 < deep["effect"]["ratio"] < 0.9
+    assert deep["words"] in " ".join(finished.out.split())
+
+
+def test_a_sweep_restarts_the_server_where_its_flags_differ(engines_python: Path, tmp_path: Path) -> None:
+    model = place.tiny_model(engines_python, layers=_LAYERS[0])
+    launch = ["--launch", "vllm", "--server-python", str(engines_python), "--model", str(model)]
+    load = "--serve-param max-num-seqs=1,4 --concurrency 1,4 --num-prompts 16 --input-len 64 --output-len 32"
+    finished = _ended([*launch, "--server-args", _ON_CPU, *load.split()], tmp_path, "sweep")
+    assert finished.code == 0, finished.err
+    until_nothing_is_left(str(model))
+    (directory,) = (tmp_path / "runs").glob("*-sweep-bench")
+    record = SweepRecord.model_validate_json((directory / "sweep.json").read_text("utf-8"))
+    assert [point.state for point in record.points] == ["done"] * 4
+    assert len(list((directory / "servers").rglob("server.log"))) == 2
+
+    results = {
+        _settings(point): read_json(directory / point.directory / "result.json") for point in record.points
+    }
+    throughput = {of: result["output_throughput"] for of, result in results.items()}
+    ttft_ms = {of: result["mean_ttft_ms"] for of, result in results.items()}
+    assert set(results) == {("1", 1), ("1", 4), ("4", 1), ("4", 4)}
+    assert throughput["4", 4] > 1.2 * throughput["1", 4]
+    assert ttft_ms["1", 4] > 2 * ttft_ms["4", 4]  # three wait while one is answered
+    assert read_by_vllm(engines_python, directory) == "0 1 4 1 4"
+
+
+def _settings(point: Any) -> tuple[str, int]:
+    return point.serve["max-num-seqs"], point.settings["max_concurrency"]
+
+
+def test_cancelled_requests_are_aborted_and_no_doubt_says_otherwise(
+    vllm: Engine, model: Path, tmp_path: Path
+) -> None:
+    words = f"""--base-url {vllm.base_url} --model qwen3 --tokenizer {model} --random-input-len 64
+        --random-output-len 400 --num-prompts 24 --max-concurrency 4 --seed 1 --cancel-rate 50%
+        --cancel-after 20tok""".split()
+    finished = loadgen(words, tmp_path)
+    assert finished.code == 0, finished.err
+    (directory,) = (tmp_path / "runs").iterdir()
+    result = read_json(directory / "result.json")
+    ours = result["loadgen"]
+    cancelled = ours["metrics"]["cancelled"]
+    assert cancelled > 4
+    assert (result["completed"], result["failed"]) == (24 - cancelled, 0)
+    rows = {row["figure"]: (row["client"], row["server"]) for row in ours["reconciliation"]}
+    assert rows["requests finished"] == (24 - cancelled, 24 - cancelled)
+    # Aborted soon after the twentieth token, not at the last one.
+    beyond = rows["generated tokens"][1] - rows["generated tokens"][0]
+    assert 20 * cancelled <= beyond < 100 * cancelled
+    assert "no-abort" not in {doubt["name"] for doubt in ours["verdict"]["doubts"]}
+    report = (directory / "report.txt").read_text("utf-8")
+    assert f"the server counts no abort, and finished none of the {cancelled} cancelled requests" in report
