@@ -49,6 +49,13 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
     assert variation.axis == "concurrency"
 
 
+def test_a_linked_list_may_hold_a_value_twice() -> None:
+    dimension = grid.linked(["input_len=512,512", "output_len=128,64"])
+    assert dimension.rows == ((512, 128), (512, 64))
+    with pytest.raises(UsageError, match="--link: 512,128 is listed twice"):
+        grid.linked(["input_len=512,512", "output_len=128,128"])
+
+
 def test_linked_lists_vary_together() -> None:
     variation = Variation((grid.linked(["input_len=512,2048", "output-len=128,64"]), rate("0.5,1")))
     made = grid.points(variation, {"num_prompts": 5}, build)
