@@ -5,7 +5,8 @@ one run are not independent: behind one that waited long in a queue stand others
 therefore vary more than binomial ones by a factor, the dispersion, which is estimated from successive parts
 of each run and from how runs differ from the line (quasi-likelihood: McCullagh and Nelder, Generalized Linear
 Models, 2nd edition, chapter 9). The interval is that of the profile likelihood: it needs no finite slope, so
-where the share jumps from 0 to 1 it reaches from one load to the next.
+where the share jumps from 0 to 1 it reaches from one load to the next. Far above the edge the line need not
+hold (a share may stay at a third): a run there shows that the share is at least what it counted, and no more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from loadgen.arrays import Bool, Float64
 from loadgen.metrics.repeats import t_quantile
 
 _NEAR = 6.0  # times the allowed odds, and its inverse: of the runs whose fitted odds lie between
+_FAR = 20.0  # times the allowed odds: a run beyond is at least as far above as it shows
 _EACH_SIDE = 2  # runs that are used on each side of the edge, however far they are
 _GROUPS = 6  # parts of a run whose counts are compared: long ones, so that they hardly depend on each other
 _WINDOWS = 5
@@ -128,16 +130,25 @@ def _span(x: Float64) -> Float64:
 def _profile(runs: _Runs, edge: float, candidates: Float64) -> _Profile:
     """The deviance of the best rising line through each candidate: it is concave in the slope."""
     away = runs.x - candidates[:, None]
+    most = _most(runs, edge)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        share = _logistic(edge + np.exp(middle)[:, None] * away)
+        share = _logistic(np.minimum(edge + np.exp(middle)[:, None] * away, most))
         steeper = ((runs.over - runs.n * share) * away).sum(1) > 0
         low, high = np.where(steeper, middle, low), np.where(steeper, high, middle)
     slopes = np.exp((low + high) / 2)
-    logit = edge + slopes[:, None] * away
+    logit = np.minimum(edge + slopes[:, None] * away, most)
     deviance = 2 * (runs.n * np.logaddexp(0, logit) - runs.over * logit).sum(1)
     return _Profile(candidates, deviance, slopes)
+
+
+def _most(runs: _Runs, edge: float) -> Float64:
+    """The highest logit that is held against each run: its own where it is far above the edge, else any."""
+    over = runs.over.clip(0.5, runs.n - 0.5)
+    own = np.log(over / (runs.n - over))
+    most: Float64 = np.where(own > edge + math.log(_FAR), own, np.inf)
+    return most
 
 
 def _interval(runs: _Runs, edge: float, coarse: _Profile) -> EdgeFit:
@@ -155,7 +166,8 @@ def _interval(runs: _Runs, edge: float, coarse: _Profile) -> EdgeFit:
 
 def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int]:
     """How many times as much counts vary as independent ones would, and its degrees of freedom."""
-    share = _logistic(edge + profile.slope * (runs.x - profile.best)).clip(_LEAST, 1 - _LEAST)
+    logit = np.minimum(edge + profile.slope * (runs.x - profile.best), _most(runs, edge))
+    share = _logistic(logit).clip(_LEAST, 1 - _LEAST)
     squares = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     freedom = len(share) - 2
     for expected, (n, over) in zip(share, runs.groups, strict=True):

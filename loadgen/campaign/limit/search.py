@@ -24,6 +24,7 @@ _SOME = 0.1  # of the allowed share: from there on the edge is not far
 _MOST = 0.5  # of all samples
 _AWAY = 0.7  # of a run from the edge, in logits: half or twice the share that is allowed
 _INNER = 0.15  # of the bracket, on a log scale, that a run stays away from its ends
+_BETWEEN = 2  # numbers so far apart have another between them
 _JUMP = 200.0  # a slope of the logit from which on the share jumps: longer runs tell no more
 _ALIKE = 1.5  # a dispersion below which samples do not depend on those before: the share is what it is
 _LEAST_OVER = 10.0  # samples above the limit that a run should have at the edge
@@ -60,7 +61,8 @@ def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | Sea
     if least_s > left_s:
         return "budget"
     wanted_s = _samples(settings, trials, edge) / _requests_per_s(settings, trials, load)
-    share_s = left_s / min(_SPREAD_OVER, settings.most_runs - len(trials))
+    runs = settings.most_runs - len(trials)
+    share_s = left_s / (runs if edge is None else min(_SPREAD_OVER, runs))
     return NextRun(load, max(least_s, min(wanted_s, share_s)))
 
 
@@ -98,7 +100,18 @@ def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | Non
     # A NaN stays: what is not known of one is not known of the lowest.
     low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
     high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
+    if settings.axis == "concurrency":
+        low, high = _with_neighbours(trials, low, high)
     return msgspec.structs.replace(lowest, low=low, high=high)
+
+
+def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
+    """An interval of whole numbers that covers all between the last that was below and the first above."""
+    first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
+    below = [trial.load for trial in trials if not trial.beyond and not trial.client_limited]
+    last = max((load for load in below if load < first), default=math.nan)
+    # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
+    return (low if last != last or low < last else last), (high if high > first - 1 else first - 1)
 
 
 def _point(trial: Trial, at: int) -> EdgePoint:
@@ -163,8 +176,10 @@ def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> f
     if low < load and high < math.inf:
         inner = (high / low) ** _INNER
         load = min(max(load, low * inner), high / inner)
-    if settings.axis == "concurrency" and away > 0:
-        load = math.floor(edge.load) + 1 if math.floor(load) == math.floor(edge.load) else load
+    if settings.axis == "concurrency":
+        load = math.floor(load) if away < 0 else max(load, math.floor(edge.load) + 1)
+        if high - low >= _BETWEEN:  # a number that was not tried
+            load = min(max(load, low + 1), high - 1)
     return _whole(settings, load)
 
 

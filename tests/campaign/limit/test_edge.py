@@ -66,3 +66,10 @@ def test_the_first_part_of_a_run_is_left_out() -> None:
     fit = fitted(runs, 0.01)
     assert fit is not None
     assert fit.load > 9
+
+
+def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
+    runs = [point(51, 1400, 0), point(52, 1400, 390), point(64, 2100, 620)]
+    fit = fitted([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
+    assert fit is not None
+    assert 51 <= fit.low < fit.high <= 52.1
