@@ -26,7 +26,7 @@ ORDER = {
     BENCHMARKS: [
         "harness/process", "harness/page", "harness/truth", "harness/made_files",
         "clients/adapters",
-        "simulated/populations", "simulated/queue", "simulated/serving",
+        "simulated/engine", "simulated/populations", "simulated/queue", "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
         "bars/scale", "bars/install", "bars/limits", "bars/saturation",
         "comparing", "kills", "memory", "merging", "pictures", "planned", "run",
