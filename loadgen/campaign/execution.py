@@ -130,6 +130,8 @@ class Execution:
         """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
         place, began_ns = self.store.begin_search(planned), clock.now_ns()
         search = prepared(servers, planned, table, place, self.seed, self.say)
+        cell = planned.cell
+        self.say(f"r{cell.repeat} {cell.arm}, {cell.profile}: searching")
         try:
             record = search.find()
         except StoreError:

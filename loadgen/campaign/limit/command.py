@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import answer
-from loadgen.campaign.limit.finding import LimitSearch
+from loadgen.campaign.limit.finding import LimitSearch, check_load
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import MeasureError, UsageError
@@ -101,11 +101,12 @@ def find(
 
     Without a `workload` it is the one that the options name.
     """
-    goals = objectives.parse(request.slo)
-    if not goals:
-        raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
     _check(options, request)
     workload = workload or _workload(options)
+    goals = objectives.parse(request.slo or workload.slo)
+    if not goals:
+        raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
+    check_load(workload)
     bench.check(options)
     axis: LoadAxis = request.over or (
         "concurrency" if workload.max_concurrency and not workload.open_loop else "rate"
@@ -236,7 +237,7 @@ def _own_parser() -> argparse.ArgumentParser:
 def _add_flags(group: argparse._ActionsContainer) -> None:
     add, load = group.add_argument, real(1e-6, 1e9)
     add("--slo", metavar="LIST",
-        help="as 'ttft p99 < 500ms, tpot p95 < 50ms', or mlperf/llama3.1-8b")
+        help="as 'ttft p99 < 500ms, tpot p95 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
     add("--over", choices=("rate", "concurrency"),
         help="what is varied (default: concurrency for a profile with only that, else rate)")
     add("--within", type=parsed_by(_share), metavar="P%",

@@ -51,6 +51,7 @@ class LimitSearch:
 
         A signal ends it with what is known so far: see `signal`.
         """
+        check_load(self.workload)
         try:
             if self.record.alone_s is None:
                 self._probe()
@@ -112,8 +113,11 @@ class LimitSearch:
 
     def _run(self, step: NextRun) -> None:
         number = len(self.record.runs) + 1
-        self.say(f"run {number}: {at(step.load, self.record.axis)} for {duration(step.duration_s)}")
-        point = self._measured(at_load(self.workload, self.record.axis, step), number, RUNS)
+        asked = f"{at(step.load, self.record.axis)} for {duration(step.duration_s)}"
+        self.say(f"run {number}: {asked}{self._left}")
+        workload = at_load(self.workload, self.record.axis, step)
+        judged = {"slo": ", ".join(map(str, self.objectives))}
+        point = self._measured(workload.model_copy(update=judged), number, RUNS)
         if point.run is None and not self.record.runs and not point.server_gone:
             raise MeasureError(f"nothing could be measured: {point.reason}")
         if not point.signal:  # one that was cut off shows too little
@@ -122,6 +126,14 @@ class LimitSearch:
             raise signals.Stopped(point.signal)
         if point.server_gone:
             self._restart()
+
+    @property
+    def _left(self) -> str:
+        """What is left of the budget, in words."""
+        if self.record.budget_s is None:
+            return ""
+        took_s = math.fsum(run.took_s for run in self.record.runs)
+        return f"; {duration(max(self.record.budget_s - took_s, 0.0))} of the budget left"
 
     def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
         directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
@@ -170,6 +182,15 @@ def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     else:
         update |= {"max_concurrency": int(step.load), "request_rate": math.inf}
     return workload.model_copy(update=update)
+
+
+def check_load(workload: Profile) -> None:
+    """Raises UsageError of a workload whose load is not one rate or one concurrency."""
+    if workload.shaped or workload.timed:
+        raise UsageError(
+            "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times of "
+            "the workload"
+        )
 
 
 def check_budget(settings: SearchSettings) -> None:

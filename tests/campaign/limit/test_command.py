@@ -31,6 +31,8 @@ SLO = ["--slo", "ttft p99 < 500ms"]
         pytest.param([*SLO, "--duration", "9"], "--duration does not apply to a search", id="duration"),
         pytest.param([*SLO, "--repeat", "3"], "--repeat does not apply to a search", id="repeat"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
+        pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
+        pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
         pytest.param([*SLO, "--resume", "nowhere"], "is not a search's directory", id="nothing to resume"),
     ],
 )
@@ -55,15 +57,26 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_the_sum() -> None:
 def test_what_a_search_learned_is_kept_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["limit", "--preset", "instant", "--input-len", "8", "--output-len", "4", "--seed", "3", "--quiet"]
-    argv += ["--over", "concurrency", "--slo", "e2el p50 < 60s", "--min-duration", "0.3s", "--to", "4"]
-    argv += ["--run-dir", str(tmp_path), "--no-observe"]
+    (tmp_path / "short.toml").write_text('input_len = 8\noutput_len = 4\nslo = "e2el p50 < 60s"\n', "utf-8")
+    argv = [
+        "limit",
+        "--preset",
+        "instant",
+        "--profile",
+        str(tmp_path / "short.toml"),
+        "--seed",
+        "3",
+        "--quiet",
+    ]
+    argv += ["--over", "concurrency", "--min-duration", "0.3s", "--to", "4"]
+    argv += ["--run-dir", str(tmp_path / "runs"), "--no-observe"]
     assert cli.main(argv) == 0
-    (directory,) = tmp_path.iterdir()
+    (directory,) = (tmp_path / "runs").iterdir()
     record = read(directory)
     assert [run.load for run in record.runs] == [1, 4]
     assert (record.ended, record.highest_passing) == ("everything-passes", 4)
+    assert record.goodput_per_s is not None
     assert "limit: at least 4 at a time" in capsys.readouterr().out
     assert cli.main([*argv, "--resume", str(directory)]) == 0
     assert read(directory).runs == record.runs
-    assert cli.main([*argv[:-1], "--slo", "e2el p50 < 9s", "--resume", str(directory)]) == 2
+    assert cli.main([*argv, "--slo", "e2el p50 < 9s", "--resume", str(directory)]) == 2
