@@ -39,7 +39,7 @@ class Engine:
             yield self.prompt, int(random.integers(max(least, 1), most, endpoint=True))
 
     def in_flight(self, streams: int, duration_s: float, random: np.random.Generator) -> list[Sequence]:
-        """So many requests at a time, until no more are sent; all, in the order of sending."""
+        """N requests at a time, until no more are sent; all, in the order of sending."""
         scheduler, lengths = Scheduler(self.limits, self.timing), self.lengths(random)
         free_ns, now_ns, sent = [0] * streams, 0, []
         end_ns = round(1e9 * duration_s)

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from loadgen.campaign.file import LimitTable
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit.command import continued, read
-from loadgen.campaign.limit.finding import LimitSearch
+from loadgen.campaign.limit.finding import LimitSearch, axis_of
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.errors import UsageError
 from loadgen.metrics import objectives
 from loadgen.results.limit_record import LimitRecord
-from loadgen.results.sweep_record import LoadAxis
 from loadgen.session.session import Session
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload.bounds import MOST_SEED
@@ -46,17 +45,17 @@ def prepared(
     Each repeat has other prompts, each arm the same.
     """
     servers.cell = planned.cell
-    goals = objectives.parse(table.slo)
+    goals, axis = objectives.parse(table.slo), axis_of(planned.workload, table.over)
     record = LimitRecord(
         name=planned.cell.checkpoint,
         command=("loadgen", "campaign", planned.cell.campaign),
-        axis=axis(table, planned.workload),
+        axis=axis,
         objectives=tuple(map(str, goals)),
         within=table.within,
         budget_s=table.budget_s,
         most_runs=table.max_runs,
         least_run_s=table.min_duration_s,
-        fixed=f"{table.slo} over {axis(table, planned.workload)}",
+        fixed=f"{table.slo} over {axis}",
         seed=(seed.value + planned.cell.repeat) % (MOST_SEED + 1),
         start=table.start,
         lowest=table.lowest,
@@ -68,10 +67,3 @@ def prepared(
     return LimitSearch(
         servers, planned.workload, goals, record, kept, Seed(record.seed, chosen=seed.chosen), say
     )
-
-
-def axis(table: LimitTable, workload: Profile) -> LoadAxis:
-    """What is varied: as the table has it, else what the workload limits."""
-    if table.over is not None:
-        return table.over
-    return "concurrency" if workload.max_concurrency and not workload.open_loop else "rate"

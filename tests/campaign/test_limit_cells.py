@@ -13,8 +13,7 @@ from loadgen.analysis.importers import sources
 from loadgen.campaign import arms, file
 from loadgen.campaign.file import LimitTable
 from loadgen.campaign.limit.command import read
-from loadgen.campaign.limit.finding import LimitSearch
-from loadgen.campaign.limit_cells import axis
+from loadgen.campaign.limit.finding import LimitSearch, axis_of
 from loadgen.errors import UsageError
 from loadgen.workload.profile import Profile
 
@@ -128,4 +127,4 @@ def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
     over: Any, settings: dict[str, Any], expected: str
 ) -> None:
     workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
-    assert axis(LimitTable(slo="ttft p50 < 10s", over=over), workload) == expected
+    assert axis_of(workload, LimitTable(slo="ttft p50 < 10s", over=over).over) == expected

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import answer
-from loadgen.campaign.limit.finding import LimitSearch, check_load
+from loadgen.campaign.limit.finding import LimitSearch, axis_of, check_load
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import MeasureError, UsageError
@@ -108,9 +108,7 @@ def find(
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
     check_load(workload)
     bench.check(options)
-    axis: LoadAxis = request.over or (
-        "concurrency" if workload.max_concurrency and not workload.open_loop else "rate"
-    )
+    axis = axis_of(workload, request.over)
     asked = LimitRecord(
         name=workload.name or "limit",
         command=tuple(command),

@@ -174,6 +174,11 @@ def _bounds(record: LimitRecord, alone_s: float) -> dict[str, float]:
     return {"alone_s": alone_s, "start": start, "lowest": lowest, "highest": highest}
 
 
+def axis_of(workload: Profile, over: LoadAxis | None) -> LoadAxis:
+    """What is varied: as it was asked, else what the workload limits."""
+    return over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
+
+
 def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     """The workload at a load, for a time."""
     update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None}

@@ -72,7 +72,7 @@ def least_samples(settings: SearchSettings) -> int:
 
 
 def least_run_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """The shortest run at a load: long beside its slowest requests, and enough samples to pass."""
+    """The shortest run at a load: long compared with its slowest requests, and enough samples to pass."""
     floor_s = settings.least_run_s
     if floor_s is None:
         slowest_s = settings.alone_s or 0.0
