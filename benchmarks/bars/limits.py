@@ -14,11 +14,11 @@ from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from loadgen.campaign.limit.search import limiting, next_run
 from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
 from loadgen.metrics import confidence
-from loadgen.metrics.judging import dispersion
+from loadgen.metrics.judging import dispersion, slow_share
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
 
 _SEARCHES = 100
-_FIRST_SEED = 1_000_000  # nothing of the search was chosen by how it does with these
+_FIRST_SEED = 3_000_000  # nothing of the search was chosen by how it does with these
 _WITHIN = 0.05
 _GOOD = 95  # of a hundred
 _OFF = 8.0  # the first load is at most so many times too high or too low
@@ -56,17 +56,24 @@ class Searched:
     ended: str
 
 
-CASES = (Case(0.05, 90, 3.0), Case(1, 99, 6.0), Case(50, 99, 12.0), Case(500, 90, 10.0))
+CASES = (
+    Case(0.05, 90, 3.0),
+    Case(1, 99, 6.0),
+    Case(10, 50, 2.0),
+    Case(10, 95, 20.0),
+    Case(50, 99, 12.0),
+    Case(500, 90, 10.0),
+)
 
 
 def limits(installed: Installed, repeats: int) -> Section:
-    """A hundred seeded searches at each of four rates, in virtual time; once."""
+    """A hundred seeded searches at each of several rates, in virtual time; once."""
     bars, rows = [], []
     for case in CASES:
         found = [searched(case, _FIRST_SEED + at) for at in range(_SEARCHES)]
         close = sum(abs(math.log(each.ratio)) <= math.log1p(_WITHIN) for each in found)
         covered, most = sum(each.covered for each in found), max(each.runs for each in found)
-        what = f"limit at {case.rate_per_s:g} requests/s"
+        what = f"limit at {case.rate_per_s:g} requests/s, P{case.percentile:g}"
         bars += [
             Bar(f"{what}: within 5 % of the truth", f"{close} of {_SEARCHES}", f"≥ {_GOOD}", close >= _GOOD),
             Bar(f"{what}: 95 % interval covers it", f"{covered} of {_SEARCHES}", "≥ 91", covered >= 91),
@@ -131,7 +138,7 @@ def evidence(
     ordered, n = np.sort(values_ms), len(values_ms)
     index = confidence.upper_index(n, objective.percentile)
     over = values_ms > objective.limit_ms
-    slow = values_ms > ordered[math.ceil(0.9 * n) - 1]
+    slow = values_ms > ordered[math.ceil(slow_share(objective) * n) - 1]
     return ObjectiveEvidence(
         objective=objective,
         samples=n,

@@ -18,7 +18,7 @@ from loadgen.transport.failure import FailureKind
 _MS_NS = 1e6
 _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
-_SLOW = 0.9  # of a run's samples lie at or below what is slow for it
+_SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer for a lower percentile
 _PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
 # Requests that were ended, or lost, by this client: they show nothing of the server.
 _NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST, FailureKind.USER_CANCELLED)
@@ -67,16 +67,25 @@ def _judged(objective: Objective, samples: _Samples, records: Records) -> Object
         bound_ms=bound_ms(confidence.upper_index(samples.observations, rank)),
         lower_ms=bound_ms(confidence.lower_index(samples.observations, rank)),
         batches=_batches(samples.request, over, records),
-        dispersion=_dispersion(samples, order, records),
+        dispersion=_dispersion(samples, order, records, slow_share(objective)),
     )
 
 
-def _dispersion(samples: _Samples, order: Int64, records: Records) -> float:
-    """The variance of counts above the run's own P90, of a few long parts of it, ÷ the binomial one."""
+def _dispersion(samples: _Samples, order: Int64, records: Records, share: float) -> float:
+    """The variance of counts of slow samples, of a few long parts of the run, ÷ the binomial one."""
     if not len(order):
         return 1.0
-    slow = samples.values_ns > samples.values_ns[order[math.ceil(_SLOW * len(order)) - 1]]
+    slow = samples.values_ns > samples.values_ns[order[math.ceil(share * len(order)) - 1]]
     return dispersion(_batches(samples.request, slow, records))
+
+
+def slow_share(objective: Objective) -> float:
+    """The share of a run's samples above which the others are slow for it.
+
+    Above P90 there are too few to count; but waits of half of all requests last longer than those of a tenth,
+    so that a median is not to be judged by the P90.
+    """
+    return min(_SLOW, objective.percentile / 100)
 
 
 def dispersion(batches: Sequence[tuple[int, int]]) -> float:

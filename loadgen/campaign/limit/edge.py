@@ -1,12 +1,15 @@
 """Edge: the load at which the share of samples above a limit is the share that a percentile allows.
 
-The logit of the share is taken as linear in the logarithm of the load, near the edge, and rising. Samples of
-one run are not independent: behind one that waited long in a queue stand others that did. Their counts
-therefore vary more than binomial ones by a factor, the dispersion, which is estimated from successive parts
-of each run and from how runs differ from the line (quasi-likelihood: McCullagh and Nelder, Generalized Linear
-Models, 2nd edition, chapter 9). The interval is that of the profile likelihood: it needs no finite slope, so
-where the share jumps from 0 to 1 it reaches from one load to the next. Far above the edge the line need not
-hold (a share may stay at a third): a run there shows that the share is at least what it counted, and no more.
+The logarithm of the share is taken as linear in the logarithm of the load, near the edge, and rising: the
+tail of a queue's wait is exponential, at a rate that falls with the load, so that this holds up to a share
+of 1, where a logit bends (of a median it would put the edge some percent too low). Samples of one run are
+not independent: behind one that waited long in a queue stand others that did. Their counts therefore vary
+more than binomial ones by a factor, the dispersion, which is estimated from successive parts of each run
+and from how runs differ from the line (quasi-likelihood with a logarithmic link: McCullagh and Nelder,
+Generalized Linear Models, 2nd edition, chapters 6 and 9). The interval is that of the profile likelihood:
+it needs no finite slope, so where the share jumps from 0 to 1 it reaches from one load to the next. Far
+above the edge the line need not hold (a share may stay at a third): a run there shows that the share is at
+least what it counted, and no more.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ import numpy as np
 from loadgen.arrays import Bool, Float64
 from loadgen.metrics.repeats import t_quantile
 
-_NEAR = 6.0  # times the allowed odds, and its inverse: of the runs whose fitted odds lie between
-_FAR = 20.0  # times the allowed odds: a run beyond is at least as far above as it shows
+_NEAR = 6.0  # times the allowed share, and its inverse: of the runs whose fitted shares lie between
+_FAR = 3.0  # times the allowed odds: a run beyond is at least as far above as it shows
 _EACH_SIDE = 2  # runs that are used on each side of the edge, however far they are
 _GROUPS = 6  # parts of a run whose counts are compared: long ones, so that they hardly depend on each other
 _WINDOWS = 5
-_SLOPES = (0.5, 5000.0)  # of the logit by the logarithm of load; beyond the latter nothing is between 0 and 1
+_SLOPES = (0.5, 5000.0)  # of log share by log load; beyond the latter nothing is between 0 and 1
 _BISECTIONS = 26
 _GRID = 161  # candidates for the edge
 _TIE = 1e-6
@@ -59,7 +62,7 @@ class EdgeFit(msgspec.Struct, frozen=True):
     load: float
     low: float
     high: float
-    slope: float  # of the share's logit, per logarithm of load
+    slope: float  # of the share's logit at the edge, per logarithm of load
     dispersion: float  # variance of a count above the limit ÷ that of independent samples
     samples: float  # of the runs it is from
 
@@ -85,7 +88,10 @@ class _Runs(msgspec.Struct, frozen=True):
 
 
 class _Profile(msgspec.Struct, frozen=True):
-    """Candidates for the edge, and how badly the best line through each fits; float64[candidates]."""
+    """Candidates for the edge, and how badly the best line through each fits; float64[candidates].
+
+    Slopes are those of the share's logarithm.
+    """
 
     x: Float64
     deviance: Float64
@@ -112,62 +118,63 @@ def fitted(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
     above = over > allowed * n
     if above.all() or not above.any():
         return None
-    edge, near = math.log(allowed / (1 - allowed)), np.ones(len(points), bool)
-    profile = _profile(runs, edge, _span(runs.x))
+    near = np.ones(len(points), bool)
+    profile = _profile(runs, allowed, _span(runs.x))
     for _ in range(_WINDOWS):
         closer = _close(profile.slope * (runs.x - profile.best))
         if (closer == near).all():
             break
         near = closer
-        profile = _profile(runs.only(near), edge, _span(runs.x[near]))
-    return _interval(runs.only(near), edge, profile)
+        profile = _profile(runs.only(near), allowed, _span(runs.x[near]))
+    return _interval(runs.only(near), allowed, profile)
 
 
 def _span(x: Float64) -> Float64:
     return np.linspace(x.min() - _MARGIN, x.max() + _MARGIN, _GRID)
 
 
-def _profile(runs: _Runs, edge: float, candidates: Float64) -> _Profile:
+def _profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
     """The deviance of the best rising line through each candidate: it is concave in the slope."""
     away = runs.x - candidates[:, None]
-    most = _most(runs, edge)
+    most, at_edge = _most(runs, allowed), math.log(allowed)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        share = _logistic(np.minimum(edge + np.exp(middle)[:, None] * away, most))
+        share = np.exp(np.minimum(at_edge + np.exp(middle)[:, None] * away, most))
         steeper = ((runs.over - runs.n * share) * away).sum(1) > 0
         low, high = np.where(steeper, middle, low), np.where(steeper, high, middle)
     slopes = np.exp((low + high) / 2)
-    logit = np.minimum(edge + slopes[:, None] * away, most)
-    deviance = 2 * (runs.n * np.logaddexp(0, logit) - runs.over * logit).sum(1)
+    log_share = np.minimum(at_edge + slopes[:, None] * away, most)
+    deviance = 2 * (runs.n * np.exp(log_share) - runs.over * log_share).sum(1)
     return _Profile(candidates, deviance, slopes)
 
 
-def _most(runs: _Runs, edge: float) -> Float64:
-    """The highest logit that is held against each run: its own where it is far above the edge, else any."""
+def _most(runs: _Runs, allowed: float) -> Float64:
+    """The highest logarithm of a share that is held against a run: its own if far above the edge, else 0."""
     over = runs.over.clip(0.5, runs.n - 0.5)
-    own = np.log(over / (runs.n - over))
-    most: Float64 = np.where(own > edge + math.log(_FAR), own, np.inf)
+    far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
+    most: Float64 = np.where(far, np.log(over / runs.n), 0.0)
     return most
 
 
-def _interval(runs: _Runs, edge: float, coarse: _Profile) -> EdgeFit:
+def _interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
     """The edge and its interval: candidates that fit hardly worse than the best one."""
-    dispersion, freedom = _dispersion(runs, edge, coarse)
-    reach = _WIDER * dispersion * t_quantile(freedom) ** 2
+    dispersion, freedom = _dispersion(runs, allowed, coarse)
+    reach = _WIDER * dispersion * (1 - allowed) * t_quantile(freedom) ** 2
     within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
     first, last = max(within[0] - 1, 0), min(within[-1] + 1, len(coarse.x) - 1)
-    fine = _profile(runs, edge, np.linspace(coarse.x[first], coarse.x[last], _GRID))
+    fine = _profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID))
     inside = np.flatnonzero(fine.deviance <= fine.deviance.min() + reach)
     low = math.exp(fine.x[inside[0]]) if within[0] > 0 else math.nan
     high = math.exp(fine.x[inside[-1]]) if within[-1] < len(coarse.x) - 1 else math.nan
-    return EdgeFit(math.exp(fine.best), low, high, fine.slope, dispersion, float(runs.n.sum()))
+    slope = fine.slope / (1 - allowed)  # d logit = d log share / (1 − share)
+    return EdgeFit(math.exp(fine.best), low, high, slope, dispersion, float(runs.n.sum()))
 
 
-def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int]:
+def _dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
     """How many times as much counts vary as independent ones would, and its degrees of freedom."""
-    logit = np.minimum(edge + profile.slope * (runs.x - profile.best), _most(runs, edge))
-    share = _logistic(logit).clip(_LEAST, 1 - _LEAST)
+    log_share = math.log(allowed) + profile.slope * (runs.x - profile.best)
+    share = np.exp(np.minimum(log_share, _most(runs, allowed))).clip(_LEAST, 1 - _LEAST)
     squares = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     freedom = len(share) - 2
     for expected, (n, over) in zip(share, runs.groups, strict=True):
@@ -181,15 +188,9 @@ def _dispersion(runs: _Runs, edge: float, profile: _Profile) -> tuple[float, int
 
 
 def _close(distance: Float64) -> Bool:
-    """Which runs are near the edge by their distance in fitted logits, and the closest on each side of it."""
+    """Which runs are near the edge by their fitted log shares, and the closest on each side of it."""
     near: Bool = np.abs(distance) <= math.log(_NEAR)
     for side in (distance <= 0, distance > 0):
         order = np.argsort(np.where(side, np.abs(distance), np.inf))[:_EACH_SIDE]
         near[order] |= side[order]
     return near
-
-
-def _logistic(logit: Float64) -> Float64:
-    """Their shares."""
-    result: Float64 = 1 / (1 + np.exp(-logit.clip(-500, 500)))
-    return result

@@ -203,7 +203,7 @@ def check_budget(settings: SearchSettings) -> None:
     least_s = search.least_run_s(settings, (), settings.start)
     if settings.budget_s is None or 2 * least_s <= settings.budget_s:
         return
-    needed, first = search.least_samples(settings), at(settings.start, settings.axis)
+    needed, first = search.planned_samples(settings), at(settings.start, settings.axis)
     raise UsageError(
         f"--budget {duration(settings.budget_s)} is too small for two runs: at {first} one takes "
         f"{duration(least_s)} ({needed} requests, at least {duration(search.LEAST_RUN_S)}): give it "

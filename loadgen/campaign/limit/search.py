@@ -35,6 +35,9 @@ _MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
 _SPREAD_OVER = 4  # runs that share what is left of the budget, or of what is to be learned
 _AIM = 0.9  # of the width asked for
 _CONFIRMED = 1.5  # logits below the edge: a run that passes there shows that the limit can be had
+_SPARE = 3.0  # standard deviations of a Poisson count
+_DIGITS = 4  # of a rate
+_A_SECOND = 10  # a run's time is rounded up to such a part of it
 _NO_SHARE = 1000  # samples, all of them above, that a run without shares of its own counts as
 
 
@@ -63,12 +66,18 @@ def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | Sea
     wanted_s = _samples(settings, trials, edge) / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
     share_s = left_s / (runs if edge is None else min(_SPREAD_OVER, runs))
-    return NextRun(load, max(least_s, min(wanted_s, share_s)))
+    return NextRun(load, math.ceil(_A_SECOND * max(least_s, min(wanted_s, share_s))) / _A_SECOND)
 
 
 def least_samples(settings: SearchSettings) -> int:
     """The fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
     return max(math.ceil(math.log(0.01) / math.log(1 - allowed(each))) for each in settings.objectives)
+
+
+def planned_samples(settings: SearchSettings) -> int:
+    """The requests that a run is planned for at least, so that these come although few arrive."""
+    needed = least_samples(settings)
+    return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
 def least_run_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
@@ -79,7 +88,7 @@ def least_run_s(settings: SearchSettings, trials: Sequence[Trial], load: float) 
         if timed := [trial for trial in trials if trial.p99_e2el_s is not None]:
             slowest_s = min(timed, key=lambda trial: abs(math.log(trial.load / load))).p99_e2el_s or 0.0
         floor_s = max(LEAST_RUN_S, E2EL_TIMES * slowest_s)
-    return max(floor_s, least_samples(settings) / _requests_per_s(settings, trials, load))
+    return max(floor_s, planned_samples(settings) / _requests_per_s(settings, trials, load))
 
 
 def edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
@@ -218,6 +227,6 @@ def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: flo
 
 
 def _whole(settings: SearchSettings, load: float) -> float:
-    """A load between the bounds; over concurrency the nearest whole number."""
-    load = min(max(load, settings.lowest), settings.highest)
-    return load if settings.axis == "rate" else float(max(round(load), 1))
+    """A load between the bounds, in few digits; over concurrency the nearest whole number."""
+    few = float(f"{load:.{_DIGITS}g}") if settings.axis == "rate" else max(round(load), 1)
+    return min(max(few, settings.lowest), settings.highest)

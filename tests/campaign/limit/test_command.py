@@ -48,7 +48,7 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_the_sum() -> None:
     slow = SearchSettings(
         "rate", (Objective("ttft", 99, 500),), start=0.05, lowest=0.01, highest=1, budget_s=1800
     )
-    with pytest.raises(UsageError, match=r"^--budget 30 min is too small for two runs: .* 2 h 33 min \(459 "):
+    with pytest.raises(UsageError, match=r"^--budget 30 min is too small for two runs: .* 2 h 55 min \(524 "):
         check_budget(slow)
 
 
