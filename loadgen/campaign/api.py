@@ -164,7 +164,7 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
         except (MeasureError, signals.Stopped) as stop:
             record = store.record()
             if not any(point.state in FINISHED for point in record.points):
-                store.remove_unbegun()
+                store.removed_unbegun()
                 raise
             partial = stop.summary if isinstance(stop, MeasureError) else str(stop)
         runs = {

@@ -37,7 +37,7 @@ _CAPABILITY_VERSION = 0x20080522
 _LONGEST_MESSAGE = 300  # characters of an exception
 _LOST = Failure(FailureKind.LOST, "the capturing process died while this request was under way")
 # The parent decides what these mean and sends a stop; where it dies of one, the pipe's end shows it.
-_PARENTS = ("SIGINT", "SIGTERM", "SIGHUP")
+_PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Of two runs in one program no child may get the other one's end of a pipe: its end would not be noticed.
 # A process that was forked while it is held forks again: the thread is the same.
 FORKING = threading.RLock()
@@ -130,7 +130,7 @@ def start(
     parent = os.getpid()
     with FORKING:
         outbox, inbox = pair()
-        pid = os.fork()
+        pid = fork()
         if pid:
             outbox.sock.close()
     if pid:
@@ -138,7 +138,6 @@ def start(
         return CaptureRun(pid, inbox, counters, job.order)
     code = 1
     try:
-        unattended()
         if with_parent:
             end_with(parent)
         inbox.sock.close()
@@ -159,11 +158,26 @@ def start(
         os._exit(code)
 
 
-def unattended() -> None:
+def fork() -> int:
+    """As `os.fork`; the child leaves signals to this process, which gets those that come meanwhile after it.
+
+    Python drops what a handler raises within the functions that it calls at a fork: the signal would be lost.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PARENTS)
+    try:
+        pid = os.fork()
+        if not pid:
+            _unattended()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return pid
+
+
+def _unattended() -> None:
     """Leave signals to the process that forked this one."""
     signal.set_wakeup_fd(-1)  # of the program's event loop
-    for name in _PARENTS:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in _PARENTS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_with(parent: int) -> None:

@@ -52,7 +52,9 @@ def shards_started_apart(run: RunEvidence) -> Evidence | None:
     """The shards did not send their parts of the plan at the same time."""
     begun = [row for row in run.facts.shards if row.began_ns]
     unsure_ms = max((row.error_ns for row in begun), default=0) / _MS_NS
-    apart_ms = _apart_ns(run, [row.began_ns for row in begun]) / _MS_NS - max(unsure_ms, 0.0)
+    apart_ms = _apart_ns(run, [row.began_ns - _opens_ns(run, row) for row in begun]) / _MS_NS - max(
+        unsure_ms, 0.0
+    )
     if apart_ms <= max(APART[0] * run.metrics.duration_s * 1e3, APART[1]):
         return None
     return (
@@ -64,7 +66,7 @@ def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
     """How much later than the first shard the last one began, at least.
 
     At a rate, request i is due before request i + 1, whichever shards they are of: what contradicts that is
-    the time between two starts. Else every shard sends its first request at once.
+    the time between two starts. Else every shard sends its first request once it has a slot.
     """
     if len(began_ns) < 2:
         return 0
@@ -72,6 +74,14 @@ def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
         return max(began_ns) - min(began_ns)
     due_ns = run.records.intended_ns[run.sent]
     return int((np.maximum.accumulate(due_ns) - due_ns).max(initial=0))
+
+
+def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
+    """How long after the start a shard has its first slot: at once, unless the concurrency has stages."""
+    stages = run.facts.profile.stages
+    if stages is None or not stages.concurrency:
+        return 0
+    return stages.steps().part(row.number, row.of).opens_ns
 
 
 @suspect(

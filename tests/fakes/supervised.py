@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -66,6 +69,18 @@ def until_listening():
 def server(code: str, port: int) -> Command:
     """The command that runs one of the servers above on `port`."""
     return Command((sys.executable, "-c", _PRELUDE + code, str(port)), {})
+
+
+@contextmanager
+def running(command: str, port: int) -> Iterator[str]:
+    """The base URL of a server that a --launch-command starts on a port; killed at the end."""
+    process = subprocess.Popen(shlex.split(command.format(port=port)), stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: listens(port), "the server listens")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
 
 
 def until(done: Callable[[], bool], what: str) -> None:

@@ -21,7 +21,7 @@ from loadgen.results import merge, merge_facts, report, request_rows, run_direct
 from loadgen.results.run import Run
 from loadgen.results.run_directory import Result
 from loadgen.telemetry.sensor_summary import SensorSummary
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import USER_CANCELLED, FailureKind
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import Client
 from loadgen.workload import profile
@@ -62,6 +62,13 @@ RUNS = {
     "requests that fail": case(failed(5)),
     "requests that are cut off": case(
         failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True, signal=2
+    ),
+    "requests that are cancelled as planned": case(
+        changed(closed(), 5, failure=USER_CANCELLED), {"cancel_rate": "20%", "cancel_after": "100ms"}
+    ),
+    "stages of concurrency": case(
+        closed(),
+        {"schedule": "concurrency 8 for 1s, 16 for 1m", "max_concurrency": None, "num_prompts": None},
     ),
     "more was planned": case(closed(), stop_rule="--max-duration 60 s", requests=400),
     "whole answers": made(stream=False),

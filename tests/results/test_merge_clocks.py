@@ -153,3 +153,15 @@ def test_shards_that_began_apart_are_doubted() -> None:
     apart = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
     (found,) = (f for f in apart.verdict.grave if f.rule.code == "shards-started-apart")
     assert found.evidence == "2 shards began 3000 ms apart: all were to send their part of the plan at once"
+
+
+@pytest.mark.parametrize(("began_ms", "apart"), [(2000, []), (3500, ["shards-started-apart"])])
+def test_a_shard_may_begin_with_the_stage_that_has_its_first_slot(began_ms: int, apart: list[str]) -> None:
+    stages = {"schedule": "concurrency 1 for 2s, 8 for 1m", "max_concurrency": None, "num_prompts": None}
+    staged = made_cases.run(workload=stages)
+    run = Result(staged.facts, staged.records)
+    second = shard_runs.part(run, 1, 2)
+    moved = Result(second.facts, Records.joined(Shifted(second.records, began_ms * MS).parts()))
+    both = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
+    codes = [finding.rule.code for finding in both.verdict.grave]
+    assert [code for code in codes if code == "shards-started-apart"] == apart

@@ -239,3 +239,25 @@ def test_the_capturing_process_ends_with_its_parent(server: Target, transport: s
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)
+
+
+def test_a_signal_in_a_fork_comes_after_what_python_calls_there() -> None:
+    order: list[str] = []
+    armed = [True]
+
+    def called() -> None:
+        if armed:
+            signal.raise_signal(signal.SIGTERM)
+            order.append("called")
+
+    os.register_at_fork(after_in_parent=called)
+    before = signal.signal(signal.SIGTERM, lambda *_: order.append("signal"))
+    try:
+        pid = capture_process.fork()
+        if not pid:
+            os._exit(0)
+    finally:
+        armed.clear()
+        signal.signal(signal.SIGTERM, before)
+    assert order == ["called", "signal"]
+    assert os.waitpid(pid, 0) == (pid, 0)

@@ -16,6 +16,7 @@ from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.campaign.points.measuring import MeasuredPoint, measured
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.campaign.time_estimate import duration
+from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.metrics.objectives import Objective
 from loadgen.results import run_directory
@@ -117,7 +118,14 @@ class LimitSearch:
         self.say(f"run {number}: {asked}{self._left}")
         workload = at_load(self.workload, self.record.axis, step)
         judged = {"slo": ", ".join(map(str, self.objectives))}
-        point = self._measured(workload.model_copy(update=judged), number, RUNS)
+        try:
+            point = self._measured(workload.model_copy(update=judged), number, RUNS)
+        except MeasureError as error:  # there is no server, and none can be started
+            if not self.record.runs:
+                raise
+            self._keep(notes=(*self.record.notes, hide(error.summary)))
+            self._end("server-died")
+            return
         if point.run is None and not self.record.runs and not point.server_gone:
             raise MeasureError(f"nothing could be measured: {point.reason}")
         if not point.signal:  # one that was cut off shows too little

@@ -152,8 +152,7 @@ def _run(request: SweepRequest, store: SweepStore) -> int:
     except StoreError as error:
         raise StoreError(f"{error}; when it can be written: {resume}") from None
     except MeasureError as error:
-        if not any(point.state in FINISHED for point in store.record().points):
-            store.remove_unbegun()
+        if store.removed_unbegun():
             raise
         _show(request, store, store.record())
         raise MeasureError(f"{error.summary}: {resume}") from None

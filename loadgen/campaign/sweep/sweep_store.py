@@ -70,10 +70,12 @@ class SweepStore(KeptDirectory):
             shutil.rmtree(self.directory / UNFINISHED / point.directory_name, ignore_errors=True)
         return str(place.relative_to(self.directory))
 
-    def remove_unbegun(self) -> None:
-        """Remove the directory of a sweep of which nothing was measured."""
-        if all(point.state == "planned" for point in self.record().points):
+    def removed_unbegun(self) -> bool:
+        """Remove the directory of a sweep if none of its points was begun; whether that is so."""
+        unbegun = all(point.state == "planned" for point in self.record().points)
+        if unbegun:
             shutil.rmtree(self.directory, ignore_errors=True)
+        return unbegun
 
     def drop(self) -> None:
         """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""

@@ -52,7 +52,11 @@ class Sweeping:
             self._update(point, "under-way")
             heading = f"[{point.number + 1}/{len(self.points)}] "
             seed, place = replace(self.seed, repeat=point.number), self.store.begin(point)
-            outcome = measured(replace(session, heading=heading), point.workload, seed, place)
+            try:
+                outcome = measured(replace(session, heading=heading), point.workload, seed, place)
+            except KeyboardInterrupt:
+                self._update(point, "planned")
+                raise
             self._keep(point, outcome)
             if outcome.server_gone:
                 self._restart()
@@ -113,11 +117,12 @@ class Sweeping:
         self.store.write(self.record)
 
     def _report(self, point: GridPoint, outcome: str) -> None:
-        """A line for a point that is over, with the time left for all that are not."""
+        """A line for a point that is over, with the time left for all that are not, as far as it is known."""
         states = zip(self.record.points, self.points, strict=True)
         done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
         after = [planned for planned in self.left if planned.number > point.number]
-        later = f"; {forecast(after, done, self.servers.starts_s).words} left" if after else ""
+        rest = forecast(after, done, self.servers.starts_s)
+        later = f"; {rest.words} left" if rest.seconds else ""
         self.say(f"[{point.number + 1}/{len(self.points)}] {point.label}: {outcome}{later}")
 
 

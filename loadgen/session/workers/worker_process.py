@@ -17,7 +17,7 @@ from loadgen.session.progress import Progress
 from loadgen.session.saturation import BegunRequest, begun_of
 from loadgen.session.stop_rules import StopRules
 from loadgen.session.workers.worker_pipe import EndedRequests, WorkerEnd, WorkerResult
-from loadgen.transport.capture_process import CaptureRun, end_with, fault_of, start, unattended
+from loadgen.transport.capture_process import CaptureRun, end_with, fault_of, start
 from loadgen.transport.failure import Failure
 from loadgen.transport.job import Counters, Job
 
@@ -62,7 +62,6 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
     """Do a worker's task in a process that was just forked, and end it; this never returns."""
     code = 1
     try:
-        unattended()
         end_with(parent)
         gc.freeze()
         gc.disable()

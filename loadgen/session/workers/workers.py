@@ -34,7 +34,7 @@ from loadgen.session.workers.worker_pipe import EndedRequests, ParentEnd, Worker
 from loadgen.session.workers.worker_process import WorkerTask, work
 from loadgen.session.workers.worker_run import WorkerRun
 from loadgen.transport.capture import Capture
-from loadgen.transport.capture_process import FORKING, flush_standard_streams, schedule
+from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork, schedule
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters, Health
 from loadgen.transport.share import Listed, Order, Queue, Shared
@@ -137,7 +137,7 @@ class Workers:
                 ends.callback(pipes[-1][0].sock.close)
                 ends.callback(self._close_unused, pipes[-1][1])
             for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
-                pid = os.fork()
+                pid = fork()
                 if not pid:
                     for other, mine in pipes:  # or the end of one worker would not be noticed by the others
                         mine.sock.close()

@@ -23,6 +23,11 @@ class ConcurrencySteps(msgspec.Struct, frozen=True):
         """The highest limit."""
         return int(self.limits.max())
 
+    @property
+    def opens_ns(self) -> int:
+        """How long after the start the limit is first above 0; 0 where it never is."""
+        return int(self.from_ns[np.argmax(self.limits > 0)])
+
     def limit(self, elapsed_ns: int) -> int:
         """The limit at a time after the start; what is before the start has the first one."""
         return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])

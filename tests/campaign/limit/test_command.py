@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from builders.serving_scripts import launch_command
+from fakes.scripted_server import closed_port
+from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
 from loadgen.campaign.limit.command import read
 from loadgen.campaign.limit.finding import check_budget
 from loadgen.campaign.limit.trial import SearchSettings
 from loadgen.errors import UsageError
 from loadgen.metrics.objectives import Objective
+from loadgen.results.limit_record import LimitRecord
+from loadgen.session import session
 
 SLO = ["--slo", "ttft p99 < 500ms"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -80,3 +94,78 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     assert cli.main([*argv, "--resume", str(directory)]) == 0
     assert read(directory).runs == record.runs
     assert cli.main([*argv, "--slo", "e2el p50 < 9s", "--resume", str(directory)]) == 2
+
+
+def streams(server: tuple[str, str], *words: str) -> list[str]:
+    """A search over the requests in flight, of tiny requests and short runs."""
+    Path("tiny.toml").write_text('input_len = 8\noutput_len = 2\nslo = "e2el p50 < 60s"\n', "utf-8")
+    fixed = ("--profile", "tiny.toml", "--seed", "3", "--over", "concurrency", "--min-duration", "0.3s")
+    return ["limit", *server, *fixed, "--no-observe", *words]
+
+
+def found() -> LimitRecord:
+    (directory,) = Path("runs").iterdir()
+    return read(directory)
+
+
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
+    number: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv, mark = streams(("--preset", "instant"), "--to", "64"), f"limit {os.getpid()} {code}"
+    with Path("shown").open("w") as shown:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loadgen", *argv], stdout=shown, env={**os.environ, MARK: mark}
+        )
+    until(lambda: any(read(path.parent).runs for path in Path("runs").glob("*/limit.json")), "a run")
+    process.send_signal(number)
+    assert process.wait(PATIENCE_S) == code
+    until(lambda: not marked(mark), "no process is left")
+    (directory,) = Path("runs").iterdir()
+    before, lines = found(), Path("shown").read_text("utf-8").splitlines()
+    assert before.ended == "interrupted"
+    assert [run.load for run in before.runs] == [1, 4, 16][: len(before.runs)]
+    assert f"limit: at least {before.highest_passing:g} at a time" in lines
+    assert lines[-1] == f"go on with: --resume {directory}"
+    assert cli.main([*argv, "--resume", str(directory)]) == 0
+    after = found()
+    assert (after.ended, after.runs[: len(before.runs)]) == ("everything-passes", before.runs)
+    assert [run.load for run in after.runs] == [1, 4, 16, 64]
+    assert "limit: at least 64 at a time" in capsys.readouterr().out
+
+
+# It serves each connection in a thread, and dies once of more than 12.
+CROWDED = "threading.active_count() > 12 and not os.path.exists('died')"
+DIES = f"Server(lambda _: os.mkdir('died') or die(9, 'CUDA out of memory') if {CROWDED} else None).serve()"
+
+
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("ports")
+def test_a_server_that_was_launched_is_started_again_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
+    launch = ("--launch-command", launch_command(tmp_path, DIES))
+    assert cli.main(streams(launch, "--start", "4", "--max-runs", "3", "--quiet")) == 0
+    record = found()
+    assert record.ended == "most-runs"
+    assert [run.load for run in record.runs[:2]] == [4, 16]
+    assert [run.passed for run in record.runs] == [True, False, True]
+    assert "the GPU's memory ran out" in record.runs[1].reason
+
+
+@pytest.mark.realtime
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_search_stops_where_an_attached_server_dies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(launch_command(tmp_path, DIES), closed_port()) as base_url:
+        assert cli.main(streams(("--base-url", base_url), "--start", "4")) == 1
+    record, shown = found(), capsys.readouterr().out
+    assert (record.ended, [run.load for run in record.runs]) == ("server-died", [4, 16])
+    assert [run.passed for run in record.runs] == [True, False]
+    assert "/health does not answer" in record.runs[1].reason
+    assert "\nended: the server ended, with what is known so far\n" in shown

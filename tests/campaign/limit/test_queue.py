@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.bars.limits import CASES, Case, searched
+from benchmarks.bars.limits import CASES, Case, evidence, searched
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from builders.virtual_engine import open_loop
+from loadgen.metrics.judging import judged
+from loadgen.metrics.metrics import MetricOptions
+from loadgen.metrics.objectives import Objective
+from loadgen.metrics.record import Record, Records
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.step_times import FittedTiming
 
@@ -30,6 +34,29 @@ def test_the_formula_is_the_share_of_a_long_queue(utilisation: float, services: 
 
 def test_the_utilisation_is_the_one_whose_share_was_asked() -> None:
     assert share_over(utilisation_at(0.01, 6.0), 6.0) == pytest.approx(0.01, rel=1e-9)
+
+
+@pytest.mark.parametrize("percentile", [50, 90, 99])
+def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) -> None:
+    random = np.random.default_rng(3)
+    arrivals_s = np.cumsum(random.gamma(0.25, 4 * 0.0125, 2000))
+    waits_ns = np.rint(1e9 * waits_s(arrivals_s, 0.01)).astype(np.int64)
+    arrivals_ns = np.rint(1e9 * arrivals_s).astype(np.int64)
+    objective = Objective("ttft", percentile, 150)
+    records = Records.of(
+        Record(
+            index, 0, sent_ns, sent_ns, sent_ns + wait_ns, arrival_ns=np.array([sent_ns + wait_ns]),
+            tokens=np.ones(1, np.int64), output_tokens=1,
+        )
+        for index, (sent_ns, wait_ns) in enumerate(zip(arrivals_ns.tolist(), waits_ns.tolist(), strict=True))
+    )  # fmt: skip
+    (shown,) = judged(records, (objective,), MetricOptions())
+    expected = evidence(objective, waits_ns / 1e6)
+    assert (shown.samples, shown.over, shown.batches) == (2000, expected.over, expected.batches)
+    assert (shown.bound_ms, shown.dispersion) == (expected.bound_ms, expected.dispersion)
+    assert shown.value_ms == pytest.approx(expected.value_ms, rel=1e-12)
+    assert shown.over > 0
+    assert shown.dispersion > 2
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rate_per_s:g}")

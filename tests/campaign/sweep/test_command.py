@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
-from fakes.supervised import PATIENCE_S, until
+from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
 from loadgen.analysis.importers import sources
 from loadgen.campaign.sweep.sweep_store import SweepStore
@@ -121,19 +122,26 @@ def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     assert {path: path.read_bytes() for path in kept} == kept
 
 
-def test_ctrl_c_ends_a_sweep_with_what_is_known() -> None:
-    argv = [sys.executable, "-m", "loadgen", "sweep", *TWELVE]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    until(lambda: len(list(Path("runs").glob("*/points/*"))) >= 2, "two points")
-    process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    store = the_store()
-    states = [point.state for point in store.record().points]
-    assert 0 < states.count("done") < 12
-    assert set(states) <= {"done", "under-way", "planned"}
-    assert f"{states.count('done')} of 12 points are measured: {store.directory}" in shown
-    assert f"--resume {store.directory}" in shown.splitlines()[-1]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: int) -> None:
+    words = ("--preset", "instant", "--vary", "num_prompts=6,40000,8", *TINY[:4])
+    argv = [sys.executable, "-m", "loadgen", "sweep", "--max-concurrency", "2", *words, *TINY[6:]]
+    mark = f"sweep {os.getpid()} {code}"
+    with Path("shown").open("w") as shown:
+        process = subprocess.Popen(argv, stdout=shown, env={**os.environ, MARK: mark})
+    # Its second point lasts minutes; the journal grows once requests have ended.
+    journals = (Path("runs"), "*/unfinished/001-*/*/journal.bin")
+    until(lambda: any(path.stat().st_size > 10**5 for path in Path.glob(*journals)), "the second point")
+    process.send_signal(number)
+    assert process.wait(PATIENCE_S) == code
+    until(lambda: not marked(mark), "no process is left")
+    store, lines = the_store(), Path("shown").read_text("utf-8").splitlines()
+    record = store.record()
+    assert [point.state for point in record.points] == ["done", "planned", "planned"]
+    assert f"1 of 3 points are measured: {store.directory}" in lines
+    assert lines[-1].startswith("interrupted; resume with: loadgen sweep ")
+    assert lines[-1].endswith(f" --resume {store.directory}")
+    assert [path.name for path in store.directory.glob("interrupted/*")] == ["001-num_prompts-40000"]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +186,32 @@ def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     assert "the GPU's memory ran out" in record.points[1].reason
     assert len(starts()) == 2
     assert len(sources.read([str(the_store().directory)]).reported) == 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [("4,64,8", ["done", "failed", "planned"]), ("64,4,8", ["failed", "planned", "planned"])],
+)
+def test_a_sweep_stops_at_the_point_whose_server_is_gone(
+    lengths: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "Server(lambda asked: die(9, '') if asked.prompt_tokens > 8 else None).serve()"
+    words = ("--vary", f"input_len={lengths}", "--max-concurrency", "1", *TINY[2:-1])
+    port = closed_port()
+    with running(launch_command(tmp_path, code), port) as base_url:
+        assert sweep("--base-url", base_url, *words) == 1
+    record, (shown, failure) = the_store().record(), capsys.readouterr()
+    assert [point.state for point in record.points] == expected
+    (reason,) = {point.reason for point in record.points if point.state == "failed"}
+    assert "/health does not answer" in reason
+    assert f"input_len=64: FAILED: {reason}" in shown
+    assert f"{expected.count('done')} of 3 points are measured: {the_store().directory}" in shown
+    assert "the server answers no more: start it again, then resume the sweep: loadgen " in failure
+    assert f"--resume {the_store().directory}" in failure
+    with running(launch_command(tmp_path, "Server().serve()"), port) as base_url:
+        again = ("--base-url", base_url, *words, "--resume", str(the_store().directory))
+        assert sweep(*again) == 0
+    assert [point.state for point in the_store().record().points] == ["done"] * 3
 
 
 def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
