@@ -56,6 +56,7 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     verdict: str = ""
     saturated: bool = False  # ended early: the server fell further and further behind
     client_limited: bool = False  # it says nothing about the server
+    cut: bool = False  # it ended before its time, though not as saturated, or every request failed
     objectives: tuple[ObjectiveFigures, ...] = ()
     duration_s: float = 0.0  # that was measured
     took_s: float = 0.0  # of the budget, warm-up and writing included

@@ -40,6 +40,7 @@ def entry(
         verdict=run.verdict.level.value,
         saturated=saturated,
         client_limited=limited,
+        cut=bool(point.reason),
         objectives=tuple(map(_figures, evidence)),
         duration_s=figures.duration_s,
         took_s=point.duration_s,
@@ -60,7 +61,7 @@ def trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
             _evidence(objective, figures)
             for objective, figures in zip(objectives, run.objectives, strict=bool(run.objectives))
         ),
-        invalid=run.verdict == Level.INVALID,
+        invalid=run.cut or run.verdict == Level.INVALID,
         saturated=run.saturated,
         client_limited=run.client_limited,
         p99_e2el_s=None if run.p99_e2el_ms is None else run.p99_e2el_ms / 1e3,

@@ -168,4 +168,5 @@ def test_a_search_stops_where_an_attached_server_dies(
     assert (record.ended, [run.load for run in record.runs]) == ("server-died", [4, 16])
     assert [run.passed for run in record.runs] == [True, False]
     assert "/health does not answer" in record.runs[1].reason
+    assert "passes at 4, fails at 16, 2 runs" in shown
     assert "\nended: the server ended, with what is known so far\n" in shown

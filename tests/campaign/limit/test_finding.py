@@ -125,6 +125,17 @@ def test_a_signal_leaves_what_is_known_and_the_search_goes_on(
     assert (again.signal, again.record) == (0, undisturbed)
 
 
+def test_a_run_whose_server_died_at_its_end_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_runs.run(requests=60, concurrency=16, speed=2.0, failed=1)
+    directory = Run(made).save(tmp_path / "runs" / "003")
+    died = MeasuredPoint(made, directory, "the server ended during the run", 1.0, server_gone=True)
+    record = search(tmp_path, monkeypatch, spoiled={3: died}, ours=False).record
+    assert [run.passed for run in record.runs] == [True, True, False]
+    assert (record.highest_passing, record.lowest_failing) == (4, 16)
+
+
 def test_a_server_of_ours_that_dies_fails_its_run_and_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
