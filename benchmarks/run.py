@@ -17,7 +17,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
-from benchmarks.bars import data, install, limits, local, replay, saturation, scale, starved, streams  # noqa: E402
+from benchmarks.bars import (  # noqa: E402
+    data,
+    install,
+    limits,
+    limits_clock,
+    local,
+    replay,
+    saturation,
+    scale,
+    starved,
+    streams,
+)
 from benchmarks.clients import adapters  # noqa: E402
 from benchmarks.clients.adapters import Installed, Paths  # noqa: E402
 from benchmarks.harness import page  # noqa: E402
@@ -40,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "wider": scale.wider,
     "rate": scale.rate,
     "limits": limits.limits,
+    "limits-clock": limits_clock.limits_clock,
     "saturation": saturation.saturation,
     "startup": local.startup,
     "install": install.install,

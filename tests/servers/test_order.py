@@ -28,7 +28,7 @@ ORDER = {
         "clients/adapters",
         "simulated/engine", "simulated/populations", "simulated/queue", "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
-        "bars/scale", "bars/install", "bars/limits", "bars/saturation",
+        "bars/scale", "bars/install", "bars/limits", "bars/limits_clock", "bars/saturation",
         "comparing", "kills", "memory", "merging", "pictures", "planned", "run",
     ],
 }
