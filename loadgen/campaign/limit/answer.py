@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.campaign.limit.search import edges, limiting
+from loadgen.campaign.limit.search import edges, limiting, narrow
 from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.metrics.knee import knee
 from loadgen.results.limit_record import LimitEstimate, LimitRun, SearchEnd
@@ -16,7 +16,9 @@ from loadgen.results.sweep_record import LoadAxis
 def estimate(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:
     """The limit and its interval; a side that is not known is None, and None if no run says anything."""
     edge = limiting(settings, trials)
-    if edge is not None:
+    # Where a server ended or failed its requests no share says how far above the edge that was.
+    counted = any(trial.beyond and not trial.invalid for trial in trials)
+    if edge is not None and (counted or narrow(settings, edge)):
         value, low, high = (_known(load, settings.axis) for load in (edge.load, edge.low, edge.high))
         return LimitEstimate(value=value, low=low, high=high)
     passing, failing = highest_passing(settings, trials), lowest_failing(settings, trials)

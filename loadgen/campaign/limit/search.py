@@ -114,6 +114,14 @@ def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | Non
     return msgspec.structs.replace(lowest, low=low, high=high)
 
 
+def narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
+    """Whether the interval is as narrow as asked; over concurrency one whole number is."""
+    if math.isnan(edge.low) or math.isnan(edge.high):
+        return False
+    one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
+    return one or edge.width <= settings.within
+
+
 def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
     """An interval of whole numbers that covers all between the last that was below and the first above."""
     first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
@@ -140,7 +148,7 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
         return _higher(settings, trials, below)
     if not below or edge is None:
         return _lower(settings, over)
-    if _narrow(settings, edge):
+    if narrow(settings, edge):
         limit = math.floor(edge.load) if settings.axis == "concurrency" else edge.load
         reach = limit * math.exp(-_CONFIRMED / edge.slope)
         if any(trial.passed and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials):
@@ -190,14 +198,6 @@ def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> f
         if high - low >= _BETWEEN:  # a number that was not tried
             load = min(max(load, low + 1), high - 1)
     return _whole(settings, load)
-
-
-def _narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
-    """Whether the interval is as narrow as asked; over concurrency one whole number is."""
-    if math.isnan(edge.low) or math.isnan(edge.high):
-        return False
-    one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
-    return one or edge.width <= settings.within
 
 
 def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float:

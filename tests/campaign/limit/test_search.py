@@ -12,6 +12,7 @@ from loadgen.campaign.limit.answer import estimate, highest_passing, lowest_fail
 from loadgen.campaign.limit.search import NextRun, limiting, next_run
 from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.results.limit_record import LimitEstimate
 
 TPOT = Objective("tpot", 99, 50)
 RATE = SearchSettings("rate", (TPOT,), start=1, lowest=1 / 64, highest=4096, alone_s=1)
@@ -89,6 +90,15 @@ def test_an_invalid_or_saturated_run_never_passes(fault: str) -> None:
     assert found is not None
     assert found.value == pytest.approx(10, rel=0.06)
     assert not any(each.passed for each in trials if each.load > 10)
+
+
+def test_runs_of_a_server_that_ended_bracket_the_limit_but_give_no_estimate() -> None:
+    fine, dead = trial(NextRun(4, 60), 10.0), trial(NextRun(16, 60), 10.0, invalid=True)
+    assert estimate(RATE, [fine, dead]) == LimitEstimate(value=None, low=4, high=16)
+    late = trial(NextRun(16, 60), 900.0)
+    shown = estimate(RATE, [fine, late])
+    assert shown is not None
+    assert shown.value is not None
 
 
 @pytest.mark.parametrize(
