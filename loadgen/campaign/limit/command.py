@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from loadgen.campaign.fixed_options import digest
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import answer
 from loadgen.campaign.limit.finding import LimitSearch, axis_of, check_load
@@ -20,7 +19,6 @@ from loadgen.campaign.points.point_servers import PointServers
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics import objectives
-from loadgen.metrics.objectives import Objective
 from loadgen.protocol.printable import plain
 from loadgen.results import limit_lines, run_place
 from loadgen.results.limit_record import LIMIT, LimitRecord
@@ -109,6 +107,7 @@ def find(
     check_load(workload)
     bench.check(options)
     axis = axis_of(workload, request.over)
+    _check_whole(request, axis)
     asked = LimitRecord(
         name=workload.name or "limit",
         command=tuple(command),
@@ -118,7 +117,7 @@ def find(
         budget_s=request.budget_s,
         most_runs=request.most_runs,
         least_run_s=request.least_run_s,
-        fixed=_digest(workload, options, axis, goals),
+        fixed=digest(options, workload.model_dump(mode="json"), axis, list(map(str, goals))),
         seed=bench.seeded(options).value,
         start=request.start,
         lowest=request.lowest,
@@ -127,7 +126,7 @@ def find(
     say(f"objectives: {', '.join(asked.objectives)}")
     if request.resume is not None:
         kept = KeptDirectory(Path(request.resume), "limit")
-        asked = continued(read(kept.directory), asked)
+        asked = continued(read(kept.directory), asked, options.seed)
     else:
         base = Path(options.run_dir or "runs")
         kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
@@ -151,14 +150,23 @@ def read(directory: Path) -> LimitRecord:
         raise UsageError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
-def continued(before: LimitRecord, asked: LimitRecord) -> LimitRecord:
-    """The search that goes on: its runs, with the width, budget and number of runs that are asked now."""
+def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
+    """The search that goes on: its runs, with the bounds, width and budget that are asked now.
+
+    Raises UsageError where its runs would not be comparable with those to come.
+    """
+    if seed is not None and seed != before.seed:
+        raise UsageError(f"--resume: the seed of the search is {before.seed}: leave --seed out")
     if before.fixed != asked.fixed:
         raise UsageError(
-            "--resume: workload, server or objectives differ from those of the search: give the same flags, "
-            "or start another"
+            "--resume: workload, server or objectives differ from those of the search: start another, or "
+            f"resume with its flags: {' '.join(before.command)}"
         )
-    update = {"within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None}
+    update: dict[str, object] = {
+        "within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None
+    }  # fmt: skip
+    given = {name: getattr(asked, name) for name in ("start", "lowest", "highest", "least_run_s")}
+    update |= {name: value for name, value in given.items() if value is not None}
     return before.model_copy(update=update)
 
 
@@ -193,21 +201,18 @@ def _check(options: Options, request: LimitRequest) -> None:
             raise UsageError(f"{flag} does not apply to a search: {what_to_do}")
     if request.lowest and request.highest and request.lowest >= request.highest:
         raise UsageError(f"--from {request.lowest:g} --to {request.highest:g}: give the lower one first")
-    if request.over == "concurrency":
+    if request.lowest and request.start and request.start < request.lowest:
+        raise UsageError(f"--start {request.start:g} lies below --from {request.lowest:g}")
+    if request.highest and request.start and request.start > request.highest:
+        raise UsageError(f"--start {request.start:g} lies above --to {request.highest:g}")
+
+
+def _check_whole(request: LimitRequest, axis: LoadAxis) -> None:
+    """Raises UsageError for a fraction of a request in flight."""
+    if axis == "concurrency":
         for flag, load in (("--start", request.start), ("--from", request.lowest), ("--to", request.highest)):
             if load is not None and load != round(load):
                 raise UsageError(f"{flag} {load:g}: requests in flight are whole numbers")
-
-
-def _digest(workload: Profile, options: Options, axis: LoadAxis, goals: Sequence[Objective]) -> str:
-    """Of what all runs have in common."""
-    fixed = {
-        "profile": workload.model_dump(mode="json"),
-        "server": [list(options.urls), options.model, options.preset, options.launching.engine],
-        "over": axis,
-        "objectives": [str(goal) for goal in goals],
-    }
-    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
 def limit_parser() -> argparse.ArgumentParser:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
+from loadgen.campaign.fixed_options import digest
 from loadgen.campaign.points.point_servers import overlaid
 from loadgen.campaign.sweep import grid
 from loadgen.campaign.sweep.grid import GridPoint, Variation
@@ -20,12 +20,6 @@ from loadgen.validity import run_metadata
 from loadgen.workload import data_files, profile
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
-
-# What may change before a sweep is resumed: it changes no figure. Of secrets there is no digest on a disk.
-_FREE = {
-    "run_dir", "quiet", "seed", "explain", "strict", "layout", "headers", "api_key_env", "api_key_file",
-    "ready_check_timeout_s", "metadata", "label", "save_requests",
-}  # fmt: skip
 
 
 class SweepRequest(msgspec.Struct, frozen=True):
@@ -40,12 +34,10 @@ class SweepRequest(msgspec.Struct, frozen=True):
     @property
     def fixed(self) -> str:
         """A digest of all that is not varied."""
-        options = {name: value for name, value in asdict(self.options).items() if name not in _FREE}
         varied = {*self.variation.keys, "name", "num_prompts"}
         first = self.points[0].workload.model_dump(mode="json")
         workload = {key: value for key, value in first.items() if key not in varied}
-        written = msgspec.json.encode([options, workload], order="sorted", enc_hook=str)
-        return hashlib.sha256(written).hexdigest()
+        return digest(self.options, workload)
 
 
 def by_flags(options: Options) -> Callable[[Mapping[str, Any]], Profile]:

@@ -14,7 +14,7 @@ from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
-from loadgen.campaign.limit.command import read
+from loadgen.campaign.limit.command import continued, read
 from loadgen.campaign.limit.finding import check_budget
 from loadgen.campaign.limit.trial import SearchSettings
 from loadgen.errors import UsageError
@@ -42,6 +42,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([*SLO, "--max-runs", "1"], "--max-runs", id="one run"),
         pytest.param([*SLO, "--from", "9", "--to", "3"], "give the lower one first", id="bounds"),
         pytest.param([*SLO, "--over", "concurrency", "--start", "1.5"], "whole numbers", id="half a stream"),
+        pytest.param(
+            [*SLO, "--profile", "low-load", "--start", "1.5"], "whole numbers", id="half a stream by profile"
+        ),
+        pytest.param([*SLO, "--start", "2", "--from", "3"], "--start 2 lies below --from 3", id="low start"),
+        pytest.param([*SLO, "--start", "9", "--to", "3"], "--start 9 lies above --to 3", id="high start"),
         pytest.param([*SLO, "--duration", "9"], "--duration does not apply to a search", id="duration"),
         pytest.param([*SLO, "--repeat", "3"], "--repeat does not apply to a search", id="repeat"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
@@ -64,6 +69,20 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_the_sum() -> None:
     )
     with pytest.raises(UsageError, match=r"^--budget 30 min is too small for two runs: .* 2 h 55 min \(524 "):
         check_budget(slow)
+
+
+def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
+    asked = LimitRecord(
+        name="bench", command=(), axis="rate", objectives=("ttft p99 < 500 ms",), within=0.05, budget_s=60,
+        most_runs=12, least_run_s=None, fixed="digest", seed=3,
+    )  # fmt: skip
+    before = asked.model_copy(
+        update={"start": 2.0, "lowest": 1.0, "highest": 64.0, "least_run_s": 5.0, "ended": "budget"}
+    )
+    longer = asked.model_copy(update={"highest": 128.0, "least_run_s": 9.0, "budget_s": 120})
+    resumed = continued(before, longer)
+    assert (resumed.start, resumed.lowest, resumed.highest, resumed.least_run_s) == (2.0, 1.0, 128.0, 9.0)
+    assert (resumed.budget_s, resumed.ended) == (120, None)
 
 
 @pytest.mark.realtime
@@ -93,7 +112,14 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     assert "limit: at least 4 at a time" in capsys.readouterr().out
     assert cli.main([*argv, "--resume", str(directory)]) == 0
     assert read(directory).runs == record.runs
-    assert cli.main([*argv, "--slo", "e2el p50 < 9s", "--resume", str(directory)]) == 2
+    for changed in (
+        ["--slo", "e2el p50 < 9s"],
+        ["--model", "other"],
+        ["--transport", "httpx"],
+        ["--seed", "4"],
+    ):
+        assert cli.main([*argv, *changed, "--resume", str(directory)]) == 2
+        assert "--resume: " in capsys.readouterr().err
 
 
 def streams(server: tuple[str, str], *words: str) -> list[str]:

@@ -92,7 +92,7 @@ def test_an_invalid_or_saturated_run_never_passes(fault: str) -> None:
     assert not any(each.passed for each in trials if each.load > 10)
 
 
-def test_runs_of_a_server_that_ended_bracket_the_limit_but_give_no_estimate() -> None:
+def test_runs_of_a_server_that_ended_give_a_bracket_but_no_estimate() -> None:
     fine, dead = trial(NextRun(4, 60), 10.0), trial(NextRun(16, 60), 10.0, invalid=True)
     assert estimate(RATE, [fine, dead]) == LimitEstimate(value=None, low=4, high=16)
     late = trial(NextRun(16, 60), 900.0)
