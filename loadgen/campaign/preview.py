@@ -103,7 +103,12 @@ class Preview(msgspec.Struct, frozen=True):
         yield from key_lines(self.trust, self.arms)
 
     def _time(self) -> Iterator[str]:
-        yield f"estimated time: {self.pace.left(self.starts, self.done).words}"
+        if (limit := self.file.limit) is None:
+            yield f"estimated time: {self.pace.left(self.starts, self.done).words}"
+        else:
+            left = sum(planned.id not in self.done for planned in cells_of(self.starts))
+            most = duration(left * limit.budget_s)
+            yield f"estimated time: at most {most} of searches; starts of servers come on top"
         yield "nothing was started or written (--dry-run)"
 
 

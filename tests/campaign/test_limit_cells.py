@@ -75,6 +75,15 @@ def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
     assert not kept.exists()
 
 
+def test_a_dry_run_estimates_searches_by_their_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = LIMIT | {"budget_s": 600}
+    path = written(tmp_path, {**INSTANT, "name": "A"}, {**INSTANT, "name": "B"}, repeats=2, limit=limit)
+    assert cli.main(["campaign", str(path), "--dry-run"]) == 0
+    assert "\nestimated time: at most 40 min of searches; starts" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
