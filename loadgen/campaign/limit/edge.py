@@ -34,6 +34,7 @@ _GRID = 161  # candidates for the edge
 _TIE = 1e-6
 _WIDER = 1.6  # of the deviance that is reached: a search ends on an estimate that looks good
 _LEAST = 1e-4  # of a fitted share, where it is compared with counts
+_Z95 = 1.6448536269514722  # 95 % quantile of the normal distribution
 _MARGIN = math.log(4)  # beyond the lowest and the highest load
 
 
@@ -172,19 +173,35 @@ def _interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
 
 
 def _dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
-    """How many times as much counts vary as independent ones would, and its degrees of freedom."""
+    """How many times as much counts vary as independent ones would, and its degrees of freedom.
+
+    Pooled over the parts of runs and over runs; where runs differ more from each other than their parts
+    explain (another program took the machine for one of them), over runs alone.
+    """
     log_share = math.log(allowed) + profile.slope * (runs.x - profile.best)
     share = np.exp(np.minimum(log_share, _most(runs, allowed))).clip(_LEAST, 1 - _LEAST)
-    squares = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
-    freedom = len(share) - 2
+    between = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
+    between_freedom = len(share) - 2
+    within, within_freedom = 0.0, 0
     for expected, (n, over) in zip(share, runs.groups, strict=True):
         own = over.sum() / n.sum()
-        squares += float(((over - n * own) ** 2 / (n * expected * (1 - expected))).sum())
-        freedom += len(n) - 1
-    freedom = max(freedom, 1)
-    own = runs.dispersions[~np.isnan(runs.dispersions)]
+        within += float(((over - n * own) ** 2 / (n * expected * (1 - expected))).sum())
+        within_freedom += len(n) - 1
     # Where hardly a sample is above the limit, counts show no spread; slow samples always do.
-    return max(squares / freedom, float(own.mean()) if len(own) else 1.0, 1.0), freedom
+    slow = runs.dispersions[~np.isnan(runs.dispersions)]
+    least = max(float(slow.mean()) if len(slow) else 1.0, 1.0)
+    if between_freedom > 0 and within_freedom > 0:
+        by_parts = max(within / within_freedom, least)
+        if _differ(between / between_freedom / by_parts, between_freedom, within_freedom):
+            return between / between_freedom, between_freedom
+    freedom = max(between_freedom + within_freedom, 1)
+    return max((between + within) / freedom, least), freedom
+
+
+def _differ(ratio: float, freedom: int, of_parts: int) -> bool:
+    """Whether a ratio of variances is above its 95 % quantile (Abramowitz and Stegun, 26.6.15)."""
+    root, above, below = ratio ** (1 / 3), 2 / (9 * freedom), 2 / (9 * of_parts)
+    return bool((1 - below) * root - (1 - above) > _Z95 * math.sqrt(below * root**2 + above))
 
 
 def _close(distance: Float64) -> Bool:

@@ -73,3 +73,27 @@ def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
     fit = fitted([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
     assert fit is not None
     assert 51 <= fit.low < fit.high <= 52.1
+
+
+@pytest.mark.parametrize(
+    ("at_8", "least", "most"),
+    [
+        pytest.param((52, 52), 1.0, 1.0, id="alike"),
+        pytest.param((42, 62), 1.0, 1.5, id="by chance"),
+        pytest.param((104, 0), 20.0, 100.0, id="contradict each other"),
+    ],
+)
+def test_runs_vary_as_much_as_they_differ(at_8: tuple[int, int], least: float, most: float) -> None:
+    runs = [point(7, 1200, 12), point(9, 1300, 269), *(point(8, 1040, over) for over in at_8)]
+    fit = fitted(runs, 0.05)
+    assert fit is not None
+    assert least <= fit.dispersion <= most
+
+
+def test_runs_that_contradict_each_other_widen_the_interval() -> None:
+    beside = [point(7, 1200, 12), point(9, 1300, 269)]
+    alike = fitted([*beside, point(8, 1040, 52), point(8, 1040, 52)], 0.05)
+    contrary = fitted([*beside, point(8, 1040, 76), point(8, 1040, 28)], 0.05)
+    assert alike is not None
+    assert contrary is not None
+    assert contrary.width > 3 * alike.width
