@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +23,16 @@ from benchmarks.harness.process import Command, CouldNotRun, checkout_env, run
 from benchmarks.simulated.queue import utilisation_at
 from loadgen.results.limit_record import LimitEstimate, LimitRecord
 
-_SERVICE_MS = 7.0
+_SERVICE_MS = 40.0  # long next to what a virtual machine's host takes from it at a time
 _SERVICES = 3.0  # that a request may wait
 _PERCENTILE = 90
 _SEARCHES, _GOOD = 10, 9  # in virtual time 97 in 100 such searches come within 5 %
 _FIRST_SEED = 22_100
 _OFF = 4.0  # the first load is at most so many times too high or too low
 _WITHIN = 0.05
-_BUDGET_S = 120
-_LEAST_S = 3  # of a run
-_LIMIT_S = 300.0
+_BUDGET_S = 720
+_LEAST_S = 20  # of a run
+_LIMIT_S = 1200.0
 _PRESET = {
     "name": "one-slot",
     "model": "one-slot",
@@ -94,11 +96,15 @@ class _Found:
 
 
 def limits_clock(installed: Installed, repeats: int) -> Section:
-    """Ten seeded searches on the real clock; once."""
-    with tempfile.TemporaryDirectory() as name, _engine() as url:
+    """Ten seeded searches on the real clock, at the same time, each of its own engine; once."""
+    seeds = range(_FIRST_SEED, _FIRST_SEED + _SEARCHES)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         scratch = Path(name)
-        queue = _measured(url, scratch)
-        found = [_searched(queue, scratch, _FIRST_SEED + place) for place in range(_SEARCHES)]
+        urls = [running.enter_context(_engine()) for _ in seeds]
+        queue = _measured(urls[0], scratch)
+        queues = [replace(queue, url=url) for url in urls]
+        with ThreadPoolExecutor(_SEARCHES) as pool:
+            found = list(pool.map(partial(_searched, scratch), queues, seeds))
     close, covered = sum(each.close for each in found), sum(each.covers for each in found)
     most = max(len(each.record.runs) for each in found)
     what = "limit by the clock"
@@ -112,7 +118,7 @@ def limits_clock(installed: Installed, repeats: int) -> Section:
         f"When busy it ended {queue.capacity_per_s:.1f} requests/s; one alone took {queue.alone_ms:.2f} ms.",
         f"P{_PERCENTILE} of TTFT may be {queue.limit_ms:.2f} ms, a wait of {_SERVICES:g} services:",
         f"by M/D/1 that is so up to **{queue.truth_per_s:.1f} requests/s**. Runs of {_LEAST_S} s at least,",
-        f"{_BUDGET_S} s a search; client and server share the CPUs.",
+        f"{_BUDGET_S} s a search; ten searches and ten engines share the CPUs.",
         "",
         *markdown(("first load", "limit", "95 %", "runs", "took", "ended"), [each.row for each in found]),
     ]
@@ -144,13 +150,13 @@ def _measured(url: str, scratch: Path) -> _Queue:
 
 def _benched(url: str, scratch: Path, streams: int) -> Mapping[str, float]:
     path = scratch / f"{streams}.json"
-    flags = ("--max-concurrency", f"{streams}", "--num-prompts", "1000", "--save-result")
+    flags = ("--max-concurrency", f"{streams}", "--num-prompts", "500", "--save-result")
     _loadgen("bench", url, *flags, "--result-filename", str(path), "--run-dir", str(scratch / "bench"))
     figures: Mapping[str, float] = json.loads(path.read_text("utf-8"))
     return figures
 
 
-def _searched(queue: _Queue, scratch: Path, seed: int) -> _Found:
+def _searched(scratch: Path, queue: _Queue, seed: int) -> _Found:
     start = queue.truth_per_s * _OFF ** np.random.default_rng(seed).uniform(-1, 1)
     directory = scratch / f"{seed}"
     asked = ("--slo", f"ttft p{_PERCENTILE} < {queue.limit_ms:.3f}ms", "--over", "rate")
