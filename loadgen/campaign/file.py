@@ -42,10 +42,10 @@ class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_
     @property
     def words(self) -> list[str]:
         """The same as flags of `loadgen limit`."""
-        words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%", "--budget", f"{self.budget_s:g}s"]
-        words += ["--max-runs", f"{self.max_runs}"]
+        words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
+        words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
         words += [] if self.over is None else ["--over", self.over]
-        words += [] if self.min_duration_s is None else ["--min-duration", f"{self.min_duration_s:g}s"]
+        words += [] if self.min_duration_s is None else ["--min-duration", f"{self.min_duration_s:.12g}s"]
         for flag, load in (("--start", self.start), ("--from", self.lowest), ("--to", self.highest)):
             words += [] if load is None else [flag, f"{load:g}"]
         return words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,6 +21,10 @@ MOST_SEED = 2**63 - 1
 DEEPEST = 64  # tables and lists inside one another
 _SHOWN = 40
 _MOST, _LEAST = 1e15, 1e-15  # of any figure's magnitude: far beyond them nothing can be computed with it
+NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"  # as a text of a schedule, or of a time, writes it
+TIME = rf"{NUMBER}\s*(?:ms|s|m|h)"
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(rf"({NUMBER})\s*(ms|s|m|h)", re.ASCII)
 
 _REPR = reprlib.Repr()
 T = TypeVar("T")
@@ -70,6 +75,14 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return parsed
+
+
+def seconds(text: str) -> float:
+    """A time as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{shown(text)} is not a time: write it as 60s; units ms, s, m, h")
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def shown(value: Any) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 import loadgen
 from loadgen import cli
+from loadgen.campaign.limit.command import limit_parser
+from loadgen.campaign.sweep.command import sweep_parser
 from loadgen.errors import UsageError
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.options import bench_parser, parse
@@ -20,6 +22,12 @@ from loadgen_servers.process.embedded import Embedded
 FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
 CLIENTS = {client.name.lower(): client for client in lookup.CLIENTS}
 KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
+SEARCHES = {
+    option
+    for parser in (sweep_parser(), limit_parser())
+    for action in parser._actions
+    for option in action.option_strings
+}
 # As it stands in the recipes of 2025, but for the address.
 RECIPE = (
     "--backend vllm --endpoint-type openai-comp --endpoint /v1/completions --model instant "
@@ -49,7 +57,8 @@ def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient)
 
 @pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
 def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
-    known = KNOWN | {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
+    known = KNOWN | SEARCHES
+    known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
     named = {word for _, _, words in client.rows() for word in words.replace("`", " ").split()}
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 
@@ -59,10 +68,11 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
     [
         ("--target http://h", "--target of `guidellm run` is --base-url URL here"),
         ("--rate-type sweep", "--rate-type of `guidellm run` is --max-concurrency N"),
-        ("--profile sweep", "a sweep is one run for each load"),
+        ("--profile sweep", "a sweep is `loadgen sweep --rate 1,2,4`"),
         ("--profile kind=concurrent,streams=4", "concurrent --max-concurrency N"),
         ("--concurrency 4", "--concurrency of `aiperf profile` is --max-concurrency N here"),
         ("-u http://h", "-u of `aiperf profile` is --base-url URL here"),
+        ("--search-sla x", "--search-sla of `aiperf profile` is `loadgen limit --slo 'ttft p99 < 500ms'` h"),
         ("--isl=5", "--isl of `aiperf profile` is --random-input-len N here"),
         ("--apply-chat-template", "--apply-chat-template of `sglang.bench_serving` is --backend openai-chat"),
         ("--flush-cache", "--flush-cache of `sglang.bench_serving` is --reset-cache here"),

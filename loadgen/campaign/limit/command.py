@@ -35,8 +35,8 @@ from loadgen.workload.bounds import parsed_by, real, whole
 from loadgen.workload.plan_inputs import Seed
 from loadgen.workload.profile import Profile
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _MOST_RUNS = 1000
+_LEAST_S = 0.001
 _BUDGET_S = 1800.0
 
 
@@ -270,12 +270,8 @@ def _share(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Seconds written 90s, 30m or 2h; raises ValueError."""
-    number = text.rstrip("smhin")
-    try:
-        seconds = float(number) * _UNITS_S[text[len(number) :].strip() or "s"]
-    except (ValueError, KeyError):
-        seconds = 0.0
-    if not 0 < seconds <= bounds.YEAR_S:
-        raise ValueError(f"{bounds.shown(text)} is no time: write 90s, 30m or 2h")
+    """A time from 1 ms to a year; raises ValueError."""
+    seconds = bounds.seconds(text)
+    if not _LEAST_S <= seconds <= bounds.YEAR_S:
+        raise ValueError(f"{bounds.shown(text)}: give a time from 1ms to a year")
     return seconds

@@ -10,10 +10,8 @@ _THE_TRACE = (
     "--trace-max-input-len and --trace-jitter"
 )
 _RAMP = "requests in prefill have no ramp: one of rate or concurrency is --schedule"
-_LEVEL = "one load a run: run `loadgen bench` for each, and `loadgen report RUNS` compares them"
-_SEARCH = (
-    "nothing is searched for: run `loadgen bench` for each load, and --goodput counts what met the limits"
-)
+_SWEEP = "one load a run: `loadgen sweep` makes several, by --concurrency, --rate, --vary and --link"
+_SEARCH = "`loadgen limit` searches in one way, for the highest load at which percentiles meet --slo"
 _FILES = "a run is files: `loadgen export RUN_DIR --jsonl` has its rows"
 _WORKERS = "`--workers N` sets the processes that send, `--workers auto` takes as many as the load needs"
 _NO_SERVICES = "there are no services between the processes: pass `--workers N` for more of them"
@@ -85,6 +83,14 @@ _RENAMED = {
     "--goodput tpot:MS": "--itl-sla-ms --tpot-sla-ms",
     "--goodput e2el:MS": "--e2e-sla-ms",
     "`loadgen compare RUNS` with --alpha A": "--confidence-level",
+    "`loadgen sweep --concurrency 1,2,4…512`": "--concurrency-max --concurrency-min --concurrency-steps",
+    "`loadgen sweep --vary input_len=128,1024`": "--isl-max --isl-min --isl-steps",
+    "`loadgen sweep --vary output_len=128,1024`": "--osl-max --osl-min --osl-steps",
+    "`loadgen limit --slo 'ttft p99 < 500ms'`": "--search-metric --search-sla --search-sla-tier "
+    "--search-stat",
+    "`loadgen limit --over rate` (or concurrency)": "--search-space",
+    "--start LOAD of `loadgen limit`": "--search-initial-points",
+    "--max-runs N of `loadgen limit`": "--search-max-iterations",
 }
 _REFUSED = {
     "answers are streamed without it; --disable-stream has them whole": "--streaming",
@@ -143,12 +149,10 @@ _REFUSED = {
     "--warmup-concurrency --warmup-concurrency-ramp-duration --warmup-duration --warmup-grace-period "
     "--warmup-prefill-concurrency --warmup-prefill-concurrency-ramp-duration --warmup-request-rate "
     "--warmup-request-rate-ramp-duration",
-    _LEVEL: "--concurrency-max --concurrency-min --concurrency-steps --isl-max --isl-min --isl-steps "
-    "--osl-max --osl-min --osl-steps --no-sweep-table --parameter-sweep-mode --sweep-type --sweep-variant "
-    "--variant --parameter-sweep-cooldown-seconds",
-    _SEARCH: "--search-direction --search-initial-points --search-max-iterations --search-metric "
-    "--search-percentile-pooling --search-planner --search-random-seed --search-recipe --search-sla "
-    "--search-sla-tier --search-space --search-stat --search-style --optuna-acquisition --optuna-sampler "
+    _SWEEP: "--no-sweep-table --parameter-sweep-mode --sweep-type --sweep-variant --variant "
+    "--parameter-sweep-cooldown-seconds",
+    _SEARCH: "--search-direction --search-percentile-pooling --search-planner --search-random-seed "
+    "--search-recipe --search-style --optuna-acquisition --optuna-sampler "
     "--optuna-terminator --bo-constraint-mode --degradation-metric-tag --degradation-stat "
     "--degradation-threshold --slo-attainment-fraction --error-rate-sla",
     "--repeat N makes N runs; `loadgen campaign` cools down between runs": "--profile-run-cooldown-seconds "

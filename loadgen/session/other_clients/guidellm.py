@@ -13,8 +13,8 @@ _SAME = {
 }
 PROFILE = (
     "synchronous is --max-concurrency 1 here, concurrent --max-concurrency N, throughput --request-rate inf, "
-    "constant --request-rate R --burstiness inf, poisson and async --request-rate R; a sweep is one run for "
-    "each load, which `loadgen report RUNS` compares"
+    "constant --request-rate R --burstiness inf, poisson and async --request-rate R; a sweep is "
+    "`loadgen sweep --rate 1,2,4`, with the loads that you choose"
 )
 _DIFFERS = {
     f"the name of a workload here; {PROFILE}": "--profile",
@@ -34,8 +34,8 @@ _RENAMED = {
     "--num-prompts N": "--max-requests --data-samples",
     "--disable-shuffle, without which rows are sent in a random order of the seed,": "--data-sampler",
     "--base-url URL": "--target",
-    "--max-concurrency N, --request-rate R or --burstiness B, with one load a run": "--rate-type",
-    "--max-concurrency N or --request-rate R, with one load a run,": "--rate",
+    "--max-concurrency N, --request-rate R or --burstiness B": "--rate-type",
+    "--max-concurrency N or --request-rate R (several: `loadgen sweep --rate 1,2,4`)": "--rate",
     '--schedule "rate 0 to R over Ss, R for Ts", or with concurrency instead of rate': "--rampup",
     "--backend openai or openai-chat": "--backend-type --request-format --request-type",
     "--duration S": "--max-seconds",
@@ -49,6 +49,7 @@ _RENAMED = {
     "--run-dir DIR": "--output-dir --output-path",
     "`loadgen report RUN_DIR` with --html, --csv, --markdown or --plot": "--output --outputs",
     "--goodput NAME:MS (its slo)": "--metrics",
+    "--stop-when-saturated": "--default-over-saturation --detect-saturation --over-saturation",
     "--warmup": "--warmup-percent",
     "--cooldown": "--cooldown-percent",
     "--quiet": "--disable-console --disable-console-interactive --disable-console-outputs --disable-progress",
@@ -62,9 +63,7 @@ _REFUSED = {
     "its settings are flags here: --extra-body JSON, --api-key-env NAME, --insecure, --http2, "
     "--disable-stream, --request-timeout S": "--backend-args --backend-kwargs",
     "code from a model's repository is never run, and a tokenizer has no other settings": "--processor-args",
-    "one load a run; doubts say where the server fell behind": "--default-over-saturation "
-    "--detect-saturation --over-saturation",
-    "one load a run: `loadgen report RUNS` compares several": "--override",
+    "one load a run: `loadgen sweep` makes several": "--override",
     "progress is one line every ten seconds where the output is no terminal; --quiet has none": (
         "--console --log-progress-interval"
     ),

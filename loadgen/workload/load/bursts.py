@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.workload.bounds import MOST_REQUESTS, YEAR_S
-from loadgen.workload.load.load_schedule import NS_PER_S, seconds
+from loadgen.workload.bounds import MOST_REQUESTS, YEAR_S, seconds
+from loadgen.workload.load.load_schedule import NS_PER_S
 
 _BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
 _LEAST_S = 0.001

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Float64, Int64
-from loadgen.workload.bounds import MOST_STREAMS, YEAR_S, shown
+from loadgen.workload.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 from loadgen.workload.load.load_stage import LoadStage
 
@@ -16,13 +16,9 @@ NS_PER_S = 1_000_000_000
 _MOST_STAGES = 1000
 _MOST_RATE_PER_S, _LEAST_RATE_PER_S = 1e9, 1e-9
 _LEAST_S = 0.001
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"
-_TIME = re.compile(rf"({_NUMBER})\s*(ms|s|m|h)", re.ASCII)
 _STAGE = re.compile(
-    rf"(?:(?P<kind>rate|concurrency)\s+)?(?P<begin>{_NUMBER})\s+"
-    rf"(?:for\s+(?P<held>{_NUMBER}\s*(?:ms|s|m|h))"
-    rf"|to\s+(?P<end>{_NUMBER})\s+over\s+(?P<ramped>{_NUMBER}\s*(?:ms|s|m|h))"
+    rf"(?:(?P<kind>rate|concurrency)\s+)?(?P<begin>{NUMBER})\s+"
+    rf"(?:for\s+(?P<held>{TIME})|to\s+(?P<end>{NUMBER})\s+over\s+(?P<ramped>{TIME})"
     r"(?:\s+(?P<how>linearly|exponentially))?)",
     re.ASCII,
 )
@@ -79,14 +75,6 @@ class LoadSchedule(msgspec.Struct, frozen=True):
         every: Int64 = np.concatenate(limits)
         changed = np.diff(every, prepend=0) != 0
         return ConcurrencySteps(from_ns[changed], every[changed])
-
-
-def seconds(text: str) -> float:
-    """A time as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{shown(text)} is not a time: write it as 60s; units ms, s, m, h")
-    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def parse(text: str) -> LoadSchedule:

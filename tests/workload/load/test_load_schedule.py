@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from loadgen.workload.load.load_schedule import parse, seconds
+from loadgen.workload.bounds import seconds
+from loadgen.workload.load.load_schedule import parse
 
 NS = 1_000_000_000
 
