@@ -222,7 +222,8 @@ def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: flo
     timed = [trial for trial in trials if trial.requests_per_s]
     if not timed:
         return 1 / settings.alone_s if settings.alone_s else load
-    nearest = min(timed, key=lambda trial: abs(math.log(trial.load / load)))
+    # Of several at one load the slowest, so that none of the next ones is too short to tell.
+    nearest = min(timed, key=lambda trial: (abs(math.log(trial.load / load)), trial.requests_per_s))
     return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
 
 
