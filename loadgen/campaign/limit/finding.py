@@ -32,6 +32,7 @@ RUNS, PROBE = "runs", "probe"
 _PROBED = 5  # requests, one at a time
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
 _MOST_STREAMS = 65536.0
+_LONG_S = 600.0
 
 
 @dataclass
@@ -214,9 +215,14 @@ def check_budget(settings: SearchSettings) -> None:
     needed, first = search.planned_samples(settings), at(settings.start, settings.axis)
     raise UsageError(
         f"--budget {duration(settings.budget_s)} is too small for two runs: at {first} one takes "
-        f"{duration(least_s)} ({needed} requests, at least {duration(search.LEAST_RUN_S)}): give it "
-        f"{duration(2 * least_s)}, a lower percentile, or --min-duration"
+        f"{duration(least_s)} ({needed} requests, at least {duration(search.LEAST_RUN_S)}): give --budget "
+        f"{_rounded_up(2 * least_s)}, a lower percentile, or --min-duration"
     )
+
+
+def _rounded_up(seconds: float) -> str:
+    """A time as the flag takes it, in whole seconds or minutes that are not less."""
+    return f"{math.ceil(seconds)}s" if seconds < _LONG_S else f"{math.ceil(seconds / 60)}m"
 
 
 def at(load: float, axis: LoadAxis) -> str:
