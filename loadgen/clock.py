@@ -6,7 +6,9 @@ import time
 from collections import deque
 from typing import Protocol
 
-_STEP_NS = 1_000_000  # a change of less is how well it can be measured on a busy machine
+MS_NS, SECOND_NS = 1_000_000, 1_000_000_000
+
+_STEP_NS = MS_NS  # a change of less is how well it can be measured on a busy machine
 _MOST_STEPS = 16  # that are remembered
 
 now_ns = time.monotonic_ns

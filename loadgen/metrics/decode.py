@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.clock import MS_NS
 from loadgen.metrics import streams
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.reasoning import Reasoning, first_visible
@@ -25,7 +26,6 @@ from loadgen.transport.failure import Failure, FailureKind
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
-_MS_NS = 1e6
 # What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
@@ -264,7 +264,7 @@ def _from_ms(time_ms: float | None) -> int:
     """Nanoseconds of a time that a server reports; UNKNOWN where it cannot be one."""
     if time_ms is None or not 0 <= time_ms <= _LONGEST_TIME_MS:
         return UNKNOWN
-    return round(time_ms * _MS_NS)
+    return round(time_ms * MS_NS)
 
 
 def _named_fault(data: bytes | None) -> str:

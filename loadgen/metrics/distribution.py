@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.arrays import Float64, Int64
+from loadgen.clock import MS_NS
 from loadgen.metrics import percentiles as ranks
 from loadgen.metrics.confidence import upper_index
 from loadgen.metrics.percentiles import Pieces
-
-_MS_NS = 1e6
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -63,7 +62,7 @@ class Distribution(msgspec.Struct, frozen=True):
         values_ns.sort()
         places = {percentile: upper_index(len(values_ns), percentile) for percentile in percentiles}
         bounds_ms = {
-            percentile: None if place is None else float(values_ns[place]) / _MS_NS
+            percentile: None if place is None else float(values_ns[place]) / MS_NS
             for percentile, place in places.items()
         }
         return replace(cls.of(values_ns, percentiles), bounds_ms=bounds_ms)
@@ -104,7 +103,7 @@ class Distribution(msgspec.Struct, frozen=True):
     @classmethod
     def _made(cls, count: int, figures_ns: Sequence[float], percentiles: Sequence[float]) -> Distribution:
         """From mean, standard deviation, least, greatest, median and each percentile."""
-        mean, std, low, high, median, *ranked = (figure_ns / _MS_NS for figure_ns in figures_ns)
+        mean, std, low, high, median, *ranked = (figure_ns / MS_NS for figure_ns in figures_ns)
         return cls(count, mean, median, std, low, high, dict(zip(percentiles, ranked, strict=True)))
 
 

@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Bool, Float64, Int64
+from loadgen.clock import MS_NS
 from loadgen.metrics import confidence
 from loadgen.metrics.metrics import MetricOptions, PerRequest, gaps
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
 from loadgen.metrics.record import Records
 from loadgen.transport.failure import FailureKind
 
-_MS_NS = 1e6
 _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
 _SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer for a lower percentile
@@ -50,20 +50,20 @@ def judged(
 
 def _judged(objective: Objective, samples: _Samples, records: Records) -> ObjectiveEvidence:
     order, n, rank = np.argsort(samples.values_ns), len(samples.values_ns), objective.percentile
-    over = samples.values_ns > objective.limit_ms * _MS_NS
+    over = samples.values_ns > objective.limit_ms * MS_NS
 
     def bound_ms(index: int | None) -> float | None:
         if index is None:
             return None
         # Of all samples, the last of the share that the observations up to this one are.
         place = math.ceil(round((index + 1) / samples.observations * n, 6)) - 1
-        return float(samples.values_ns[order[place]]) / _MS_NS
+        return float(samples.values_ns[order[place]]) / MS_NS
 
     return ObjectiveEvidence(
         objective=objective,
         samples=n,
         over=int(over.sum()),
-        value_ms=_percentile(samples.values_ns[order], rank) / _MS_NS,
+        value_ms=_percentile(samples.values_ns[order], rank) / MS_NS,
         bound_ms=bound_ms(confidence.upper_index(samples.observations, rank)),
         lower_ms=bound_ms(confidence.lower_index(samples.observations, rank)),
         batches=_batches(samples.request, over, records),

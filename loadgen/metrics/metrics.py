@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Float64, Int64, total
+from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.metrics import prompt_figures
 from loadgen.metrics.client_health import ClientHealth
@@ -27,9 +28,7 @@ SELECTABLE = (
     "e2el_per_token",
 )  # fmt: skip
 SELECTABLE_RATES = ("prefill_speed", "user_tps")
-_SECOND_NS = 1_000_000_000
 _MOST_REASONS = 16  # real servers have a handful; what a server writes is bounded
-_MS_NS = 1e6
 _NONE = np.zeros(0, np.int64)
 
 
@@ -129,7 +128,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     def user_tps(self) -> Float64:
         """1 / TPOT in tokens per second, float64[successes that have a TPOT above 0]."""
         tpot_ns = self.tpot_ns()[self.has_tpot]
-        return _SECOND_NS / tpot_ns[tpot_ns > 0]
+        return SECOND_NS / tpot_ns[tpot_ns > 0]
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -242,8 +241,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     sent = records.where(records.sent)
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
-    duration_s, window_ns = duration_ns / _SECOND_NS, min(_SECOND_NS, duration_ns)
-    peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / _SECOND_NS) if ask.streamed else None
+    duration_s, window_ns = duration_ns / SECOND_NS, min(SECOND_NS, duration_ns)
+    peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / SECOND_NS) if ask.streamed else None
     met, completed, cancelled = good(each, ask), int(ok.sum()), int(records.cancelled.sum())
     met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
@@ -269,7 +268,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
         peak_output_throughput_per_s=peak_per_s,
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
-        mean_concurrency=_per_s(total(end_ns - sent_ns) / _SECOND_NS, duration_s),
+        mean_concurrency=_per_s(total(end_ns - sent_ns) / SECOND_NS, duration_s),
         good=met_count,
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
         slo_attainment=None if met_count is None else met_count / max(len(records) - cancelled, 1),
@@ -303,9 +302,9 @@ def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     if not ask.goodput_slo_ms:
         return None
     values_ms = {
-        "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / _MS_NS,
-        "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / _MS_NS,  # one token: 0, as vLLM has it
-        "e2el": np.where(each.ok, each.e2el_ns, np.nan) / _MS_NS,
+        "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / MS_NS,
+        "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / MS_NS,  # one token: 0, as vLLM has it
+        "e2el": np.where(each.ok, each.e2el_ns, np.nan) / MS_NS,
     }
     met: Bool = meets(ask.goodput_slo_ms, values_ms) & each.ok
     return met

@@ -8,10 +8,9 @@ from typing import TypedDict
 import numpy as np
 
 from loadgen.arrays import Bool, Int64, total
+from loadgen.clock import SECOND_NS
 from loadgen.metrics.distribution import RateDistribution
 from loadgen.metrics.record import UNKNOWN, Records
-
-_SECOND_NS = 1_000_000_000
 
 
 class PrefillFigures(TypedDict):
@@ -43,7 +42,7 @@ def prefill(
     ahead = np.zeros(len(records), np.int64)
     ahead[sent] = prefills_ahead(records.sent_ns[sent], until_ns[sent])
     reported = some & (records.server_queue_ns >= 0)
-    speeds = input_tokens[some] * _SECOND_NS / ttft_ns[some]
+    speeds = input_tokens[some] * SECOND_NS / ttft_ns[some]
     return {
         "prefill_speed": RateDistribution.of(speeds, percentiles),
         "prefill_behind": int((some & (ahead > 0)).sum()),

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Int64, total
+from loadgen.clock import SECOND_NS
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.record import Records
 from loadgen.workload.load.stage_windows import StageWindow
 
-_SECOND_NS = 1e9
 _P99 = 99.0
 
 
@@ -60,11 +60,11 @@ def _figures(
     intended = _latencies((each.first_ns - records.intended_ns)[begun])
     return StageFigures(
         name=window.name,
-        begin_s=begin_ns / _SECOND_NS,
-        end_s=end_ns / _SECOND_NS,
+        begin_s=begin_ns / SECOND_NS,
+        end_s=end_ns / SECOND_NS,
         requests=int(ours.sum()),
         failed=int((ours & each.failed).sum()),
-        rate_per_s=sent * _SECOND_NS / span_ns,
+        rate_per_s=sent * SECOND_NS / span_ns,
         mean_in_flight=under_way_ns / span_ns,
         most_in_flight=_most(starts_ns, ends_ns, window),
         mean_ttft_ms=ttft.mean_ms,

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from loadgen.arrays import Bool, Float64, Int64, total
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.metrics.columns import Columns
 from loadgen.metrics.distribution import Distribution
@@ -17,7 +18,6 @@ from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
 from loadgen.workload.profile import Profile
 
-_SECOND_NS = 1_000_000_000
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
 
@@ -73,7 +73,7 @@ def _margin(flag: str, text: str) -> Margin:
     if match is None:
         raise UsageError(f"{flag} {text}: give requests as 20, or seconds as 5s")
     count, seconds = match.groups()
-    return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * _SECOND_NS))
+    return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * SECOND_NS))
 
 
 def steady(
@@ -150,7 +150,7 @@ def ran_out(records: Records, profile: Profile) -> str:
     if idle_ns >= profile.duration_ns:
         return ""
     return (
-        f"all {profile.most_prompts} prompts were sent and the load fell {idle_ns / _SECOND_NS:.1f} s into "
+        f"all {profile.most_prompts} prompts were sent and the load fell {idle_ns / SECOND_NS:.1f} s into "
         f"the {profile.duration:g} s of --duration: raise --num-prompts"
     )
 
@@ -199,16 +199,16 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
     inside = latencies(records, replace(each, ok=whole), ask)
     return Steady(
-        begin_s=(begin_ns - first_ns) / _SECOND_NS,
-        end_s=(end_ns - first_ns) / _SECOND_NS,
-        duration_s=window_ns / _SECOND_NS,
+        begin_s=(begin_ns - first_ns) / SECOND_NS,
+        end_s=(end_ns - first_ns) / SECOND_NS,
+        duration_s=window_ns / SECOND_NS,
         share=window_ns / (max(int(sent.end_ns.max()), end_ns) - first_ns),
         mean_concurrency=total(under_way_ns) / window_ns,
         completed=completed,
         requests=requests,
         output_tokens=arrived,
-        request_throughput_per_s=requests * _SECOND_NS / window_ns,
-        output_throughput_per_s=arrived * _SECOND_NS / window_ns,
+        request_throughput_per_s=requests * SECOND_NS / window_ns,
+        output_throughput_per_s=arrived * SECOND_NS / window_ns,
         whole=int(whole.sum()),
         **{name: inside[name] for name in ("ttft", "tpot", "itl", "e2el")},
     )

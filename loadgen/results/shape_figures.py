@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadgen.arrays import Int64
+from loadgen.clock import MS_NS
 from loadgen.metrics import class_figures, stages
 from loadgen.metrics.class_figures import ClassFigures
 from loadgen.metrics.metrics import PerRequest, good
@@ -16,7 +17,6 @@ from loadgen.validity.run_facts import Facts
 from loadgen.workload.load import request_classes, stage_windows
 from loadgen.workload.streams import RandomStream
 
-_MS_NS = 1e6
 _STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
 _STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)
 _CLASS_TITLES = ("Class", "share", "reqs", "fail", "in/out", "TTFT ms", "P99", "TPOT", "E2EL ms", "P99")
@@ -123,6 +123,6 @@ def lateness(records: Records) -> str:
     late_ns = (records.sent_ns - records.intended_ns)[records.sent]
     if not len(late_ns):
         return ""
-    mean_ms, most_ms = float(late_ns.mean()) / _MS_NS, float(late_ns.max()) / _MS_NS
-    median_ms, p99_ms = (value / _MS_NS for value in percentiles(late_ns.copy(), (50, 99)))
+    mean_ms, most_ms = float(late_ns.mean()) / MS_NS, float(late_ns.max()) / MS_NS
+    median_ms, p99_ms = (value / MS_NS for value in percentiles(late_ns.copy(), (50, 99)))
     return f"{mean_ms:.2f} ms mean, {median_ms:.2f} P50, {p99_ms:.2f} P99, {most_ms:.2f} max"

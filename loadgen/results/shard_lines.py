@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.shard_facts import MergedShard
-
-_MS_NS, _S_NS = 1e6, 1e9
 
 
 def lines(facts: Facts, explain: bool) -> Iterator[str]:
@@ -38,7 +37,7 @@ def _clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str
     moved = f"; times of {len(others)} moved to the clock of the first shard by {how}"
     if any(row.error_ns < 0 for row in others):
         return f"{moved}, by how much that is off is unknown; no latency depends on it"
-    worst_ms = max(row.error_ns for row in others) / _MS_NS
+    worst_ms = max(row.error_ns for row in others) / MS_NS
     return f"{moved}, ± {worst_ms:.3g} ms at most; no latency depends on it"
 
 
@@ -47,6 +46,6 @@ def _row(row: MergedShard) -> str:
         return f"  {row.lost}"
     clock = ""
     if row.reference:
-        error = f" ± {row.error_ns / _MS_NS:.3g} ms" if row.error_ns >= 0 else ", error unknown"
-        clock = f", times moved by {row.offset_ns / _S_NS:+.6f} s{error} ({row.reference})"
+        error = f" ± {row.error_ns / MS_NS:.3g} ms" if row.error_ns >= 0 else ", error unknown"
+        clock = f", times moved by {row.offset_ns / SECOND_NS:+.6f} s{error} ({row.reference})"
     return f"  shard {row.name}: {row.requests} requests, {row.cores:.2f} of a core busy{clock}"

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import printable
 from loadgen.workload.data_facts import LengthFacts
@@ -17,7 +18,6 @@ from loadgen.workload.sources import TRACES
 
 _LABEL = 14  # columns
 _EXAMPLE_LETTERS = 300
-_NS_PER_S = 1e9
 
 
 class PlanPreview(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ def _gaps(made: Plan) -> dict[str, Any] | None:
     if offsets_ns is None:
         return None
     gaps_ns = np.diff(offsets_ns)
-    span_s = float(offsets_ns[-1] - offsets_ns[0]) / _NS_PER_S if len(offsets_ns) else 0.0
+    span_s = float(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS if len(offsets_ns) else 0.0
     mean_ns = float(gaps_ns.mean()) if len(gaps_ns) else 0.0
     return {
         "span_s": span_s,

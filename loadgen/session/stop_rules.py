@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from loadgen.clock import SECOND_NS
 from loadgen.transport.failure import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ DEAD = 10  # failures in a row, and no success at all: by default such a server 
 JUDGED_FROM = 20  # requests that have ended before a share of them is judged
 DRAIN_S = 30.0  # for those under way once --max-duration has passed
 _LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
-_SECOND_NS = 1_000_000_000
 _NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.USER_CANCELLED, FailureKind.LOST)
 
 
@@ -74,7 +74,7 @@ class StopRules:
         """For how long requests are sent, given the workload's own duration; 0: no limit, as `Job` has it."""
         if self.max_duration_s is None:
             return planned_ns
-        most_ns = int(self.max_duration_s * _SECOND_NS)
+        most_ns = int(self.max_duration_s * SECOND_NS)
         return min(planned_ns, most_ns) if planned_ns else most_ns
 
     def note(self, failure: Failure | None, count: int = 1) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from loadgen.clock import SECOND_NS
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Job
 from loadgen.transport.stalls import Stalls, Stream
 
-_SECOND_NS = 1_000_000_000
-_STOPPED_NS = _SECOND_NS  # a sweep that comes so much later than due was not late, but stopped
+_STOPPED_NS = SECOND_NS  # a sweep that comes so much later than due was not late, but stopped
 # An idle connection that the server closes while a request is on its way is lost within a round trip. What
 # is lost later was in the server's hands: to send it again would hide a failure, and the time it cost.
 _RACE_NS = 100_000_000
@@ -26,7 +26,7 @@ class Deadlines:
         self.stalls = Stalls(job.limits.stall_timeout_ns, job.token_seen, streams, now_ns)
         self.stopped_ns = 0  # the longest time in which nothing ran
         # How often a stream is checked for tokens, not for its deadline alone.
-        self.inspect_ns = min(_SECOND_NS, job.limits.stall_timeout_ns // 4 or _SECOND_NS)
+        self.inspect_ns = min(SECOND_NS, job.limits.stall_timeout_ns // 4 or SECOND_NS)
 
     def put_off(self, late_ns: int, now_ns: int) -> bool:
         """Note how much later than due a sweep comes; whether nothing may be judged before the next one.
@@ -67,7 +67,7 @@ def closed_while_idle(stream: Stream, now_ns: int) -> bool:
 
 def unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
     """The failure of a request whose connection was lost without a byte of an answer."""
-    after_s = (now_ns - stream.sent_ns) / _SECOND_NS
+    after_s = (now_ns - stream.sent_ns) / SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""
     detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
     return Failure(FailureKind.TRUNCATED, detail)

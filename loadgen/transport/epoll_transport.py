@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from loadgen.clock import WallOffset
+from loadgen.clock import SECOND_NS, WallOffset
 from loadgen.protocol.http1 import LONGEST_TAIL
 from loadgen.transport.cancelling import Cancelling
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
@@ -30,7 +30,7 @@ _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
 _MOST_EVENTS = 1024  # of one poll
 _MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
-_SWEEP_NS, _SECOND_NS = 100_000_000, 1_000_000_000
+_SWEEP_NS = 100_000_000
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _BUSY = State.BUSY
 _GIVEN_UP = (
@@ -296,7 +296,7 @@ class EpollTransport:
         self.pool.drop(slot)
         if refused and (self.job.duration_ns or self.deadlines.stalls.token_ns or any(self._under_way())):
             # The server did answer, or there is time: do not burn the plan's requests while it is away.
-            slot.retry_ns = self.now_ns() + _SECOND_NS
+            slot.retry_ns = self.now_ns() + SECOND_NS
         else:
             self._dial_if_needed(slot)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.transport.capture import A_READ
 from loadgen.transport.connection import SO_TIMESTAMPNS, TIMESPEC
 from loadgen.transport.network import Received, Socket
@@ -18,7 +19,6 @@ from loadgen.transport.segments import Rows
 ANCILLARY_BYTES = 64
 _RECORD_HEAD = 5  # bytes of a TLS record's header: type, version, length
 _RECORD_TYPES, _LONGEST_RECORD = range(20, 25), (1 << 14) + 2048
-_SECOND_NS = 1_000_000_000
 
 
 class RingWatch(Protocol):
@@ -139,7 +139,7 @@ class SealedSocket(RingSocket):
                 return rest, ancillary, flags, address
             if ancillary:
                 seconds, nanoseconds = TIMESPEC.unpack(ancillary[0][2])
-                self._stamp_ns = seconds * _SECOND_NS + nanoseconds
+                self._stamp_ns = seconds * SECOND_NS + nanoseconds
             self._buffer += data
             if not (length := self._record()):
                 raise BlockingIOError
@@ -177,5 +177,5 @@ def unplaced(got: Sequence[Any]) -> list[Any]:
     for i in range(1, len(stamped), A_READ):
         place, stamp_ns = TIMESPEC.unpack(stamped[i])
         if place < 0:
-            stamped[i] = TIMESPEC.pack(*divmod(stamp_ns, _SECOND_NS))
+            stamped[i] = TIMESPEC.pack(*divmod(stamp_ns, SECOND_NS))
     return stamped

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Float64, Int64, total
+from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics import steady_state
 from loadgen.metrics.confidence import least_passing
@@ -30,7 +31,6 @@ LEAST_GAUGES = 5
 LATE_GAPS = 0.2  # of the mean gap
 LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
 _LEAST_LATER = 5
-_SECOND_NS, _MS_NS = 1e9, 1e6
 _UNSTAMPED = 0.01  # the read of a response's end has no timestamp, so one per request is normal
 
 
@@ -185,7 +185,7 @@ class RunEvidence:
     @property
     def late_p99_ms(self) -> float:
         """P99 of how much later than due requests were sent; NaN if none was."""
-        return percentiles(self.late_ns.copy(), (99,))[0] / _MS_NS if len(self.late_ns) else math.nan
+        return percentiles(self.late_ns.copy(), (99,))[0] / MS_NS if len(self.late_ns) else math.nan
 
     @property
     def target(self) -> int:
@@ -214,7 +214,7 @@ class RunEvidence:
         """How much of the run lies between ramp and drain, 0 to 1."""
         if self.held_ns is None or not self.metrics.duration_s:
             return 0.0
-        return (self.held_ns[1] - self.held_ns[0]) / _SECOND_NS / self.metrics.duration_s
+        return (self.held_ns[1] - self.held_ns[0]) / SECOND_NS / self.metrics.duration_s
 
     @property
     def held_concurrency(self) -> float | None:
@@ -253,7 +253,7 @@ class RunEvidence:
         wave = self._wave(len(ended))
         tokens = np.cumsum(self.per_request.output_tokens[ended])[wave - 1 :: wave]
         taken_ns = np.diff(self.records.end_ns[ended][wave - 1 :: wave])
-        return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * _SECOND_NS)
+        return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * SECOND_NS)
 
     def _wave(self, requests: int) -> int:
         """Requests in a wave: the target concurrency, more if there would be very many waves."""
@@ -281,8 +281,8 @@ class RunEvidence:
         (usual,) = percentiles((values_ns / per)[later], (90,))
         return FirstWave(
             size=len(first),
-            first_ms=float(median(values_ns[first])) / _MS_NS,
-            later_ms=float(median(values_ns[later])) / _MS_NS,
+            first_ms=float(median(values_ns[first])) / MS_NS,
+            later_ms=float(median(values_ns[later])) / MS_NS,
             ratio=float(median((values_ns / per)[first]) / usual) if usual else 0.0,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from loadgen.clock import MS_NS
 from loadgen.validity.evidence import RunEvidence, percent
 from loadgen.validity.rule import Evidence, invalid, joined, suspect
 from loadgen.validity.shard_facts import MergedShard
@@ -13,7 +14,6 @@ from loadgen.validity.shard_facts import MergedShard
 CLOCK_MS = 10.0  # by which a shard's times may be off
 APART = (0.01, 10.0)  # of the duration, and ms: both exceeded
 _MOST_NAMED = 4  # shards, workers
-_MS_NS = 1e6
 
 
 @invalid(
@@ -51,8 +51,8 @@ def rest_of_the_load(run: RunEvidence) -> Evidence | None:
 def shards_started_apart(run: RunEvidence) -> Evidence | None:
     """The shards did not send their parts of the plan at the same time."""
     begun = [row for row in run.facts.shards if row.began_ns]
-    unsure_ms = max((row.error_ns for row in begun), default=0) / _MS_NS
-    apart_ms = _apart_ns(run, [row.began_ns - _opens_ns(run, row) for row in begun]) / _MS_NS - max(
+    unsure_ms = max((row.error_ns for row in begun), default=0) / MS_NS
+    apart_ms = _apart_ns(run, [row.began_ns - _opens_ns(run, row) for row in begun]) / MS_NS - max(
         unsure_ms, 0.0
     )
     if apart_ms <= max(APART[0] * run.metrics.duration_s * 1e3, APART[1]):
@@ -101,9 +101,9 @@ def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
     unknown = [row.name for row in shards if row.error_ns < 0]
     if unknown:
         yield f"{_shards(unknown)} at an unknown offset"
-    large = [row for row in shards if row.error_ns > CLOCK_MS * _MS_NS]
+    large = [row for row in shards if row.error_ns > CLOCK_MS * MS_NS]
     if large:
-        worst_ms = max(row.error_ns for row in large) / _MS_NS
+        worst_ms = max(row.error_ns for row in large) / MS_NS
         yield f"{_shards([row.name for row in large])} at an offset that is known to ± {worst_ms:.3g} ms"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Int64
+from loadgen.clock import MS_NS
 from loadgen.metrics.percentiles import median
 from loadgen.validity import target_figures
 from loadgen.validity.evidence import RunEvidence, percent
@@ -19,7 +20,6 @@ UNEQUAL = 0.25
 TTFT_MS, TPOT_MS = 5.0, 0.5
 _UNLIKE_PROMPTS = 0.05
 FAILED, CHANCE = 0.01, 0.001
-_MS_NS = 1e6
 
 
 @suspect(
@@ -48,7 +48,7 @@ def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
     ):
         known = np.flatnonzero(some & (of >= 0))
         ordered = known[np.argsort(run.records.sent_ns[known], kind="stable")]
-        values, targets = values_ns[ordered] / _MS_NS, of[ordered]
+        values, targets = values_ns[ordered] / MS_NS, of[ordered]
         for number, url in enumerate(run.facts.targets):
             ours = targets == number
             if not _throughout(values, ours):

@@ -17,7 +17,6 @@ from loadgen.transport.failure import FailureKind
 
 _NONE = -1
 _P99 = 99.0
-_SECOND_NS = 1e9
 _TITLES = ("Target", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
 _WIDTHS = (-22, 9, 7, 9, 9, 8, 8, 8)
 

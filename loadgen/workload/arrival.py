@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Float64, Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 
-NS_PER_S = 1_000_000_000
 _LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
@@ -73,7 +73,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
     def nanoseconds(self, offsets_s: Float64) -> Int64:
         """Ascending offsets as int64 nanoseconds; raises UsageError where the last is beyond a century."""
-        offsets_ns = np.rint(offsets_s * NS_PER_S)
+        offsets_ns = np.rint(offsets_s * SECOND_NS)
         if len(offsets_ns) and not offsets_ns[-1] < _LATEST_NS:
             raise UsageError(
                 f"--request-rate {self.rate_per_s:g}: the last request would be due in more than a century; "

@@ -11,12 +11,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Dialect
 from loadgen.protocol.refusals import Adaptation
 from loadgen.workload import sources
 from loadgen.workload.apis import chosen_dialect, merged, shared_fields
-from loadgen.workload.arrival import NS_PER_S, within
+from loadgen.workload.arrival import within
 from loadgen.workload.data_facts import DataFacts, LengthFacts
 from loadgen.workload.data_keys import NO_DATA
 from loadgen.workload.load.cancel_point import parse_rate
@@ -78,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
         uneven = self.profile.shaped or self.facts.schedule is not None
         if not uneven or self.offsets_ns is None or not len(self.offsets_ns):
             return None
-        return float(self.offsets_ns[-1]) / NS_PER_S
+        return float(self.offsets_ns[-1]) / SECOND_NS
 
     @property
     def streams(self) -> int:
@@ -268,7 +269,7 @@ def _schedule(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 
         return process.offsets_ns(most, arrival_rng(stream)), most, notes
     offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
     if len(offsets_ns) > most:
-        end_s = offsets_ns[most - 1] / NS_PER_S
+        end_s = offsets_ns[most - 1] / SECOND_NS
         notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")
         offsets_ns = offsets_ns[:most]
     return offsets_ns, len(offsets_ns), notes

@@ -12,6 +12,7 @@ from loadgen.analysis.report.formatting import FigureTable
 from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone, over_seconds
 from loadgen.analysis.report.sample_charts import measured_window
 from loadgen.arrays import Bool, Int64
+from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.metrics.metrics import PerRequest, gaps
 from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady
@@ -22,7 +23,6 @@ MOST_BINS = 150  # of time
 MOST_REQUESTS = 300  # of a timeline
 LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2el": "End-to-end latency"}
 _COUNTED = {"ttft": "requests", "itl": "gaps between messages", "e2el": "requests"}
-_SECOND_NS, _MS_NS = 1e9, 1e6
 _RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
 _SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
@@ -40,10 +40,10 @@ def latency_ms(run: Result, key: str) -> Floats:
     records = run.records
     each = PerRequest.of(records, run.facts.ask())
     if key == "e2el":
-        return each.e2el_ns[each.ok] / _MS_NS
+        return each.e2el_ns[each.ok] / MS_NS
     if key == "ttft":
-        return each.ttft_ns[each.has_ttft] / _MS_NS
-    return gaps(records, each.ok)[0] / _MS_NS if run.facts.profile.stream else np.zeros(0)
+        return each.ttft_ns[each.has_ttft] / MS_NS
+    return gaps(records, each.ok)[0] / MS_NS if run.facts.profile.stream else np.zeros(0)
 
 
 def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
@@ -107,8 +107,8 @@ def over_time(run: Result) -> Iterator[Panel]:
     each = PerRequest.of(records, run.facts.ask())
     begun = each.has_ttft
     if begun.any():
-        sent_s = (records.sent_ns[begun] - begin_ns) / _SECOND_NS
-        panels.append(_first_tokens(sent_s, each.ttft_ns[begun] / _MS_NS))
+        sent_s = (records.sent_ns[begun] - begin_ns) / SECOND_NS
+        panels.append(_first_tokens(sent_s, each.ttft_ns[begun] / MS_NS))
     yield from (replace(panel, x_end=window_s, band=band) for panel in panels)
 
 
@@ -120,7 +120,7 @@ def step_s(window_s: float, bins: int = MOST_BINS) -> float:
 def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
     step = step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
     bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
-    at = ((records.arrival_ns - begin_ns) / (step * _SECOND_NS)).astype(np.int64).clip(0, bins - 1)
+    at = ((records.arrival_ns - begin_ns) / (step * SECOND_NS)).astype(np.int64).clip(0, bins - 1)
     tokens = np.bincount(at, weights=records.tokens, minlength=bins)
     lengths = np.full(bins, step)
     lengths[-1] = window_s - step * (bins - 1)
@@ -141,14 +141,14 @@ def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> 
         held = np.searchsorted(starts, at, "right") - np.searchsorted(ends, at, "right")
         x: Floats
         y: Floats
-        x, y, caption = (at - begin_ns) / _SECOND_NS, held.astype(np.float64), "Requests in flight"
+        x, y, caption = (at - begin_ns) / SECOND_NS, held.astype(np.float64), "Requests in flight"
     else:
         step = step_s(window_s)
-        edges = begin_ns + np.arange(int(np.ceil(window_s / step)) + 1) * step * _SECOND_NS
+        edges = begin_ns + np.arange(int(np.ceil(window_s / step)) + 1) * step * SECOND_NS
         # ∫ requests under way from the edge's left on: Σ max(0, edge − start) − Σ max(0, edge − end)
         area = _ramp(starts, edges) - _ramp(ends, edges)
-        y = np.diff(area) / (step * _SECOND_NS)
-        x, y = (edges - begin_ns) / _SECOND_NS, np.append(y, y[-1])
+        y = np.diff(area) / (step * SECOND_NS)
+        x, y = (edges - begin_ns) / SECOND_NS, np.append(y, y[-1])
         caption = f"Requests in flight, mean over bins of {step:g} s"
     curve, title = Curve("requests", x, y, CurveStyle.STEPS), "Requests in flight over time"
     return over_seconds("concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y})
@@ -200,10 +200,10 @@ def timeline(run: Result) -> Iterator[Panel]:
     zero_ns = int(records.sent_ns[sent].min())
     ended_ns = np.maximum(records.end_ns, records.sent_ns)
     due, left, end = (
-        (column[rows] - zero_ns) / _SECOND_NS for column in (records.intended_ns, records.sent_ns, ended_ns)
+        (column[rows] - zero_ns) / SECOND_NS for column in (records.intended_ns, records.sent_ns, ended_ns)
     )
     ok, begun = each.ok[rows], each.has_ttft[rows]
-    first = np.where(begun, (each.first_ns[rows] - zero_ns) / _SECOND_NS, end)
+    first = np.where(begun, (each.first_ns[rows] - zero_ns) / SECOND_NS, end)
     stretches = (
         ("due, not yet sent", Tone.WAIT, due, left, left - due > 0.001),
         ("until its first token", Tone.PREFILL, left, first, ok & begun),

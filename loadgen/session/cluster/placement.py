@@ -14,7 +14,6 @@ from loadgen.session.cluster import waiting
 
 CPUS_PER_WORKER = 2  # one that captures, one that decodes
 _PLACED_S = 15.0
-_CREATED = "CREATED"
 
 
 class Place(msgspec.Struct, frozen=True):

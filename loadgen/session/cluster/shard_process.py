@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict, replace
 
-from loadgen.clock import SYSTEM_CLOCK
+from loadgen.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.metrics.record import Records
 from loadgen.protocol.refusals import Adaptation
@@ -34,7 +34,6 @@ from loadgen.transport.capture_process import end_with
 from loadgen.workload.plan import Plan
 from loadgen.workload.profile import Profile
 
-_SECOND_NS = 1_000_000_000
 _POLL_S = 0.01
 
 
@@ -101,7 +100,7 @@ class ShardSession(Session, frozen=True):
                 raise MeasureError(f"not ready until {start.late_ns / 1e9:.1f} s after the common start")
             return gone()
 
-        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(lead_s(made.streams) * _SECOND_NS):
+        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(lead_s(made.streams) * SECOND_NS):
             time.sleep(_POLL_S)  # a signal ends it
         options = replace(options, part=replace(options.part, start=start), gone=late_or_gone)
         outcome = super().fired(made, options, watch)

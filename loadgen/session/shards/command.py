@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from loadgen.clock import SYSTEM_CLOCK, Clock
+from loadgen.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.errors import ExitCode, UsageError
 from loadgen.results.printing import printed
 from loadgen.session.progress import warn
@@ -17,7 +17,6 @@ from loadgen.session.shards.start_at import MOST_AHEAD_S, PlannedStart
 from loadgen.spelling import Parser, arguments
 from loadgen.workload.bounds import whole
 
-_SECOND_NS = 1_000_000_000
 _START_IN_S = 120
 
 
@@ -82,9 +81,9 @@ def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
                 "--k8s needs --claim, a PersistentVolumeClaim for the run directories: what a pod keeps to "
                 "itself is gone with it"
             )
-        start_s = clocks.wall_ns() // _SECOND_NS + asked.start_in
+        start_s = clocks.wall_ns() // SECOND_NS + asked.start_in
         job = KubernetesJob(name=asked.name, **given)
-        return job.text(plan, start_s, str(PlannedStart(start_s * _SECOND_NS)))
+        return job.text(plan, start_s, str(PlannedStart(start_s * SECOND_NS)))
     if given:
         raise UsageError(f"--{next(iter(given))} goes with --k8s")
     write = schedulers.slurm if asked.slurm else schedulers.mpi

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen import clock
-from loadgen.clock import SYSTEM_CLOCK, Clock
+from loadgen.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.errors import MeasureError, UsageError
 from loadgen.session.measure import TransportOptions
 from loadgen.session.progress import Display
@@ -23,7 +23,6 @@ from loadgen.workload.bounds import shown
 
 FLAG = "--start-at"
 MOST_AHEAD_S = 86_400
-_SECOND_NS = 1_000_000_000
 _EPOCH = re.compile(r"(\+?)(\d{1,12})(?:\.(\d{1,9})\d*)?", re.ASCII)
 _LEAST_LEAD_S, _MOST_LEAD_S = 1.0, 30.0
 _CONNECTED_PER_S = 2_000  # on a machine that has other work
@@ -39,12 +38,12 @@ class PlannedStart(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """The instant in local time, to the millisecond, with its zone."""
         return (
-            datetime.fromtimestamp(self.wall_ns / _SECOND_NS, UTC).astimezone().isoformat(" ", "milliseconds")
+            datetime.fromtimestamp(self.wall_ns / SECOND_NS, UTC).astimezone().isoformat(" ", "milliseconds")
         )
 
     def check(self, wall_ns: int) -> None:
         """Raises UsageError where the instant has passed, or is more than a day ahead."""
-        ahead_s = (self.wall_ns - wall_ns) / _SECOND_NS
+        ahead_s = (self.wall_ns - wall_ns) / SECOND_NS
         if ahead_s <= 0:
             raise UsageError(
                 f"{FLAG} {self} was {abs(ahead_s):.1f} s ago: give a later instant, the same to all shards"
@@ -61,7 +60,7 @@ def read(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
     """The instant of `--start-at`; raises ValueError that says how to write one."""
     if match := _EPOCH.fullmatch(text):
         plus, seconds, fraction = match.groups()
-        time_ns = int(seconds) * _SECOND_NS + int((fraction or "").ljust(9, "0"))
+        time_ns = int(seconds) * SECOND_NS + int((fraction or "").ljust(9, "0"))
         return PlannedStart(time_ns + clocks.wall_ns(), True) if plus else PlannedStart(time_ns)
     try:
         when = datetime.fromisoformat(text)
@@ -73,7 +72,7 @@ def read(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
             "(2026-01-31T12:00:00Z), or +SECONDS from now"
         )
     whole_s = int((when.replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
-    return PlannedStart(whole_s * _SECOND_NS + when.microsecond * 1000)
+    return PlannedStart(whole_s * SECOND_NS + when.microsecond * 1000)
 
 
 class Punctual(At):
@@ -158,11 +157,11 @@ class StartWait:
     def _left_s(self) -> float:
         """How long it is until the instant, in seconds; negative where it has passed."""
         assert self.start is not None
-        return (self.start.instant_ns(self.clocks) - self.clocks.now_ns()) / _SECOND_NS
+        return (self.start.instant_ns(self.clocks) - self.clocks.now_ns()) / SECOND_NS
 
     def _check(self, late_ns: int) -> None:
         if late_ns > 0:
             raise MeasureError(
-                f"not ready until {late_ns / _SECOND_NS:.2g} s after {FLAG} {self.start}: nothing was "
+                f"not ready until {late_ns / SECOND_NS:.2g} s after {FLAG} {self.start}: nothing was "
                 "measured; give a later instant, the same to all shards"
             )

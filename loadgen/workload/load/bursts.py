@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.workload.bounds import MOST_REQUESTS, YEAR_S, seconds
-from loadgen.workload.load.load_schedule import NS_PER_S
 
 _BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
 _LEAST_S = 0.001
@@ -28,7 +28,7 @@ class Bursts(msgspec.Struct, frozen=True):
 
     def offsets_ns(self, n: int) -> Int64:
         """When each of the first n requests is due, int64[n]."""
-        offsets_ns: Int64 = np.rint(np.arange(n) // self.requests * (self.every_s * NS_PER_S)).astype(
+        offsets_ns: Int64 = np.rint(np.arange(n) // self.requests * (self.every_s * SECOND_NS)).astype(
             np.int64
         )
         return offsets_ns

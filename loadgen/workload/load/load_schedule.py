@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Float64, Int64
+from loadgen.clock import SECOND_NS
 from loadgen.workload.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 from loadgen.workload.load.load_stage import LoadStage
 
-NS_PER_S = 1_000_000_000
 _MOST_STAGES = 1000
 _MOST_RATE_PER_S, _LEAST_RATE_PER_S = 1e9, 1e-9
 _LEAST_S = 0.001
@@ -71,7 +71,7 @@ class LoadSchedule(msgspec.Struct, frozen=True):
             from_s.append(begin_s + times_s)
             limits.append(levels)
             begin_s += stage.span_s
-        from_ns = np.rint(np.concatenate(from_s) * NS_PER_S).astype(np.int64)
+        from_ns = np.rint(np.concatenate(from_s) * SECOND_NS).astype(np.int64)
         every: Int64 = np.concatenate(limits)
         changed = np.diff(every, prepend=0) != 0
         return ConcurrencySteps(from_ns[changed], every[changed])

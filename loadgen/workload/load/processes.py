@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Float64, Int64
+from loadgen.clock import SECOND_NS
 from loadgen.workload.arrival import Arrival, ArrivalProcess
 from loadgen.workload.load.bursts import Bursts
 from loadgen.workload.load.load_keys import RampEnds
-from loadgen.workload.load.load_schedule import NS_PER_S, LoadSchedule
+from loadgen.workload.load.load_schedule import LoadSchedule
 from loadgen.workload.profile import Profile
 
 
@@ -28,7 +29,7 @@ class ScheduledArrival(msgspec.Struct, frozen=True):
     def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
         """When each of the first n requests is due after the start, int64[n], never decreasing."""
         counts = _unit_times(self.burstiness, n, rng)
-        return np.rint(self.schedule.offsets_s(counts) * NS_PER_S).astype(np.int64)
+        return np.rint(self.schedule.offsets_s(counts) * SECOND_NS).astype(np.int64)
 
 
 class RequestRamp(msgspec.Struct, frozen=True):

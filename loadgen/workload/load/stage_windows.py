@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.workload.load.load_keys import RampEnds
-from loadgen.workload.load.load_schedule import NS_PER_S, LoadSchedule
+from loadgen.workload.load.load_schedule import LoadSchedule
 from loadgen.workload.load.processes import process_of
 from loadgen.workload.profile import Profile
 from loadgen.workload.streams import RandomStream, arrival_rng
@@ -63,7 +64,7 @@ def _of_ramp(ramp: RampEnds, count: int, offsets_ns: Int64) -> Iterator[StageWin
     n = len(offsets_ns)
     edges = [n * part // _PARTS for part in range(_PARTS + 1)]
     rates_per_s = ramp.rates_per_s(count, n)
-    last_gap_ns = round(NS_PER_S / float(rates_per_s[-1]))  # each request has the gap that follows it
+    last_gap_ns = round(SECOND_NS / float(rates_per_s[-1]))  # each request has the gap that follows it
     ends_ns = [*offsets_ns[edges[1:-1]].tolist(), int(offsets_ns[-1]) + last_gap_ns]
     begin_ns = 0
     for (first, last), end_ns in zip(pairwise(edges), ends_ns, strict=True):
@@ -78,4 +79,4 @@ def _name(kind: str, levels: Sequence[float]) -> str:
 
 
 def _ns(time_s: float) -> int:
-    return round(time_s * NS_PER_S)
+    return round(time_s * SECOND_NS)

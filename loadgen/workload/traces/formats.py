@@ -8,6 +8,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload.data.lines import Lines
@@ -16,7 +17,7 @@ from loadgen.workload.streams import RandomStream
 from loadgen.workload.traces import hashed_rows, servegen, sheet_rows, weka
 from loadgen.workload.traces.schedule import TraceWindow
 from loadgen.workload.traces.sheet_rows import SheetColumns
-from loadgen.workload.traces.trace_rows import NS_PER_S, TraceRows
+from loadgen.workload.traces.trace_rows import TraceRows
 
 FLAG = "--trace"
 _NS_PER_MS = 1_000_000
@@ -65,8 +66,8 @@ def _servegen(source: TraceSource) -> TraceRows:
 
 FORMATS = {
     "mooncake": _hashed("mooncake", "milliseconds", _NS_PER_MS, 512),
-    "bailian": _hashed("bailian", "seconds", NS_PER_S, 16),
-    "timed": _hashed("timed", "seconds", NS_PER_S, 16),
+    "bailian": _hashed("bailian", "seconds", SECOND_NS, 16),
+    "timed": _hashed("timed", "seconds", SECOND_NS, 16),
     "azure-2023": _sheet("azure-2023", "dates", _AZURE),
     "azure-2024": _sheet("azure-2024", "dates with a time zone", _AZURE),
     "burstgpt": _sheet("burstgpt", "seconds", _BURSTGPT),

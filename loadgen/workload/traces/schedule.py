@@ -6,11 +6,12 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Bool, Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.workload import bounds
 from loadgen.workload.data_facts import ScheduleFacts
 from loadgen.workload.profile import Profile
-from loadgen.workload.traces.trace_rows import NS_PER_S, TraceRows
+from loadgen.workload.traces.trace_rows import TraceRows
 
 _FINEST_GRID_NS = 1_000_000  # a millisecond is the unit of many traces
 _OFF = 0.01  # of the step
@@ -48,8 +49,8 @@ class TraceWindow(msgspec.Struct, frozen=True):
 
     def rows(self, at_ns: Int64) -> slice:
         """The rows that are in it."""
-        begin = int(np.searchsorted(at_ns, round(self.begin_s * NS_PER_S)))
-        end = len(at_ns) if self.end_s is None else int(np.searchsorted(at_ns, round(self.end_s * NS_PER_S)))
+        begin = int(np.searchsorted(at_ns, round(self.begin_s * SECOND_NS)))
+        end = len(at_ns) if self.end_s is None else int(np.searchsorted(at_ns, round(self.end_s * SECOND_NS)))
         return slice(begin, end)
 
 
@@ -107,7 +108,7 @@ def _up_to(most: int | None, kept: Bool) -> int:
 
 def _none_left(rows: TraceRows, profile: Profile, inside: slice, skipped: dict[str, int]) -> str:
     if inside.start >= inside.stop:
-        span_s = rows.at_ns[-1] / NS_PER_S
+        span_s = rows.at_ns[-1] / SECOND_NS
         return (
             f"--trace-window {profile.trace_window!r}: no request of {rows.file} is in it: its last comes "
             f"{span_s:.6g} s after the first"
@@ -136,7 +137,7 @@ class TraceSchedule(msgspec.Struct, frozen=True):
         """The schedule of rows at `places` in a trace of the format `name`."""
         at_ns = rows.at_ns[places]
         grid_ns, notes = grid(rows.at_ns), []
-        begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * NS_PER_S)
+        begin_ns = at_ns[0] if window.start_s is None else round(window.start_s * SECOND_NS)
         after_ns = at_ns - begin_ns
         spread = profile.trace_jitter == "uniform" and grid_ns > 0
         if spread:
@@ -146,7 +147,7 @@ class TraceSchedule(msgspec.Struct, frozen=True):
         offsets_ns = np.rint(after_ns / profile.speed_up).astype(np.int64)
         cut_ns = 0
         if profile.trace_idle_cap is not None:
-            offsets_ns, cut_ns = capped(offsets_ns, round(profile.trace_idle_cap * NS_PER_S))
+            offsets_ns, cut_ns = capped(offsets_ns, round(profile.trace_idle_cap * SECOND_NS))
         if profile.duration is not None:
             offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
         count = len(offsets_ns)
@@ -154,20 +155,20 @@ class TraceSchedule(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"--duration {profile.duration:g}: no request of {rows.file} is due before it ends"
             )
-        span_s = int(offsets_ns[-1] - offsets_ns[0]) / NS_PER_S
+        span_s = int(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS
         facts = ScheduleFacts(
             format=name,
             span_s=span_s,
             rate_per_s=(count - 1) / span_s if span_s else 0.0,
             instants=len(np.unique(at_ns[:count])),
             requests=count,
-            grid_s=grid_ns / NS_PER_S,
+            grid_s=grid_ns / SECOND_NS,
             spread=spread,
             speed_up=profile.speed_up,
             start_s=window.begin_s,
             end_s=window.end_s,
             idle_cap_s=profile.trace_idle_cap,
-            idle_cut_s=cut_ns / NS_PER_S,
+            idle_cut_s=cut_ns / SECOND_NS,
         )
         return cls(offsets_ns, facts, tuple(notes))
 

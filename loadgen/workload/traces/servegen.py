@@ -24,13 +24,14 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Float64, Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload import bounds
 from loadgen.workload.data.lines import Lines, OpenedFile, json_fault
 from loadgen.workload.paths import place
 from loadgen.workload.streams import RandomStream
-from loadgen.workload.traces.trace_rows import NS_PER_S, TraceRows, no_hashes
+from loadgen.workload.traces.trace_rows import TraceRows, no_hashes
 
 TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
 _LAST_WINDOW_S = 600  # of a file with one window
@@ -108,7 +109,7 @@ def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: floa
             offsets.append(window.begin_s + window.offsets_s(rng))
             for lens, histogram in zip((prompts, answers), client.histograms(window.begin_s), strict=True):
                 lens.append(histogram.draw(rng, len(offsets[-1])))
-    at_ns = np.rint(np.concatenate(offsets) * NS_PER_S).astype(np.int64)
+    at_ns = np.rint(np.concatenate(offsets) * SECOND_NS).astype(np.int64)
     order = np.argsort(at_ns, kind="stable")
     if not len(order):
         raise UsageError(f"{flag} {path}: its clients send nothing in this part of the day")

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.openai import Chat
 from loadgen.workload import bounds
@@ -32,7 +33,7 @@ from loadgen.workload.traces.blocks import BlockContent, chained
 from loadgen.workload.traces.replayed import ReplayedRequests
 from loadgen.workload.traces.reuse import PrefixReuse, prefix_reuse
 from loadgen.workload.traces.schedule import TraceSchedule, TraceSelection, TraceWindow
-from loadgen.workload.traces.trace_rows import NS_PER_S, HashLists, TraceRows, elapsed_ns
+from loadgen.workload.traces.trace_rows import HashLists, TraceRows, elapsed_ns
 from loadgen.workload.vocabulary import find_vocabulary
 
 KIND = "timed_trace"
@@ -139,7 +140,7 @@ def _rows(profile: Profile) -> TraceRows:
     covered = np.minimum(asked_lens, np.diff(starts) * block)
     short = int((covered < asked_lens).sum())
     times_s = np.frombuffer(times, np.float64) * profile.timed_trace_sec_multiplier
-    at_ns = elapsed_ns(times_s, NS_PER_S, lines.refusal)
+    at_ns = elapsed_ns(times_s, SECOND_NS, lines.refusal)
     lens = (covered, np.frombuffer(output_lens, np.int64))
     rows = hashed_rows.of_lines(lines, at_ns, lens, (hashes, starts), block)
     return replace(rows, notes=(_SHORT.format(short, block),)) if short else rows

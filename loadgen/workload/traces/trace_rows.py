@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.arrays import Float64, Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.workload import bounds
 
 NO_BLOCKS = 0
-NS_PER_S = 1_000_000_000
 _INT64 = 2**63
 _WORD = 2**64
 
@@ -93,7 +93,7 @@ def elapsed_ns(times: Float64, unit_ns: int, refusal: Callable[[int, str], Usage
     if len(early):
         raise refusal(int(early[0]) + 1, "its time is before that of the row above: sort the rows by time")
     after_ns = (times - times[:1]) * unit_ns
-    far = np.flatnonzero(after_ns > bounds.YEAR_S * NS_PER_S)
+    far = np.flatnonzero(after_ns > bounds.YEAR_S * SECOND_NS)
     if len(far):
         raise refusal(int(far[0]), "its time is more than a year after the first: is the format right?")
     return np.rint(after_ns).astype(np.int64)

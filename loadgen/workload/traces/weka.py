@@ -16,12 +16,13 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload import bounds
 from loadgen.workload.data.lines import Lines, json_fault
 from loadgen.workload.traces.blocks import scoped
-from loadgen.workload.traces.trace_rows import NS_PER_S, Hashes, TraceRows
+from loadgen.workload.traces.trace_rows import Hashes, TraceRows
 
 _DEFAULT_BLOCK = 64
 _MOST_FILE_BYTES = 1 << 30
@@ -79,7 +80,7 @@ def read(path: str, flag: str) -> TraceRows:
     numbers = np.array([sent.number for sent in kept], np.int64)
     left_out = len(found) - len(kept)
     return TraceRows(
-        np.rint((times_s - times_s[0]) * NS_PER_S).astype(np.int64),
+        np.rint((times_s - times_s[0]) * SECOND_NS).astype(np.int64),
         np.array([sent.request.prompt for sent in kept], np.int64),
         np.array([sent.request.answer for sent in kept], np.int64),
         numbers,
