@@ -98,7 +98,7 @@ def _sources(
             if isinstance(run, Run):
                 read = Sources((_summary(run),))
             elif isinstance(run, Limit):
-                found = StoredLimit(run.directory or Path(), run.record, tuple(map(_summary, run.runs)))
+                found = StoredLimit(run.directory, run.record, tuple(map(_summary, run.runs)))
                 read = Sources((), limits=(found,))
             else:
                 places.append(os.fspath(run))

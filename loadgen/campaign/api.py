@@ -12,17 +12,17 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from loadgen.campaign.limit import command as limit_command
-from loadgen.campaign.limit.command import LimitRequest
+from loadgen.campaign.limit.limit_request import LimitRequest
 from loadgen.campaign.sweep import grid, sweep_request, sweep_run
 from loadgen.campaign.sweep.grid import Dimension, Variation
 from loadgen.campaign.sweep.sweep_request import SweepRequest
-from loadgen.campaign.sweep.sweep_store import FINISHED
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import MeasureError
 from loadgen.results import run_directory
 from loadgen.results.limit import Limit
 from loadgen.results.run import Place, Run
 from loadgen.results.sweep import Sweep
+from loadgen.results.sweep_record import FINISHED
 from loadgen.session import keywords, signals
 from loadgen.session.api import Interrupted
 from loadgen.session.background import BackgroundRun

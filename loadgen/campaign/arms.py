@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from loadgen.campaign import keys
 from loadgen.campaign.file import CheckpointTable, File, LimitTable
 from loadgen.campaign.keys import Variables
+from loadgen.campaign.limit.limit_request import KEYS, SearchLoads, axis_of
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
@@ -114,8 +115,8 @@ def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[
     for workload in profiles:
         run_metadata.check(workload)
         data_files.check(workload)
-    if file.limit is not None and any(workload.ladder is not None for workload in profiles):
-        raise UsageError("[limit]: a ladder has a load of one request at a time: name other profiles")
+    if file.limit is not None:
+        _check_searches(file.limit, profiles)
     server_settings = settings(options, profiles)
     profile_names = [workload.name for workload in profiles]
     if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):
@@ -126,6 +127,16 @@ def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[
     server_name = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
     located = dict(zip(profile_names, places, strict=True))
     return Arm(row.name, server or server_name, flags, options, profiles, located, server_settings)
+
+
+def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
+    """Raises UsageError of a workload that no limit can be searched for, or of loads that cannot be."""
+    loads = SearchLoads(table.start, table.lowest, table.highest)
+    for workload in profiles:
+        try:
+            loads.check(workload, axis_of(workload, table.over), KEYS)
+        except UsageError as error:
+            raise UsageError(f"[limit], profile {workload.name}: {error}") from None
 
 
 def _place(name: str, path: Path) -> str:

@@ -111,11 +111,11 @@ class Execution:
                 self._failed(_on(planned, name), error)
 
     def _searches(self, start: Start, left: deque[Planned], table: LimitTable) -> None:
-        """Search on one start of the server, which a search starts again where it ends of a load."""
+        """Run the searches of one server; a search starts it again where a load killed it."""
         arm, name = start.arm, self._name(start)
         options = replace(arm.options, quiet=True, reset_cache=True)
         try:
-            servers = CellServers(options, arm.settings, self.store.directory / SERVERS)
+            servers = CellServers(options, arm.settings, self.store.directory / SERVERS, self.say)
             with servers:
                 while left:
                     if self.cooling is not None:
@@ -123,7 +123,7 @@ class Execution:
                     self._search(servers, _on(left.popleft(), name), table)
         except StoreError:
             raise
-        except LoadgenError as error:  # of the server's end
+        except LoadgenError as error:  # the server did not end
             progress.warn(plain(f"{arm.name}: {error}"))
 
     def _search(self, servers: CellServers, planned: Planned, table: LimitTable) -> None:

@@ -119,14 +119,12 @@ def load(path: Path) -> File:
 
 
 def _limit(table: Mapping[str, Any], where: str) -> LimitTable:
-    """A `[limit]`; raises UsageError, of objectives too, and of bounds that contradict."""
+    """A `[limit]`; raises UsageError, of objectives too."""
     limit = validated(LimitTable, table, where)
     try:
         objectives.parse(limit.slo)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    if limit.lowest is not None and limit.highest is not None and limit.lowest >= limit.highest:
-        raise UsageError(f"{where}: lowest = {limit.lowest:g}: give less than highest = {limit.highest:g}")
     return limit
 
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from loadgen.campaign.file import LimitTable
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit.command import continued, read
-from loadgen.campaign.limit.finding import LimitSearch, axis_of
+from loadgen.campaign.limit.finding import LimitSearch
+from loadgen.campaign.limit.limit_request import axis_of
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.errors import UsageError

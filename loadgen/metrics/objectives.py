@@ -20,7 +20,7 @@ from loadgen.workload.bounds import MOST_SECONDS, shown
 
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _CLAUSE = re.compile(
-    r"(?P<metric>[a-z][a-z0-9_]*)\s+(?P<rank>[a-z]+[\d.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e\d+)?)\s*(?P<unit>[a-zµ]*)",
+    r"(?P<metric>[a-z][a-z0-9_]*)\s+(?P<rank>[a-z]+[\d.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ]*)",
     re.ASCII | re.IGNORECASE,
 )
 # What a whole answer has too.
@@ -36,7 +36,8 @@ class Objective(msgspec.Struct, frozen=True):
     limit_ms: float
 
     def __str__(self) -> str:
-        return f"{self.metric} p{self.percentile:g} < {self.limit_ms:g} ms"
+        """As `parse` reads it again: a search gives it to each of its runs."""
+        return f"{self.metric} p{self.percentile:.12g} < {self.limit_ms:.12g} ms"
 
 
 class Standing(StrEnum):
@@ -53,7 +54,8 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
     `batches` are (samples, samples above the limit) of successive parts of the run by time of sending, for
     the spread between them: samples of one run follow one another, and are not independent. Values are
     infinite where they lie among requests that failed. `dispersion` is how many times as much the counts
-    above the run's own P90 vary between parts of it as those of independent samples would; at least 1.
+    above the run's own P90, or the objective's percentile where that is lower, vary between parts of the run
+    as those of independent samples would; at least 1.
     """
 
     objective: Objective

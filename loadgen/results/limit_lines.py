@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from loadgen.protocol.layout import counted, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import speed_tables
-from loadgen.results.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
+from loadgen.results.limit_record import (
+    Bottleneck,
+    LimitEstimate,
+    LimitRecord,
+    LimitRun,
+    ObjectiveFigures,
+    SearchEnd,
+)
 from loadgen.results.speed_tables import Column, Table
 from loadgen.results.sweep_record import LoadAxis
 
@@ -19,16 +26,17 @@ _ENDS: Mapping[SearchEnd, str] = {
     "most-runs": "no more runs were allowed",
     "nothing-passes": "no load met the objectives",
     "everything-passes": "every load met the objectives",
-    "client-limited": "at the next load the client was the limit",
+    "client-limited": "at a higher load the client, not the server, was the limit",
     "interrupted": "interrupted, with what is known so far",
     "server-died": "the server ended, with what is known so far",
 }
-_BOTTLENECKS = {
-    "queue": "waiting in the server's queue",
-    "prefill": "prefill",
-    "decode": "decode",
-    "kv-cache": "the KV cache",
-    "client": "the client, not the server",
+_BOTTLENECKS: Mapping[Bottleneck, str] = {
+    "queue": "the evidence points to waiting in the server's queue",
+    "prefill": "the evidence points to prefill",
+    "decode": "the evidence points to decode",
+    "kv-cache": "the evidence points to the KV cache",
+    "client": "the evidence points to the client, not the server",
+    "unknown": "no evidence of what the bottleneck is",
 }
 
 
@@ -104,7 +112,7 @@ def _parts(record: LimitRecord) -> Iterator[str]:
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
     if record.headroom is not None:
-        yield f"client: it could have sent {record.headroom:.3g} × that load"
+        yield f"client: could have measured {record.headroom:.3g} × that load"
     if record.knee is not None and record.knee.value is not None:
         yield f"knee: the curve bends at {load(record.knee.value)}{_interval(record.knee)}"
     yield from (f"note: {note}" for note in record.notes)
@@ -133,9 +141,9 @@ def _cause(record: LimitRecord) -> Iterator[str]:
     """Which objective failed first, and what the evidence points to."""
     if record.bound_by:
         yield f"bound by {record.bound_by}"
-    if record.bottleneck is not None and record.bottleneck != "unknown":
+    if record.bottleneck is not None:
         evidence = f": {record.evidence}" if record.evidence else ""
-        yield f"the evidence points to {_BOTTLENECKS[record.bottleneck]}{evidence}"
+        yield f"{_BOTTLENECKS[record.bottleneck]}{evidence}"
 
 
 def _of(run: LimitRun, objective: str) -> ObjectiveFigures | None:

@@ -103,7 +103,7 @@ def class_lines(rows: Sequence[ClassFigures]) -> Iterator[str]:
         cells = (name, *counts, "/".join(f"{length:.0f}" for length in lengths), *map(_shown, latencies))
         yield aligned(cells, _CLASS_WIDTHS, " ")
     if any(row.good is not None for row in rows):
-        met = (f"{row.name} {row.good} of {row.requests}" for row in rows)
+        met = (f"{row.name} {row.good} of {row.completed + row.failed}" for row in rows)
         yield f"goodput by class: {', '.join(met)} requests met the objectives"
 
 

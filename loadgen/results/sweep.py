@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from loadgen.results.run import Run
-from loadgen.results.sweep_record import PointState, SweepRecord
+from loadgen.results.sweep_record import FINISHED, PointState, SweepRecord
 
 
 class SweptPoint(msgspec.Struct, frozen=True):
     """One point of a sweep: the keys of the profile that were varied, and its run.
 
-    `run` is None where nothing was measured: of a failed point, with the `reason`, or of one that is planned
-    still. A `saturated` point was ended early, since the server fell further and further behind.
+    `run` is None where nothing was measured; a failed point has a `reason`, and a run if it measured one. A
+    `saturated` point was ended early, since the server fell further and further behind.
     """
 
     settings: dict[str, Any]
@@ -48,7 +48,7 @@ class Sweep:
         )
 
     def __repr__(self) -> str:
-        measured = sum(point.state in ("done", "saturated") for point in self.points)
+        measured = sum(point.state in FINISHED for point in self.points)
         return f"<loadgen.Sweep {self.record.name}: {measured} of {len(self.points)} points>"
 
     @property

@@ -15,6 +15,7 @@ FORMAT = 1
 LoadAxis = Literal["concurrency", "rate"]  # requests in flight; requests per second
 # under-way: it was begun, and no run of it is finished.
 PointState = Literal["planned", "under-way", "done", "saturated", "failed"]
+FINISHED: tuple[PointState, ...] = ("done", "saturated")  # of a point that is not measured again
 
 
 class SweepPoint(BaseModel, extra="forbid", frozen=True):

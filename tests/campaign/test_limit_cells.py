@@ -13,7 +13,8 @@ from loadgen.analysis.importers import sources
 from loadgen.campaign import arms, file
 from loadgen.campaign.file import LimitTable
 from loadgen.campaign.limit.command import read
-from loadgen.campaign.limit.finding import LimitSearch, axis_of
+from loadgen.campaign.limit.finding import LimitSearch
+from loadgen.campaign.limit.limit_request import axis_of
 from loadgen.errors import UsageError
 from loadgen.workload.profile import Profile
 
@@ -91,7 +92,6 @@ def test_a_dry_run_estimates_searches_by_their_budget(
         ({"within": 2.0}, r"\[limit\].*within"),
         ({"budget": "30m"}, r"\[limit\].*budget"),
         ({"max_runs": 1}, r"\[limit\].*max_runs"),
-        ({"lowest": 8, "highest": 2}, r"\[limit\]: lowest = 8: give less than highest = 2"),
         ({"over": "users"}, r"\[limit\].*over"),
     ],
 )
@@ -100,6 +100,30 @@ def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
 ) -> None:
     with pytest.raises(UsageError, match=rf"c\.toml: {message}"):
         file.load(written(tmp_path, INSTANT, limit=LIMIT | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lowest": 8, "highest": 2}, "lowest = 8 is not below highest = 2"),
+        ({"start": 2.5}, "start = 2.5: requests in flight are whole numbers"),
+        ({"start": 4}, "start = 4 lies above highest = 2"),
+        ({"over": "rate", "start": 0.5, "lowest": 1}, "start = 0.5 lies below lowest = 1"),
+    ],
+)
+def test_loads_that_cannot_be_searched_are_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path, INSTANT, limit=LIMIT | changes)
+    with pytest.raises(UsageError, match=rf"checkpoint 'instant': \[limit\], profile tiny: {message}"):
+        arms.made(file.load(path), path)
+
+
+def test_a_workload_whose_load_changes_is_refused_for_searches(tmp_path: Path) -> None:
+    path = written(tmp_path, INSTANT, profiles=["./ramp.toml"], limit=LIMIT)
+    (tmp_path / "ramp.toml").write_text('schedule = "rate 2 for 60s"\n', "utf-8")
+    with pytest.raises(UsageError, match=r"\[limit\], profile ramp: a search varies one rate"):
+        arms.made(file.load(path), path)
 
 
 def test_a_limit_without_an_objective_is_refused(tmp_path: Path) -> None:

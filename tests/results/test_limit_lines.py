@@ -27,7 +27,7 @@ def test_the_answer_has_limit_edges_cause_and_knee() -> None:
         "the evidence points to waiting in the server's queue: mean queue time 310 ms of",
         "  330 ms TTFT",
         "goodput at 9.51: 8.56 requests/s",
-        "client: it could have sent 41.2 × that load",
+        "client: could have measured 41.2 × that load",
         "knee: the curve bends at 9.1 (95 %: at least 8.2)",
         "note: P99 needs 459 requests a run",
     ]
@@ -72,9 +72,9 @@ def test_every_end_is_named(ended: str, line: str) -> None:
     assert line in limit_lines.lines(limit_record(ended=ended))
 
 
-def test_an_unknown_bottleneck_is_not_named() -> None:
-    lines = limit_lines.lines(limit_record(bottleneck="unknown", evidence=""))
-    assert not [line for line in lines if "evidence" in line]
+def test_an_unknown_bottleneck_is_said_to_be_unknown_and_why() -> None:
+    lines = limit_lines.lines(limit_record(bottleneck="unknown", evidence="no queue time"))
+    assert "no evidence of what the bottleneck is: no queue time" in lines
 
 
 def test_the_table_has_the_runs_by_load_with_their_bounds() -> None:

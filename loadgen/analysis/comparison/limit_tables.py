@@ -108,7 +108,7 @@ def _row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
         "name": row.name,
         "limit": None if row.limit is None else row.limit.model_dump(),
         "effect": None if effect is None else {**asdict(effect), "call": _CALLS[effect.call]},
-        "searches": [str(search.directory) for search in row.searches],
+        "searches": [search.directory and str(search.directory) for search in row.searches],
         "words": sentence(compared, row),
     }
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from loadgen.analysis.importers import text
 from loadgen.analysis.run_summary import Reported
-from loadgen.errors import UsageError
-from loadgen.results import limit_record, sweep_record
+from loadgen.results import limit_record, stored_record, sweep_record
 from loadgen.results.limit_record import LIMIT, LimitRecord
 from loadgen.results.load_table import marked_name
 from loadgen.results.sweep_record import SWEEP, SweepRecord
@@ -28,19 +28,20 @@ class StoredSweep(msgspec.Struct, frozen=True):
     @property
     def saturated(self) -> set[str]:
         """The sources of its runs that were ended early, since the server fell further and further behind."""
-        points = (point for point in self.record.points if point.state == "saturated" and point.directory)
-        return {str(self.directory / point.directory) for point in points}
+        points = (point for point in self.record.points if point.state == "saturated")
+        return set(map(str, _below(self.directory, (point.directory for point in points))))
 
     @property
-    def places(self) -> set[str]:
-        """The entries of its directory that hold its runs; what a failed point measured is none of them."""
-        return _first_parts([point.directory for point in self.record.points if point.state != "failed"])
+    def run_directories(self) -> list[Path]:
+        """Where its runs are; what a failed point measured is none of them."""
+        points = (point for point in self.record.points if point.state != "failed")
+        return _below(self.directory, (point.directory for point in points))
 
 
 class StoredLimit(msgspec.Struct, frozen=True):
-    """A search for the highest load, where it is, and its runs as they were read."""
+    """A search for the highest load, where it is, and its runs as they were read; None: on no disk."""
 
-    directory: Path
+    directory: Path | None
     record: LimitRecord
     runs: tuple[Reported, ...] = ()
 
@@ -57,17 +58,15 @@ class StoredLimit(msgspec.Struct, frozen=True):
     @property
     def saturated(self) -> set[str]:
         """The sources of its runs that were ended early, since the server fell further and further behind."""
-        runs = (run for run in self.record.runs if run.saturated and run.directory)
-        return {str(self.directory / run.directory) for run in runs}
+        return set(map(str, self._places(run.directory for run in self.record.runs if run.saturated)))
 
     @property
-    def places(self) -> set[str]:
-        """The entries of its directory that hold its runs."""
-        return _first_parts([run.directory for run in self.record.runs])
+    def run_directories(self) -> list[Path]:
+        """Where its runs are; one that was cut off is none of them."""
+        return self._places(run.directory for run in self.record.runs)
 
-    def owns(self, run: Reported) -> bool:
-        """Whether a run is one of its own."""
-        return Path(run.source).is_relative_to(self.directory)
+    def _places(self, runs: Iterable[str]) -> list[Path]:
+        return [] if self.directory is None else _below(self.directory, runs)
 
 
 def sweep(directory: Path) -> StoredSweep:
@@ -80,26 +79,11 @@ def limit(directory: Path) -> StoredLimit:
     return StoredLimit(directory, _record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
 
 
-class _Version(BaseModel, extra="ignore", frozen=True):
-    """What every version of a record has."""
-
-    format: int
-
-
 def _record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
-    content = text.bounded(path)
-    try:
-        version = _Version.model_validate_json(content).format
-        if version > newest:
-            raise UsageError(
-                f"{path} was written by a newer loadgen: it has format {version}, this one reads {newest}"
-            )
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path} is damaged: {where}: {first['msg'].lower()}") from None
+    return stored_record.parsed(text.bounded(path), path, kind, newest)
 
 
-def _first_parts(directories: list[str]) -> set[str]:
-    return {Path(directory).parts[0] for directory in directories if directory}
+def _below(directory: Path, runs: Iterable[str]) -> list[Path]:
+    """The directories of runs, but for those that a stranger's record has elsewhere."""
+    inside = [Path(run) for run in runs if run]
+    return [directory / run for run in inside if not run.is_absolute() and ".." not in run.parts]

@@ -112,7 +112,8 @@ def read(places: Sequence[str]) -> Sources:
 
 
 def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
-    return replace(limit, runs=tuple(run for run in reported if limit.owns(run)))
+    own = set(map(str, limit.run_directories))
+    return replace(limit, runs=tuple(run for run in reported if run.source in own))
 
 
 @dataclass
@@ -158,7 +159,10 @@ class _Found:
                 inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
                 continue
             if (record := self._searched(here, names)) is not None:
-                inside[:] = [name for name in inside if name in record.places]
+                inside.clear()
+                for run in record.run_directories:
+                    if loadgen_runs.is_run(run) and self._new(run):
+                        self._run(run)
                 continue
             if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
                 inside.clear()

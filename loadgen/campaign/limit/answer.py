@@ -43,15 +43,15 @@ def binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
     """Which objective has the lowest edge, by its place; None while none is known."""
     known = [(edge.load, at) for at, edge in enumerate(edges(settings, trials)) if edge is not None]
     if not known:
-        failing = [trial for trial in trials if trial.telling and trial.beyond]
+        failing = [trial for trial in trials if trial.usable and trial.beyond]
         nearest = min(failing, key=lambda trial: trial.load, default=None)
         return None if nearest is None else _most_over(nearest)
     lowest = min(known)
     ties = [at for load, at in known if load <= lowest[0] * (1 + 1e-6)]
-    telling = [trial for trial in trials if trial.telling]
-    if len(ties) == 1 or not telling:
+    usable = [trial for trial in trials if trial.usable]
+    if len(ties) == 1 or not usable:
         return ties[0]
-    return _most_over(max(telling, key=lambda trial: trial.load))
+    return _most_over(max(usable, key=lambda trial: trial.load))
 
 
 def answer(settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def answer(settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[
 
 
 def reached(end: SearchEnd) -> bool:
-    """Whether a search of that end says what it was asked, if only that a bound of it is the answer."""
+    """Whether this end answers what was asked, be it only that a bound of the search is the limit."""
     return end in ("within", "everything-passes", "nothing-passes", "client-limited")
 
 

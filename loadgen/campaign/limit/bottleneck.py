@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+from loadgen.endpoint.server_counters import ServerWindow
 from loadgen.metrics.objectives import Objective
 from loadgen.results.limit_record import Bottleneck
 from loadgen.results.run_directory import Result
 
 _FULL = 0.95  # of the KV cache
-_QUEUED = 0.5  # of the mean TTFT
-_DECODED = frozenset({"tpot", "itl", "token_time", "e2el_per_token"})
+_OF_TOKENS = frozenset({"tpot", "itl", "token_time", "e2el_per_token"})
+_OF_FIRST = frozenset({"ttft", "ttfvt"})
+_NO_QUEUE_TIME = "the server reports no queue time"
 
-Pointer = Callable[[Result, Objective], tuple[Bottleneck, str] | None]
+Cause = tuple[Bottleneck, str]
+Pointer = Callable[[Result, Objective], Cause | None]
 
 
-def pointed_to(run: Result, objective: Objective) -> tuple[Bottleneck, str]:
-    """The cause and its figures: the first of the table that the run shows, else what the objective times."""
+def pointed_to(run: Result, objective: Objective) -> Cause:
+    """The cause and its figures: the first pointer of the table that finds one."""
     for pointer in _POINTERS:
         if (found := pointer(run, objective)) is not None:
             return found
-    return "unknown", ""
+    return "unknown", _NO_QUEUE_TIME
 
 
-def _kv_cache(run: Result, objective: Objective) -> tuple[Bottleneck, str] | None:
+def _window(run: Result) -> ServerWindow | None:
+    """What the server's counters show of a run; None where they show nothing."""
     window = run.facts.window
-    if window is None or window.error or window.reset:
+    return None if window is None or window.error or window.reset else window
+
+
+def _kv_cache(run: Result, objective: Objective) -> Cause | None:
+    if (window := _window(run)) is None:
         return None
     usage = window.peak("kv_cache_usage")
     preempted = window.preemptions or 0
@@ -35,38 +44,47 @@ def _kv_cache(run: Result, objective: Objective) -> tuple[Bottleneck, str] | Non
     return "kv-cache", f"{full}{preempted} preemptions"
 
 
-def _queue(run: Result, objective: Objective) -> tuple[Bottleneck, str] | None:
-    """Requests wait before the server begins with them: it reports so, or more of them wait than end."""
-    window = run.facts.window
-    if objective.metric in _DECODED or window is None or window.error or window.reset:
-        return None
-    waiting = window.peak("waiting")
-    if window.queue is not None and window.queue.count and run.metrics.ttft.mean_ms > 0:
-        queue_ms, ttft_ms = window.queue.mean_ms, run.metrics.ttft.mean_ms
-        if queue_ms < _QUEUED * ttft_ms:
-            return None
-        return "queue", f"mean queue time {queue_ms:.4g} ms of {ttft_ms:.4g} ms TTFT"
-    return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else None
-
-
-def _prefill(run: Result, objective: Objective) -> tuple[Bottleneck, str] | None:
-    if objective.metric not in ("ttft", "ttfvt"):
-        return None
-    return (
-        "prefill",
-        f"mean TTFT {run.metrics.ttft.mean_ms:.4g} ms, of which the server reports no long queue",
-    )
-
-
-def _decode(run: Result, objective: Objective) -> tuple[Bottleneck, str] | None:
+def _decode(run: Result, objective: Objective) -> Cause | None:
     """The time of a token: long where many are decoded at a time, or prefills come between."""
-    if objective.metric not in _DECODED:
+    if objective.metric not in _OF_TOKENS:
         return None
     busy = run.metrics.mean_concurrency
     return "decode", f"mean TPOT {run.metrics.tpot.mean_ms:.4g} ms with {busy:.3g} requests in flight"
 
 
-_POINTERS: tuple[Pointer, ...] = (_kv_cache, _queue, _decode, _prefill)
+def _longest_phase(run: Result, objective: Objective) -> Cause | None:
+    """The longest part of the mean latency: the queue, prefill (TTFT without the queue), or decode."""
+    queue_ms, ttft_ms = _queue_ms(run), run.metrics.ttft.mean_ms
+    if queue_ms is None:
+        return None
+    phases_ms: dict[Bottleneck, float] = {"queue": queue_ms, "prefill": max(ttft_ms - queue_ms, 0.0)}
+    name, whole_ms = "TTFT", ttft_ms
+    if objective.metric not in _OF_FIRST:
+        name, whole_ms = "E2EL", run.metrics.e2el.mean_ms
+        phases_ms["decode"] = whole_ms - ttft_ms
+    if not all(map(math.isfinite, phases_ms.values())):
+        return None
+    parts = ", ".join(f"{part_ms:.4g} {phase}" for phase, part_ms in phases_ms.items())
+    return max(phases_ms, key=lambda phase: phases_ms[phase]), f"mean {name} {whole_ms:.4g} ms: {parts}"
+
+
+def _queue_ms(run: Result) -> float | None:
+    """The mean time in the server's queue; 0 where no request was ever seen waiting, None if unknown."""
+    if (window := _window(run)) is None:
+        return None
+    if window.queue is not None and window.queue.count:
+        return window.queue.mean_ms
+    return 0.0 if window.peak("waiting") == 0 else None
+
+
+def _waiting(run: Result, objective: Objective) -> Cause | None:
+    """Requests waited, though the server does not report for how long."""
+    window = _window(run)
+    waiting = None if window is None else window.peak("waiting")
+    return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else None
+
+
+_POINTERS: tuple[Pointer, ...] = (_kv_cache, _decode, _longest_phase, _waiting)
 
 
 def headroom(run: Result) -> float | None:

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import ValidationError
 
 from loadgen.campaign.fixed_options import digest
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import answer
-from loadgen.campaign.limit.finding import LimitSearch, axis_of, check_load
+from loadgen.campaign.limit.finding import LimitSearch
+from loadgen.campaign.limit.limit_request import FLAGS, LimitRequest, SearchLoads, axis_of, check_options
+from loadgen.campaign.points import resuming
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics import objectives
 from loadgen.protocol.printable import plain
-from loadgen.results import limit_lines, run_place
-from loadgen.results.limit_record import LIMIT, LimitRecord
+from loadgen.results import limit_lines, run_place, stored_record
+from loadgen.results.limit_record import FORMAT, LIMIT, LimitRecord
 from loadgen.results.printing import printed
-from loadgen.results.sweep_record import LoadAxis
 from loadgen.session import bench, signals
 from loadgen.session.asked_settings import settings
 from loadgen.session.options import Options, bench_parser, parse
@@ -37,22 +37,6 @@ from loadgen.workload.profile import Profile
 
 _MOST_RUNS = 1000
 _LEAST_S = 0.001
-_BUDGET_S = 1800.0
-
-
-class LimitRequest(msgspec.Struct, frozen=True):
-    """A search as it is asked for; loads and seconds that are None follow from the server and the profile."""
-
-    slo: str = ""
-    over: LoadAxis | None = None
-    within: float = 0.05
-    budget_s: float | None = _BUDGET_S
-    most_runs: int = 12
-    least_run_s: float | None = None
-    start: float | None = None
-    lowest: float | None = None
-    highest: float | None = None
-    resume: str | None = None
 
 
 class LimitFound(msgspec.Struct, frozen=True):
@@ -64,7 +48,7 @@ class LimitFound(msgspec.Struct, frozen=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 where the search says what it was asked."""
+    """Run the command; 0 where the search found an answer."""
     if {"-h", "--help"} & set(argv):
         limit_parser().print_help()
         return 0
@@ -80,7 +64,8 @@ def main(argv: Sequence[str]) -> int:
     printed("\n" + limit_lines.text(found.record), sys.stdout, end="")
     printed(f"search: {found.directory}", sys.stdout)
     if found.signal:
-        printed(f"go on with: --resume {found.directory}", sys.stdout)
+        resume = resuming.command(found.directory)
+        printed(f"interrupted; resume with: {resume}", sys.stdout)
         return signals.exit_code(found.signal)
     record = found.record
     measured = record.ended is not None and (answer.reached(record.ended) or record.limit is not None)
@@ -99,15 +84,14 @@ def find(
 
     Without a `workload` it is the one that the options name.
     """
-    _check(options, request)
+    check_options(options)
     workload = workload or _workload(options)
     goals = objectives.parse(request.slo or workload.slo)
     if not goals:
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
-    check_load(workload)
     bench.check(options)
     axis = axis_of(workload, request.over)
-    _check_whole(request, axis)
+    SearchLoads(request.start, request.lowest, request.highest).check(workload, axis, FLAGS)
     asked = LimitRecord(
         name=workload.name or "limit",
         command=tuple(command),
@@ -126,13 +110,15 @@ def find(
     say(f"objectives: {', '.join(asked.objectives)}")
     if request.resume is not None:
         kept = KeptDirectory(Path(request.resume), "limit")
-        asked = continued(read(kept.directory), asked, options.seed)
+        read(kept.directory)  # before its lock is made: there may be no search
     else:
         base = Path(options.run_dir or "runs")
         kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
     inside = replace(options, reset_cache=True, stop_when_saturated=True)
     asked_settings = settings(options, [workload])
-    with kept.locked(), PointServers(inside, asked_settings, kept.directory, interrupts) as servers:
+    with kept.locked(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
+        if request.resume is not None:
+            asked = continued(read(kept.directory), asked, options.seed)
         seed = Seed(asked.seed, chosen=options.seed is not None)
         finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)
         record = finding.find()
@@ -140,14 +126,8 @@ def find(
 
 
 def read(directory: Path) -> LimitRecord:
-    """The record of a search; raises UsageError where the directory has none."""
-    path = directory / LIMIT
-    try:
-        return LimitRecord.model_validate_json(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{directory} is not a search's directory: {path}: {error.strerror}") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+    """The record of a search; raises UsageError where the directory has none, or a damaged one."""
+    return stored_record.read(directory / LIMIT, LimitRecord, FORMAT, "a search")
 
 
 def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
@@ -163,7 +143,8 @@ def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) 
             f"resume with its flags: {' '.join(before.command)}"
         )
     update: dict[str, object] = {
-        "within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None
+        "within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None,
+        "notes": (),
     }  # fmt: skip
     given = {name: getattr(asked, name) for name in ("start", "lowest", "highest", "least_run_s")}
     update |= {name: value for name, value in given.items() if value is not None}
@@ -172,47 +153,14 @@ def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) 
 
 def _workload(options: Options) -> Profile:
     if len(options.profiles) > 1:
-        raise UsageError("--profile: one workload a search")
+        raise UsageError("--profile: one workload per search")
     names = options.profiles
     workload = (
         profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
     )
-    if workload.ladder is not None:
-        raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
     run_metadata.check(workload)
     data_files.check(workload)
     return workload
-
-
-def _check(options: Options, request: LimitRequest) -> None:
-    """Raises UsageError for flags of `bench` that a search would not heed, and for bounds that contradict."""
-    advice = {
-        "--repeat": (options.repeat > 1, "the search repeats runs itself"),
-        "--duration": ("duration" in options.overrides, "--min-duration is the least time of a run"),
-        "--num-prompts": ("num_prompts" in options.overrides, "--min-duration is the least time of a run"),
-        "--save-result": (options.saves, "limit.json and the run directories have every figure"),
-        "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
-        "--print-request": (options.print_request, "`loadgen bench` shows one"),
-        "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
-        "--dry-run": (options.launching.dry_run, "`loadgen bench --dry-run` shows the server's command"),
-    }
-    for flag, (given, what_to_do) in advice.items():
-        if given:
-            raise UsageError(f"{flag} does not apply to a search: {what_to_do}")
-    if request.lowest and request.highest and request.lowest >= request.highest:
-        raise UsageError(f"--from {request.lowest:g} --to {request.highest:g}: give the lower one first")
-    if request.lowest and request.start and request.start < request.lowest:
-        raise UsageError(f"--start {request.start:g} lies below --from {request.lowest:g}")
-    if request.highest and request.start and request.start > request.highest:
-        raise UsageError(f"--start {request.start:g} lies above --to {request.highest:g}")
-
-
-def _check_whole(request: LimitRequest, axis: LoadAxis) -> None:
-    """Raises UsageError for a fraction of a request in flight."""
-    if axis == "concurrency":
-        for flag, load in (("--start", request.start), ("--from", request.lowest), ("--to", request.highest)):
-            if load is not None and load != round(load):
-                raise UsageError(f"{flag} {load:g}: requests in flight are whole numbers")
 
 
 def limit_parser() -> argparse.ArgumentParser:

@@ -32,7 +32,7 @@ _SLOPES = (0.5, 5000.0)  # of log share by log load; beyond the latter nothing i
 _BISECTIONS = 26
 _GRID = 161  # candidates for the edge
 _TIE = 1e-6
-_WIDER = 1.6  # of the deviance that is reached: a search ends on an estimate that looks good
+_WIDER = 1.6  # of the deviance that is reached, since a search ends when its interval happens to be narrow
 _LEAST = 1e-4  # of a fitted share, where it is compared with counts
 _Z95 = 1.6448536269514722  # 95 % quantile of the normal distribution
 _MARGIN = math.log(4)  # beyond the lowest and the highest load
@@ -47,7 +47,7 @@ class EdgePoint(msgspec.Struct, frozen=True):
 
     load: float
     batches: tuple[tuple[int, int], ...]
-    dispersion: float | None = None  # of its slow samples, see ObjectiveEvidence; None: it has no samples
+    dispersion: float | None = None  # see ObjectiveEvidence; None: the run has no shares of its own
 
     @property
     def groups(self) -> Float64:
@@ -80,7 +80,7 @@ class _Runs(msgspec.Struct, frozen=True):
     n: Float64
     over: Float64
     groups: list[Float64]
-    dispersions: Float64  # NaN of a run without samples
+    dispersions: Float64  # NaN of a run without shares of its own
 
     def only(self, kept: Bool) -> _Runs:
         """Those that are kept."""
@@ -135,7 +135,7 @@ def _span(x: Float64) -> Float64:
 
 
 def _profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
-    """The deviance of the best rising line through each candidate: it is concave in the slope."""
+    """The deviance of the best rising line through each candidate: the deviance is convex in the slope."""
     away = runs.x - candidates[:, None]
     most, at_edge = _most(runs, allowed), math.log(allowed)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
@@ -151,7 +151,7 @@ def _profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
 
 
 def _most(runs: _Runs, allowed: float) -> Float64:
-    """The highest logarithm of a share that is held against a run: its own if far above the edge, else 0."""
+    """The highest logarithm of a share that the line expects of a run: its own if far above, else 0."""
     over = runs.over.clip(0.5, runs.n - 0.5)
     far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
     most: Float64 = np.where(far, np.log(over / runs.n), 0.0)

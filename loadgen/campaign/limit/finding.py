@@ -17,11 +17,10 @@ from loadgen.campaign.points.measuring import MeasuredPoint, measured
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.campaign.time_estimate import duration
 from loadgen.endpoint.secrecy import hide
-from loadgen.errors import LoadgenError, MeasureError, UsageError
-from loadgen.metrics.objectives import Objective
-from loadgen.results import run_directory
-from loadgen.results.limit_lines import UNITS
-from loadgen.results.limit_lines import load as load_words
+from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics.judging import judged
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.results import limit_lines, run_directory
 from loadgen.results.limit_record import LIMIT, LimitRecord, LimitRun, SearchEnd
 from loadgen.results.sweep_record import LoadAxis
 from loadgen.session import signals
@@ -45,7 +44,7 @@ class LimitSearch:
     record: LimitRecord
     kept: KeptDirectory
     seed: Seed
-    say: Callable[[str], None] = print
+    say: Callable[[str], None]
     signal: int = 0  # that ended it
 
     def find(self) -> LimitRecord:
@@ -53,7 +52,6 @@ class LimitSearch:
 
         A signal ends it with what is known so far: see `signal`.
         """
-        check_load(self.workload)
         try:
             if self.record.alone_s is None:
                 self._probe()
@@ -102,6 +100,7 @@ class LimitSearch:
             raise signals.Stopped(point.signal)
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
+        check_samples(judged(point.run.records, self.objectives, point.run.facts.ask()))
         alone_s = point.run.metrics.e2el.mean_ms / 1e3
         self.record = self.record.model_copy(update=_bounds(self.record, alone_s))
         check_budget(self.settings)
@@ -157,10 +156,7 @@ class LimitSearch:
         if not self.servers.restartable:
             self._end("server-died")
             return
-        try:
-            self.servers.close()
-        except LoadgenError as error:
-            self.say(f"  {error}")
+        self.servers.close()
 
     def _end(self, end: SearchEnd) -> None:
         """Record why the search is over, and what the evidence of the lowest failing load points to."""
@@ -183,11 +179,6 @@ def _bounds(record: LimitRecord, alone_s: float) -> dict[str, float]:
     return {"alone_s": alone_s, "start": start, "lowest": lowest, "highest": highest}
 
 
-def axis_of(workload: Profile, over: LoadAxis | None) -> LoadAxis:
-    """What is varied: as it was asked, else what the workload limits."""
-    return over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
-
-
 def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     """The workload at a load, for a time."""
     update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None}
@@ -198,24 +189,24 @@ def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     return workload.model_copy(update=update)
 
 
-def check_load(workload: Profile) -> None:
-    """Raises UsageError of a workload whose load is not one rate or one concurrency."""
-    if workload.shaped or workload.timed:
-        raise UsageError(
-            "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times of "
-            "the workload"
-        )
+def check_samples(probed: Sequence[ObjectiveEvidence]) -> None:
+    """Raises UsageError of an objective whose latency no answer of the probe has."""
+    for each in probed:
+        if not each.samples:
+            raise UsageError(
+                f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): choose "
+                "another figure, or ask for longer answers"
+            )
 
 
 def check_budget(settings: SearchSettings) -> None:
     """Raises UsageError where two of the shortest runs at the first load cost more than the budget."""
-    least_s = search.least_run_s(settings, (), settings.start)
+    least_s, why = search.least_run(settings, (), settings.start)
     if settings.budget_s is None or 2 * least_s <= settings.budget_s:
         return
-    needed, first = search.planned_samples(settings), at(settings.start, settings.axis)
     raise UsageError(
-        f"--budget {duration(settings.budget_s)} is too small for two runs: at {first} one takes "
-        f"{duration(least_s)} ({needed} requests, at least {duration(search.LEAST_RUN_S)}): give --budget "
+        f"--budget {duration(settings.budget_s)} is too small for two runs: at "
+        f"{at(settings.start, settings.axis)} one takes {duration(least_s)} ({why}): give --budget "
         f"{_rounded_up(2 * least_s)}, a lower percentile, or --min-duration"
     )
 
@@ -227,22 +218,22 @@ def _rounded_up(seconds: float) -> str:
 
 def at(load: float, axis: LoadAxis) -> str:
     """A load with its unit."""
-    return f"{load_words(load)} {UNITS[axis]}"
+    return f"{limit_lines.load(load)} {limit_lines.UNITS[axis]}"
 
 
 def line(run: LimitRun) -> str:
     """What came of a run, in a line."""
     shown = [
-        f"{each.objective.partition(' < ')[0]} {each.value_ms:.4g} ms"
+        f"{limit_lines.figure(each.objective)} {each.value_ms:.4g} ms"
         for each in run.objectives
         if each.value_ms is not None
     ]
-    return ", ".join([*shown, "passes" if run.passed else f"does not pass: {run.reason}"])
+    return ", ".join([*shown, limit_lines.outcome(run)])
 
 
 def _cause(record: LimitRecord, objectives: Sequence[Objective], directory: Path) -> dict[str, object]:
     """The bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
-    found: dict[str, object] = {}
+    found: dict[str, object] = {"bottleneck": None, "evidence": "", "headroom": None}
     limited = [run for run in record.runs if run.client_limited]
     failing = [run for run in record.runs if run.load == record.lowest_failing and run.directory]
     if record.lowest_failing is None and limited:

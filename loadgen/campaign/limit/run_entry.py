@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.campaign.limit.trial import Trial
 from loadgen.campaign.points.measuring import MeasuredPoint
+from loadgen.clock import MS_NS
 from loadgen.metrics.judging import judged
+from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.metrics.percentiles import percentiles
 from loadgen.results.limit_record import LimitRun, ObjectiveFigures
 from loadgen.results.run_directory import Result
 from loadgen.validity.verdict import Level
@@ -29,8 +32,8 @@ def entry(
         )
     evidence = judged(run.records, objectives, run.facts.ask())
     saturated = run.facts.saturated
-    limited = not saturated and bool(_client_doubts(run))
-    figures, reason = run.metrics, _reason(run, point, evidence, limited)
+    client_doubts = [] if saturated else _client_doubts(run)
+    figures, reason = run.metrics, _reason(run, point, evidence, client_doubts)
     return LimitRun(
         number=number,
         load=load,
@@ -39,12 +42,12 @@ def entry(
         reason=reason,
         verdict=run.verdict.level.value,
         saturated=saturated,
-        client_limited=limited,
+        client_limited=bool(client_doubts),
         cut=bool(point.reason),
         objectives=tuple(map(_figures, evidence)),
         duration_s=figures.duration_s,
         took_s=point.duration_s,
-        p99_e2el_ms=_finite(figures.e2el.percentiles_ms.get(99.0, figures.e2el.max_ms)),
+        p99_e2el_ms=_p99_e2el_ms(run),
         request_throughput_per_s=_finite(figures.request_throughput_per_s),
         output_throughput_per_s=_finite(figures.output_throughput_per_s),
         goodput_per_s=_finite(figures.goodput_per_s),
@@ -69,15 +72,24 @@ def trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
     )
 
 
+def _p99_e2el_ms(run: Result) -> float | None:
+    """The P99 of E2EL, whichever percentiles the report has; None without a success."""
+    each = PerRequest.of(run.records, run.facts.ask())
+    e2el_ns = each.e2el_ns[each.ok]
+    return percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None
+
+
 def _client_doubts(run: Result) -> list[str]:
     codes = _CLIENT if run.facts.profile.max_concurrency else _CLIENT | _LATE
     return [found.rule.code for found in run.verdict.findings if found.rule.code in codes]
 
 
-def _reason(run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], limited: bool) -> str:
+def _reason(
+    run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], client_doubts: Sequence[str]
+) -> str:
     """Why a run does not pass; "" where it does."""
-    if limited:
-        return f"the client was the limit ({', '.join(_client_doubts(run))})"
+    if client_doubts:
+        return f"the client was the limit ({', '.join(client_doubts)})"
     if run.facts.saturated:
         return "saturated: the server fell further and further behind"
     if point.reason:

@@ -16,8 +16,8 @@ from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
 from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
 from loadgen.results.limit_record import SearchEnd
 
-LEAST_RUN_S = 60.0
-E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least
+_LEAST_RUN_S = 60.0
+_E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least
 _STEP = 4.0  # of load, while the edge is only known to be on one side
 _SMALL_STEP = 1.5  # once some samples are above the limit, or not all
 _SOME = 0.1  # of the allowed share: from there on the edge is not far
@@ -26,7 +26,7 @@ _AWAY = 0.7  # of a run from the edge, in logits: half or twice the share that i
 _INNER = 0.15  # of the bracket, on a log scale, that a run stays away from its ends
 _BETWEEN = 2  # numbers so far apart have another between them
 _JUMP = 200.0  # a slope of the logit from which on the share jumps: longer runs tell no more
-_ALIKE = 1.5  # a dispersion below which samples do not depend on those before: the share is what it is
+_ALIKE = 1.5  # a dispersion below which samples do not depend on those before: a longer run adds little
 _LEAST_OVER = 10.0  # samples above the limit that a run should have at the edge
 _FEWEST = 500  # samples, whatever the percentile
 _NEAR_TIMES = 4.0  # as many in a run near the edge
@@ -34,10 +34,10 @@ _GROWTH = 4.0  # of a run over the longest before
 _MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
 _SPREAD_OVER = 4  # runs that share what is left of the budget, or of what is to be learned
 _AIM = 0.9  # of the width asked for
-_CONFIRMED = 1.5  # logits below the edge: a run that passes there shows that the limit can be had
+_CONFIRMED = 1.5  # logits below the edge: a run that passes there shows that the limit is reachable
 _SPARE = 3.0  # standard deviations of a Poisson count
 _DIGITS = 4  # of a rate
-_A_SECOND = 10  # a run's time is rounded up to such a part of it
+_ROUNDED_PER_S = 10  # a run's time is rounded up to a tenth of a second
 _NO_SHARE = 1000  # samples, all of them above, that a run without shares of its own counts as
 
 
@@ -50,23 +50,23 @@ class NextRun(msgspec.Struct, frozen=True):
 
 def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
     """What is to be run after these runs, or why the search is over."""
-    if len(trials) >= settings.most_runs:
-        return "most-runs"
     edge = limiting(settings, trials)
     load = _next_load(settings, trials, edge)
     if isinstance(load, str):
         return load
+    if len(trials) >= settings.most_runs:
+        return "most-runs"
     left_s = math.inf
     if settings.budget_s is not None:
         left_s = settings.budget_s - math.fsum(trial.took_s for trial in trials)
         left_s -= max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
-    least_s = least_run_s(settings, trials, load)
+    least_s, _ = least_run(settings, trials, load)
     if least_s > left_s:
         return "budget"
     wanted_s = _samples(settings, trials, edge) / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
     share_s = left_s / (runs if edge is None else min(_SPREAD_OVER, runs))
-    return NextRun(load, math.ceil(_A_SECOND * max(least_s, min(wanted_s, share_s))) / _A_SECOND)
+    return NextRun(load, math.ceil(_ROUNDED_PER_S * max(least_s, min(wanted_s, share_s))) / _ROUNDED_PER_S)
 
 
 def least_samples(settings: SearchSettings) -> int:
@@ -80,23 +80,29 @@ def planned_samples(settings: SearchSettings) -> int:
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
-def least_run_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
-    """The shortest run at a load: long compared with its slowest requests, and enough samples to pass."""
-    floor_s = settings.least_run_s
-    if floor_s is None:
+def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
+    """The seconds of the shortest run at a load, and why it is not shorter.
+
+    It is long compared with its slowest requests, and has enough samples to pass.
+    """
+    count = planned_samples(settings)
+    reasons = {f"{count} requests": count / _requests_per_s(settings, trials, load)}
+    if settings.least_run_s is not None:
+        reasons["--min-duration"] = settings.least_run_s
+    else:
         slowest_s = settings.alone_s or 0.0
         if timed := [trial for trial in trials if trial.p99_e2el_s is not None]:
             slowest_s = min(timed, key=lambda trial: abs(math.log(trial.load / load))).p99_e2el_s or 0.0
-        floor_s = max(LEAST_RUN_S, E2EL_TIMES * slowest_s)
-    return max(floor_s, planned_samples(settings) / _requests_per_s(settings, trials, load))
+        reasons["the shortest run"] = _LEAST_RUN_S
+        reasons[f"{_E2EL_TIMES:g} times E2EL"] = _E2EL_TIMES * slowest_s
+    why = max(reasons, key=lambda reason: reasons[reason])
+    return reasons[why], why
 
 
 def edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
     """The edge of each objective; None where no run is above it, or none below."""
-    telling = [trial for trial in trials if not trial.client_limited]
     return [
-        fitted([_point(trial, at) for trial in telling], allowed(objective)) if telling else None
-        for at, objective in enumerate(settings.objectives)
+        fitted(_points(trials, at), allowed(objective)) for at, objective in enumerate(settings.objectives)
     ]
 
 
@@ -131,8 +137,14 @@ def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[
     return (low if last != last or low < last else last), (high if high > first - 1 else first - 1)
 
 
+def _points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
+    """What the runs show of one objective; those in which no request has its latency show nothing."""
+    shown = [trial for trial in trials if not trial.client_limited]
+    return [_point(trial, at) for trial in shown if not trial.usable or trial.objectives[at].samples]
+
+
 def _point(trial: Trial, at: int) -> EdgePoint:
-    if not trial.telling:
+    if not trial.usable:
         return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
     evidence = trial.objectives[at]
     batches = evidence.batches or ((evidence.samples, evidence.over),)
@@ -171,7 +183,7 @@ def _higher(settings: SearchSettings, trials: Sequence[Trial], below: Sequence[T
     if top.load < settings.highest:
         near = any(each.over > _SOME * allowed(each.objective) * each.samples for each in top.objectives)
         return _whole(settings, min(top.load * (_SMALL_STEP if near else _STEP), settings.highest))
-    return "everything-passes" if any(trial.passed for trial in below) else top.load
+    return "everything-passes" if any(trial.passed for trial in below) else _whole(settings, top.load)
 
 
 def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
@@ -179,7 +191,7 @@ def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
-    near = bottom.telling and all(each.over < _MOST * each.samples for each in bottom.objectives)
+    near = bottom.usable and all(each.over < _MOST * each.samples for each in bottom.objectives)
     return _whole(settings, max(bottom.load / (_SMALL_STEP if near else _STEP), settings.lowest))
 
 

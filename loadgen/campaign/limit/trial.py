@@ -45,12 +45,11 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def passed(self) -> bool:
         """Whether every objective is shown to be met, in a run that says something about the server."""
-        usable = not (self.invalid or self.saturated or self.client_limited)
-        return usable and bool(self.objectives) and all(evidence.passes for evidence in self.objectives)
+        return self.usable and all(evidence.passes for evidence in self.objectives)
 
     @property
-    def telling(self) -> bool:
-        """Whether its shares above the limits are those of the server at this load."""
+    def usable(self) -> bool:
+        """Whether its counts above the limits are those of the server at this load."""
         return bool(self.objectives) and not (self.invalid or self.saturated or self.client_limited)
 
     @property
@@ -58,7 +57,7 @@ class Trial(msgspec.Struct, frozen=True):
         """Whether the load is, as far as this run alone shows, above what meets the objectives."""
         if self.client_limited:
             return False
-        return not self.telling or any(map(above, self.objectives))
+        return not self.usable or any(map(above, self.objectives))
 
 
 def above(evidence: ObjectiveEvidence) -> bool:

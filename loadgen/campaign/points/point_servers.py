@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,8 @@ from types import TracebackType
 from msgspec.structs import replace
 
 from loadgen import clock
-from loadgen.errors import UsageError
+from loadgen.campaign.points.typed_values import SWITCHES, typed
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.session.bench import attacher
 from loadgen.session.options import Options
 from loadgen.session.session import Session
@@ -20,7 +21,6 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import FLAGS, ServerSettings, validated
 
 _TEXTS = ("arguments", "environment")  # settings that are not a single value
-_SWITCHES = {"true": True, "false": False}
 
 
 @dataclass
@@ -30,6 +30,7 @@ class PointServers:
     options: Options
     asked: ServerSettings  # of a server that is started; the varied flags are laid over them
     logs: Path  # directory for the logs of servers that are started
+    say: Callable[[str], None]
     interrupts: Interrupts = SIGNALS
     starts_s: list[float] = field(default_factory=list)  # how long each start took
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -69,10 +70,13 @@ class PointServers:
         return session
 
     def close(self) -> None:
-        """End the server, where it was started here; raises LoadgenError where it does not end."""
+        """End the server, where it was started here; that it does not end is said, and no point's fault."""
         self._open = None
         stack, self._stack = self._stack, ExitStack()
-        stack.close()
+        try:
+            stack.close()
+        except LoadgenError as error:
+            self.say(f"  {error}")
 
 
 def overlaid(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
@@ -88,23 +92,11 @@ def overlaid(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
         if key in _TEXTS:
             raise UsageError(f"--serve-param {name}: give single flags of the engine, as max-num-seqs=8,16")
         if key in ServerSettings.model_fields:
-            own[key] = _value(value)
-        elif (switch := _SWITCHES.get(value)) is not None:
+            own[key] = typed(value)
+        elif (switch := SWITCHES.get(value)) is not None:
             arguments.append(f"--{name}" if switch else f"--no-{name}")
         else:
             arguments.append(f"--{name}={value}")
     if len(arguments) > len(asked.arguments or ()):
         own["arguments"] = tuple(arguments)
     return asked.overlaid(validated(ServerSettings, own, FLAGS))
-
-
-def _value(text: str) -> object:
-    """A value of a setting as its type asks for it: a number, true or false, or a word."""
-    if text in _SWITCHES:
-        return _SWITCHES[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

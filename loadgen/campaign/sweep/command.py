@@ -12,17 +12,17 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.campaign.kept_directory import StoreError
+from loadgen.campaign.points import resuming
 from loadgen.campaign.sweep import grid, sweep_request, sweep_run, sweep_table
 from loadgen.campaign.sweep.forecast import TimedPoint, forecast
 from loadgen.campaign.sweep.grid import Variation
 from loadgen.campaign.sweep.sweep_request import SweepRequest
-from loadgen.campaign.sweep.sweep_store import FINISHED, SweepStore
-from loadgen.endpoint.secrecy import command_line
+from loadgen.campaign.sweep.sweep_store import SweepStore
 from loadgen.errors import ExitCode, MeasureError
 from loadgen.protocol.layout import counted
 from loadgen.protocol.printable import plain
 from loadgen.results.printing import printed
-from loadgen.results.sweep_record import SweepRecord
+from loadgen.results.sweep_record import FINISHED, SweepRecord
 from loadgen.session import signals
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.validity.verdict import Level
@@ -124,12 +124,13 @@ def _preview(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
     yield f"{request.name}: {counted(len(request.points), 'point')}" + f", {len(over)} are done" * bool(over)
     for point in request.points:
         workload = point.workload
-        amount = f"{workload.duration:g} s" if workload.duration else f"{workload.num_prompts} requests"
+        requests = "all requests" if workload.num_prompts is None else f"{workload.num_prompts} requests"
+        amount = f"{workload.duration:g} s" if workload.duration else requests
         yield f"  {point.number + 1:>3} {point.label}: {amount}" + ", done" * (point.number in over)
-    if request.options.launching.wanted:
-        starts = counted(len({tuple(point.serve.items()) for point in request.points}), "start")
-        yield f"{starts} of a server, unless it ends by itself"
     left = [point for point in request.points if point.number not in over]
+    if request.options.launching.wanted:
+        starts = counted(len({tuple(point.serve.items()) for point in left}), "start")
+        yield f"{starts} of a server, unless it ends by itself"
     done = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
     yield f"estimated time: {forecast(left, done, ()).words}; warm-up and starts come on top"
     yield "nothing was started or written (--dry-run)"
@@ -142,7 +143,7 @@ def _run(request: SweepRequest, store: SweepStore) -> int:
         if not quiet:
             printed(plain(line), sys.stdout)
 
-    resume = _resume_command(store)
+    resume = resuming.command(store.directory)
     try:
         record = sweep_run.finished(request, store, say)
     except KeyboardInterrupt as stop:
@@ -175,15 +176,3 @@ def _show(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None
     where = shlex.quote(str(store.directory))
     printed(f"{over} of {len(record.points)} points are measured: {store.directory}", sys.stdout)
     printed(f"to see:  loadgen report --html {where}", sys.stdout)
-
-
-def _resume_command(store: SweepStore) -> str:
-    """The command that goes on with this sweep, secrets hidden."""
-    words, rest = [], iter(command_line()[1:])
-    for word in rest:
-        if word == "--resume":
-            following = next(rest, "")  # its directory, where it was given one
-            words += [following] if following.startswith("--") else []
-        elif not word.startswith("--resume="):
-            words.append(word)
-    return shlex.join(["loadgen", *words, "--resume", str(store.directory)])

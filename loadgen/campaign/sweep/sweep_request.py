@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.campaign.fixed_options import digest
 from loadgen.campaign.points.point_servers import overlaid
+from loadgen.campaign.points.refused_flags import refuse
 from loadgen.campaign.sweep import grid
 from loadgen.campaign.sweep.grid import GridPoint, Variation
 from loadgen.errors import UsageError
@@ -87,16 +88,5 @@ def _refuse(options: Options) -> None:
     """Flags of `bench` that a sweep would not heed."""
     if len(options.profiles) > 1:
         raise UsageError("--profile: one workload is swept at a time")
-    advice = {
-        "--save-result": (options.saves, "the run directories have every figure"),
-        "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
-        "--shard": (options.shard is not None, "`loadgen bench` sends one plan from several commands"),
-        "--start-at": (options.start_at is not None, "`loadgen bench` begins one run at an instant"),
-        "--expect-plan": (options.expect_plan is not None, "it has a plan for each point"),
-        "--print-request": (options.print_request, "`loadgen bench` shows one"),
-        "--live-totals": (options.live_totals is not None, "`loadgen bench` publishes one run's"),
-        "--selftest": (options.selftest, "run `loadgen selftest` at the highest load first"),
-    }
-    for flag, (given, what_to_do) in advice.items():
-        if given:
-            raise UsageError(f"{flag} does not apply to a sweep: {what_to_do}")
+    saves = options.saves, "the run directories have every figure"
+    refuse(options, "a sweep", {"--save-result": saves})

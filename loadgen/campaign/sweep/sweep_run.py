@@ -84,7 +84,7 @@ def finished(
         store.drop()  # what an earlier process left
         record, options = store.record(), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
-        servers = PointServers(options, request.asked, store.directory / SERVERS, interrupts)
+        servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
         try:
             with servers:
                 sweeping = Sweeping(store, record, request.points, servers, seed, say)

@@ -7,16 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from loadgen.campaign.kept_directory import KeptDirectory, made
 from loadgen.campaign.sweep.grid import GridPoint
 from loadgen.errors import UsageError
+from loadgen.results import stored_record
 from loadgen.results.sweep_record import FORMAT, SWEEP, SweepPoint, SweepRecord
 
 POINTS, FAILED, SERVERS = "points", "failed", "servers"
 UNFINISHED, INTERRUPTED = "unfinished", "interrupted"
-FINISHED = ("done", "saturated")  # states of a point that is not measured again
 
 
 class SweepStore(KeptDirectory):
@@ -36,18 +34,7 @@ class SweepStore(KeptDirectory):
 
     def record(self) -> SweepRecord:
         """What the directory holds of its sweep; raises UsageError where it is no sweep's, or damaged."""
-        path = self.directory / SWEEP
-        try:
-            record = SweepRecord.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{self.directory} is no sweep's directory: {path}: {error.strerror}") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"{path} is damaged: {where}: {first['msg'].lower()}") from None
-        if record.format != FORMAT:
-            raise UsageError(f"{path} has format {record.format}, this loadgen reads {FORMAT}")
-        return record
+        return stored_record.read(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep")
 
     def write(self, record: SweepRecord) -> None:
         """Keep the record, whole or not at all; raises StoreError."""

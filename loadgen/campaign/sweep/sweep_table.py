@@ -8,11 +8,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.campaign.sweep.grid import GridPoint
-from loadgen.campaign.sweep.sweep_store import FINISHED
 from loadgen.errors import UsageError
 from loadgen.results import load_table, run_directory
 from loadgen.results.load_table import LoadRow
-from loadgen.results.sweep_record import SweepRecord
+from loadgen.results.sweep_record import FINISHED, SweepRecord
 from loadgen.workload.profile import Profile
 
 _FAILED = "FAILED"

@@ -12,11 +12,11 @@ from loadgen.campaign.points.point_servers import PointServers
 from loadgen.campaign.sweep import vllm_layout
 from loadgen.campaign.sweep.forecast import TimedPoint, forecast
 from loadgen.campaign.sweep.grid import GridPoint
-from loadgen.campaign.sweep.sweep_store import FINISHED, SweepStore, updated
+from loadgen.campaign.sweep.sweep_store import SweepStore, updated
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.results.run_directory import Result
-from loadgen.results.sweep_record import PointState, SweepPoint, SweepRecord
+from loadgen.results.sweep_record import FINISHED, PointState, SweepPoint, SweepRecord
 from loadgen.session import signals
 from loadgen.session.session import Session
 from loadgen.workload.plan_inputs import Seed

@@ -8,13 +8,13 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from loadgen.campaign.points.typed_values import typed
 from loadgen.workload.bounds import shown
 from loadgen.workload.profile import Profile
 
 _ELLIPSIS = re.compile(r"\s*,?\s*(?:…|\.\.\.)\s*,?\s*")
 _MOST_VALUES = 1000
 _LEAST_STEPPED = 3  # numbers whose equal distances mean steps; of two the ratio is continued
-_WORDS = {"true": True, "false": False}
 
 
 def numbers(text: str) -> tuple[int | float, ...]:
@@ -86,7 +86,7 @@ def of_field(name: str, text: str) -> tuple[Any, ...]:
         return words(text)
     if _ELLIPSIS.search(text):
         return numbers(text)
-    return tuple(_value(word) for word in words(text))
+    return tuple(map(typed, words(text)))
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -97,14 +97,3 @@ def words(text: str) -> tuple[str, ...]:
     if not all(found):
         raise ValueError(f"{shown(text)}: a value is empty")
     return found
-
-
-def _value(word: str) -> Any:
-    if word in _WORDS:
-        return _WORDS[word]
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word

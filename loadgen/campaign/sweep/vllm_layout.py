@@ -10,11 +10,11 @@ from typing import Any
 
 from loadgen.campaign.kept_directory import made
 from loadgen.campaign.sweep.grid import GridPoint, shown_value
-from loadgen.campaign.sweep.sweep_store import FINISHED, SweepStore
+from loadgen.campaign.sweep.sweep_store import SweepStore
 from loadgen.errors import UsageError
 from loadgen.metrics import files
 from loadgen.results.run_directory import RESULT
-from loadgen.results.sweep_record import SweepRecord
+from loadgen.results.sweep_record import FINISHED, SweepRecord
 from loadgen.results.vllm_json import OURS
 
 VLLM, SUMMARY = "vllm", "summary.json"

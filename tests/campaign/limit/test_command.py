@@ -44,7 +44,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([*SLO, "--budget", "30"], "'30' is not a time: write it as 60s", id="no unit"),
         pytest.param([*SLO, "--budget", "0s"], "'0s': give a time from 1ms to a year", id="no time"),
         pytest.param([*SLO, "--max-runs", "1"], "--max-runs", id="one run"),
-        pytest.param([*SLO, "--from", "9", "--to", "3"], "give the lower one first", id="bounds"),
+        pytest.param([*SLO, "--from", "9", "--to", "3"], "--from 9 is not below --to 3", id="bounds"),
         pytest.param([*SLO, "--over", "concurrency", "--start", "1.5"], "whole numbers", id="half a stream"),
         pytest.param(
             [*SLO, "--profile", "low-load", "--start", "1.5"], "whole numbers", id="half a stream by profile"
@@ -53,10 +53,16 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param([*SLO, "--start", "9", "--to", "3"], "--start 9 lies above --to 3", id="high start"),
         pytest.param([*SLO, "--duration", "9"], "--duration does not apply to a search", id="duration"),
         pytest.param([*SLO, "--repeat", "3"], "--repeat does not apply to a search", id="repeat"),
+        pytest.param([*SLO, "--start-at", "+2"], "--start-at does not apply to a search", id="start at"),
+        pytest.param(
+            [*SLO, "--expect-plan", "0" * 32], "--expect-plan does not apply to a search", id="plan"
+        ),
+        pytest.param([*SLO, "--selftest"], "--selftest does not apply to a search", id="self-test"),
+        pytest.param([*SLO, "--strict"], "--strict does not apply to a search", id="strict"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
         pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
         pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
-        pytest.param([*SLO, "--resume", "nowhere"], "is not a search's directory", id="nothing to resume"),
+        pytest.param([*SLO, "--resume", "nowhere"], "is not the directory of a search", id="no search"),
     ],
 )
 def test_a_wrong_command_ends_with_a_line_and_2(

@@ -90,7 +90,7 @@ def search(
 ) -> LimitSearch:
     """A search that has ended, with a server of ours or not, that starts so often."""
     options = Options(quiet=True, preset="instant" if ours else None, base_url=None if ours else "http://h")
-    servers = FewStarts(options, ServerSettings(), directory, starts=starts)
+    servers = FewStarts(options, ServerSettings(), directory, print, starts=starts)
     monkeypatch.setattr(finding, "measured", Played(dict(spoiled or {})))
     kept = KeptDirectory(directory, "limit")
     ended = LimitSearch(servers, TINY, OBJECTIVES, record, kept, Seed(3), lambda _: None)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.campaign.limit.answer import estimate, highest_passing, lowest_failing
-from loadgen.campaign.limit.search import NextRun, least_run_s, limiting, next_run
+from loadgen.campaign.limit.search import NextRun, least_run, limiting, next_run
 from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
 from loadgen.results.limit_record import LimitEstimate
@@ -124,7 +124,7 @@ def test_a_run_lasts_ten_times_its_slowest_requests() -> None:
 
 def test_a_run_is_long_enough_for_the_slowest_of_those_at_its_load() -> None:
     at_8 = [trial(NextRun(8, 60), 10.0, requests_per_s=rate) for rate in (10.0, 5.0)]
-    assert least_run_s(STREAMS, at_8, 8) == 524 / 5
+    assert least_run(STREAMS, at_8, 8) == (524 / 5, "524 requests")
 
 
 def test_the_budget_is_never_exceeded() -> None:

@@ -54,7 +54,9 @@ def test_a_varied_flag_that_is_not_valid_is_refused(serve: dict[str, str], messa
 @pytest.mark.realtime
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_server_is_kept_until_it_is_closed(tmp_path: Path) -> None:
-    servers = PointServers(Options(preset="instant", quiet=True), ServerSettings(), tmp_path / "servers")
+    servers = PointServers(
+        Options(preset="instant", quiet=True), ServerSettings(), tmp_path / "servers", print
+    )
     assert servers.restartable
     with servers:
         first = servers.session(TINY)
