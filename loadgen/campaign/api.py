@@ -122,7 +122,8 @@ def limit(
     """
     given = keywords.checked(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
     own = {name: given.pop(name) for name in list(given) if name in _LIMIT_FIELDS}
-    request = LimitRequest(**{_LIMIT_FIELDS[name]: value for name, value in own.items()})
+    asked_for = {_LIMIT_FIELDS[name]: value for name, value in own.items()}
+    request = LimitRequest(**asked_for, names=("start =", "lowest =", "highest ="))
     asked = keywords.options_of(base_url, given)
     workload = keywords.profile_of(profile, asked.overrides, "limit()")
     call = BackgroundRun(lambda interrupts: _limit(asked, request, workload, interrupts))

@@ -135,6 +135,7 @@ def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
     for workload in profiles:
         try:
             loads.check(workload, axis_of(workload, table.over), KEYS)
+            run_metadata.check(workload.model_copy(update={"slo": table.slo}))
         except UsageError as error:
             raise UsageError(f"[limit], profile {workload.name}: {error}") from None
 

@@ -15,6 +15,7 @@ from loadgen.results.limit_record import (
     ObjectiveFigures,
     SearchEnd,
 )
+from loadgen.results.load_table import SIMULATION
 from loadgen.results.speed_tables import Column, Table
 from loadgen.results.sweep_record import LoadAxis
 
@@ -88,9 +89,16 @@ def figure(objective: str) -> str:
     return objective.partition(" < ")[0]
 
 
+def latency(value_ms: float) -> str:
+    """Milliseconds in four digits, all of those before the point."""
+    return f"{value_ms:.4g}" if abs(value_ms) < 1e4 else f"{value_ms:.0f}"
+
+
 def outcome(run: LimitRun) -> str:
     """Whether a run passed, and if not, why."""
-    return "passes" if run.passed else f"fails: {run.reason}" if run.reason else "fails"
+    if run.passed:
+        return "passes"
+    return f"{'not counted' if run.client_limited else 'fails'}: {run.reason}"
 
 
 def parts(record: LimitRecord) -> list[str]:
@@ -112,10 +120,13 @@ def _parts(record: LimitRecord) -> Iterator[str]:
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
     if record.headroom is not None:
-        yield f"client: could have measured {record.headroom:.3g} × that load"
+        least = "at least " if record.headroom_at_least else ""
+        yield f"client: could have measured {least}{record.headroom:.3g} × that load"
     if record.knee is not None and record.knee.value is not None:
         yield f"knee: the curve bends at {load(record.knee.value)}{_interval(record.knee)}"
     yield from (f"note: {note}" for note in record.notes)
+    if record.simulated:
+        yield SIMULATION
 
 
 def _known(record: LimitRecord) -> str:
@@ -156,6 +167,6 @@ def _cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
     for objective in objectives:
         figures = _of(run, objective)
         value, bound = (None, None) if figures is None else (figures.value_ms, figures.bound_ms)
-        cells[objective] = "-" if value is None else f"{value:.4g}"
-        cells[f"{objective}, bound"] = "-" if bound is None else f"{bound:.4g}"
+        cells[objective] = "-" if value is None else latency(value)
+        cells[f"{objective}, bound"] = "-" if bound is None else latency(bound)
     return cells

@@ -16,7 +16,7 @@ FORMAT = 1
 # What of the server (or the client) the evidence of the lowest failing load points to.
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
 # within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
-# client-limited: at the next load it was the client that could not keep up.
+# client-limited: at a higher load it was the client that could not keep up.
 SearchEnd = Literal[
     "within", "budget", "most-runs", "nothing-passes", "everything-passes", "client-limited", "interrupted",
     "server-died",
@@ -95,5 +95,7 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     evidence: str = ""  # of the bottleneck, in words with figures
     goodput_per_s: float | None = None  # at the highest passing load
     headroom: float | None = None  # of the client there, × its load
+    headroom_at_least: bool = False  # its capacity is not known: at least as many
     knee: LimitEstimate | None = None
     notes: tuple[str, ...] = ()
+    simulated: bool = False  # the embedded engine answered with a preset's timing

@@ -22,8 +22,8 @@ TINY: dict[str, Any] = {
     "preset": "instant", "input_len": 8, "output_len": 4, "num_prompts": 4, "seed": 7, "observe": False,
 }  # fmt: skip
 SEARCH: dict[str, Any] = {
-    "preset": "instant", "input_len": 8, "output_len": 4, "seed": 7, "observe": False,
-    "over": "concurrency", "min_duration_s": 0.3, "highest": 4,
+    "preset": "jetson-thor/qwen3-8b-bf16", "input_len": 8, "output_len": 4, "seed": 7, "observe": False,
+    "over": "concurrency", "min_duration_s": 0.3, "budget_s": 36, "highest": 4,
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_a_limit_is_a_value_with_its_runs(
     assert [run.profile.max_concurrency for run in limit.runs] == [1, 4]
     assert limit.text().startswith("limit: at least 4 at a time\n")
     assert limit.json()["objectives"] == ["e2el p50 < 60000 ms"]
-    assert repr(limit) == "<loadgen.Limit limit: limit: at least 4 at a time>"
+    assert repr(limit) == "<loadgen.Limit search: limit: at least 4 at a time>"
     assert capfd.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []
     compared = loadgen.compare({"a": limit, "b": limit})
@@ -194,7 +194,7 @@ def test_ctrl_c_during_the_first_run_of_a_search_leaves_none() -> None:
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    keys = {**SEARCH, "min_duration_s": 300.0}
+    keys = {**SEARCH, "min_duration_s": 300.0, "budget_s": 1800}
     del keys["preset"]
     with (
         ScriptedServer(api(answer, owner="vllm")) as server,

@@ -18,8 +18,10 @@ from loadgen.campaign.limit.limit_request import axis_of
 from loadgen.errors import UsageError
 from loadgen.workload.profile import Profile
 
+PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # slow enough for the client to hold any load
 LIMIT: dict[str, Any] = {
-    "slo": "ttft p50 < 10s", "over": "concurrency", "max_runs": 3, "min_duration_s": 0.3, "highest": 2,
+    "slo": "ttft p50 < 10s", "over": "concurrency", "max_runs": 3, "min_duration_s": 0.3, "budget_s": 10,
+    "highest": 2,
 }  # fmt: skip
 
 
@@ -29,7 +31,7 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, {**INSTANT, "name": "A"}, {**INSTANT, "name": "B"}, repeats=1, limit=LIMIT)
+    path = written(tmp_path, {**PACED, "name": "A"}, {**PACED, "name": "B"}, repeats=1, limit=LIMIT)
     assert cli.main(["campaign", str(path)]) == 0
     place = the_directory()
     assert failures(place) == {}
@@ -54,7 +56,7 @@ def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, {**INSTANT, "name": "A"}, repeats=1, limit=LIMIT)
+    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT)
     add = LimitSearch._add
 
     def once(self: LimitSearch, *given: Any) -> None:
@@ -143,7 +145,7 @@ def test_the_commands_of_a_preview_are_searches(tmp_path: Path) -> None:
     (arm,) = arms.made(loaded, path)
     words = arm.command(5, 7, loaded.limit)
     assert words.startswith("loadgen limit --preset=instant")
-    assert "--slo 'ttft p50 < 10s' --within 5% --budget 1800s --max-runs 3 --over concurrency" in words
+    assert "--slo 'ttft p50 < 10s' --within 5% --budget 10s --max-runs 3 --over concurrency" in words
     assert words.endswith("--min-duration 0.3s --to 2")
     assert "--repeat" not in words
 

@@ -28,6 +28,14 @@ def test_objectives_are_read_from_clauses_and_names(text: str, objectives: tuple
     assert parse(text) == objectives
 
 
+@pytest.mark.parametrize(
+    "text", ["e2el p99 < 1000s", "e2el p99 < 1234.5678ms", "ttft p99.99999 < 1e9s", "tpot p50 < 1e-3ms"]
+)
+def test_an_objective_reads_as_it_prints(text: str) -> None:
+    (objective,) = parse(text)
+    assert parse(str(objective)) == (objective,)
+
+
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_a_published_set_reads_as_it_prints(name: str) -> None:
     objectives = parse(name)

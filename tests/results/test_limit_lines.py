@@ -99,3 +99,24 @@ def test_text_fits_80_columns_and_commands_no_terminal() -> None:
     text = limit_lines.text(record)
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"headroom_at_least": True}, "client: could have measured at least 41.2 × that load"),
+        ({"simulated": True}, "SIMULATED: the embedded engine answered with a preset's timing; no model ran"),
+    ],
+)
+def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: str) -> None:
+    assert line in limit_lines.lines(limit_record(**changes))
+
+
+def test_a_run_that_the_client_limited_does_not_fail() -> None:
+    run = limit_run(0, 4, 120, 130, passed=False, client_limited=True, reason="the client was the limit")
+    assert limit_lines.outcome(run) == "not counted: the client was the limit"
+
+
+@pytest.mark.parametrize(("value_ms", "text"), [(0.7079, "0.7079"), (361.52, "361.5"), (15_930.4, "15930")])
+def test_a_latency_has_four_digits_and_no_exponent(value_ms: float, text: str) -> None:
+    assert limit_lines.latency(value_ms) == text

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from loadgen.analysis.comparison.limits import ComparedLimits, LimitRow
+from loadgen.analysis.comparison.limits import ComparedLimits, LimitRow, values
 from loadgen.analysis.comparison.model import Decision
 from loadgen.protocol.printable import printable
 from loadgen.results import limit_lines
@@ -79,7 +79,7 @@ def _flat(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
         "axis": compared.axis,
         "checkpoint": row.name,
         "baseline": compared.baseline,
-        "searches": len(row.searches),
+        "searches": row.found,
     }
     limit = {} if row.limit is None else row.limit.model_dump(include={"low", "high"})
     ends = {f"limit_{key}": value for key, value in limit.items()}
@@ -119,7 +119,7 @@ def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
         ends = f"{limit_lines.load(limit.low)} to {limit_lines.load(limit.high)}"
     value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
-    return _shown(row), value, ends, f"{len(row.searches)}", multiplied(row), call
+    return _shown(row), value, ends, f"{row.found}", multiplied(row), call
 
 
 def _shown(row: LimitRow) -> str:
@@ -129,8 +129,9 @@ def _shown(row: LimitRow) -> str:
 def _notes(compared: ComparedLimits) -> Iterator[str]:
     yield from filter(None, (sentence(compared, row) for row in compared.rows))
     for row in compared.rows:
-        if row.limit is None:
-            yield f"{row.name}: {limit_lines.headline(row.searches[-1].record)}"
+        for search in row.searches:
+            if not values([search]):  # it is in no figure: bounds of a search, or an interrupted one
+                yield f"{row.name}: {limit_lines.headline(search.record)}, not in the figures"
     if len(compared.rows) == 1:
         yield "one checkpoint, nothing to compare it with: pass another search"
     whys = dict.fromkeys(row.effect.why for row in compared.rows if row.effect is not None)

@@ -43,6 +43,11 @@ class LimitRow(msgspec.Struct, frozen=True):
     limit: LimitEstimate | None  # None: no search found one
     effect: Effect | None = None  # None of the baseline
 
+    @property
+    def found(self) -> int:
+        """How many of its searches found a limit: the figures are of these."""
+        return len(values(self.searches))
+
 
 class ComparedLimits(msgspec.Struct, frozen=True):
     """Searches of one kind: over the same axis, for the same objectives, with the same lengths."""

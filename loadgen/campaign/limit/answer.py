@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadgen.campaign.limit.search import edges, limiting, narrow
-from loadgen.campaign.limit.trial import SearchSettings, Trial
+from loadgen.campaign.limit.trial import SearchSettings, Trial, above
 from loadgen.metrics.knee import knee
 from loadgen.results.limit_record import LimitEstimate, LimitRun, SearchEnd
 from loadgen.results.sweep_record import LoadAxis
@@ -41,17 +41,21 @@ def lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float |
 
 def binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
     """Which objective has the lowest edge, by its place; None while none is known."""
-    known = [(edge.load, at) for at, edge in enumerate(edges(settings, trials)) if edge is not None]
+    # A server that ended shows of no objective that it is the limit.
+    telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
+    shown = {at for trial in telling for at, each in enumerate(trial.objectives) if above(each)}
+    known = [
+        (edge.load, at) for at, edge in enumerate(edges(settings, trials)) if edge is not None and at in shown
+    ]
     if not known:
-        failing = [trial for trial in trials if trial.usable and trial.beyond]
+        failing = [trial for trial in telling if trial.beyond and trial.objectives]
         nearest = min(failing, key=lambda trial: trial.load, default=None)
         return None if nearest is None else _most_over(nearest)
     lowest = min(known)
     ties = [at for load, at in known if load <= lowest[0] * (1 + 1e-6)]
-    usable = [trial for trial in trials if trial.usable]
-    if len(ties) == 1 or not usable:
+    if len(ties) == 1:
         return ties[0]
-    return _most_over(max(usable, key=lambda trial: trial.load))
+    return _most_over(max(telling, key=lambda trial: trial.load))
 
 
 def answer(settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]) -> dict[str, Any]:
@@ -89,4 +93,6 @@ def _knee(runs: Sequence[LimitRun]) -> LimitEstimate | None:
 def _known(load: float, axis: LoadAxis) -> float | None:
     if math.isnan(load):
         return None
-    return load if axis == "rate" else float(max(math.floor(load), 1))
+    if axis == "rate":
+        return load
+    return float(math.floor(load)) if load >= 1 else None  # below one request in flight there is no load

@@ -49,6 +49,8 @@ def _decode(run: Result, objective: Objective) -> Cause | None:
     if objective.metric not in _OF_TOKENS:
         return None
     busy = run.metrics.mean_concurrency
+    if math.isnan(run.metrics.tpot.mean_ms):
+        return None
     return "decode", f"mean TPOT {run.metrics.tpot.mean_ms:.4g} ms with {busy:.3g} requests in flight"
 
 
@@ -87,10 +89,15 @@ def _waiting(run: Result, objective: Objective) -> Cause | None:
 _POINTERS: tuple[Pointer, ...] = (_kv_cache, _decode, _longest_phase, _waiting)
 
 
-def headroom(run: Result) -> float | None:
-    """How many times the load of a run the client could have measured: by its self-test, else by its CPU."""
+def headroom(run: Result) -> dict[str, object]:
+    """How many times the load of a run the client could have measured: by its self-test, else by its CPU.
+
+    `headroom_at_least`: the self-test did not find its capacity.
+    """
     client, calibration = run.facts.client, run.facts.calibration
     if calibration is not None and run.metrics.messages_per_s > 0:
-        return calibration.headroom(run.metrics.messages_per_s, client.workers)
+        times: float | None = calibration.headroom(run.metrics.messages_per_s, client.workers)
+        return {"headroom": times, "headroom_at_least": not calibration.capacity_bounded}
     busiest_s = client.busiest_cpu_s or client.cpu_s
-    return client.wall_s / busiest_s if busiest_s > 0 and client.wall_s > 0 else None
+    times = client.wall_s / busiest_s if busiest_s > 0 and client.wall_s > 0 else None
+    return {"headroom": times, "headroom_at_least": False}

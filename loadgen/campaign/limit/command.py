@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from loadgen.campaign.fixed_options import digest
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import answer
 from loadgen.campaign.limit.finding import LimitSearch
-from loadgen.campaign.limit.limit_request import FLAGS, LimitRequest, SearchLoads, axis_of, check_options
+from loadgen.campaign.limit.limit_request import LimitRequest, SearchLoads, axis_of, check_options
 from loadgen.campaign.points import resuming
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.endpoint.secrecy import command_line
@@ -30,6 +32,7 @@ from loadgen.session.options import Options, bench_parser, parse
 from loadgen.session.signals import Interrupts
 from loadgen.spelling import Parser
 from loadgen.validity import run_metadata
+from loadgen.validity.verdict import Level
 from loadgen.workload import bounds, data_files, profile
 from loadgen.workload.bounds import parsed_by, real, whole
 from loadgen.workload.plan_inputs import Seed
@@ -69,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
         return signals.exit_code(found.signal)
     record = found.record
     measured = record.ended is not None and (answer.reached(record.ended) or record.limit is not None)
+    measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
     return 0 if measured and record.ended != "server-died" else MeasureError.exit_code
 
 
@@ -91,9 +95,10 @@ def find(
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
     bench.check(options)
     axis = axis_of(workload, request.over)
-    SearchLoads(request.start, request.lowest, request.highest).check(workload, axis, FLAGS)
+    run_metadata.check(workload.model_copy(update={"slo": ", ".join(map(str, goals))}))
+    SearchLoads(request.start, request.lowest, request.highest).check(workload, axis, request.names)
     asked = LimitRecord(
-        name=workload.name or "limit",
+        name=workload.name or "search",
         command=tuple(command),
         axis=axis,
         objectives=tuple(map(str, goals)),
@@ -140,7 +145,7 @@ def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) 
     if before.fixed != asked.fixed:
         raise UsageError(
             "--resume: workload, server or objectives differ from those of the search: start another, or "
-            f"resume with its flags: {' '.join(before.command)}"
+            f"resume with its flags: {shlex.join(before.command)}"
         )
     update: dict[str, object] = {
         "within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None,
@@ -148,7 +153,11 @@ def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) 
     }  # fmt: skip
     given = {name: getattr(asked, name) for name in ("start", "lowest", "highest", "least_run_s")}
     update |= {name: value for name, value in given.items() if value is not None}
-    return before.model_copy(update=update)
+    resumed = before.model_copy(update=update)
+    for load in [run.load for run in before.runs]:
+        if not (resumed.lowest or 0.0) <= load <= (resumed.highest or math.inf):
+            raise UsageError(f"--resume: the search has a run at {load:g}: give bounds that hold it")
+    return resumed
 
 
 def _workload(options: Options) -> Profile:

@@ -41,8 +41,7 @@ _MARGIN = math.log(4)  # beyond the lowest and the highest load
 class EdgePoint(msgspec.Struct, frozen=True):
     """One run: how many samples there were of one latency, and how many of them were above its limit.
 
-    `batches` are (samples, above) of successive parts of the run; the first is left out, since the queue is
-    empty when a run begins.
+    `batches` are (samples, above) of successive parts of the run, of which the `counted` ones are used.
     """
 
     load: float
@@ -52,9 +51,14 @@ class EdgePoint(msgspec.Struct, frozen=True):
     @property
     def groups(self) -> Float64:
         """float64[2, groups]: samples and samples above, of at most `_GROUPS` parts of about equal length."""
-        kept = np.array(self.batches[1:] or self.batches, float).reshape(-1, 2)
+        kept = np.array(counted(self.batches), float).reshape(-1, 2)
         parts = np.array_split(kept, min(_GROUPS, len(kept)))
         return np.array([part.sum(0) for part in parts]).T
+
+
+def counted(batches: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """The parts of a run that show its load: not the first, since the queue is empty when a run begins."""
+    return batches[1:] or batches
 
 
 class EdgeFit(msgspec.Struct, frozen=True):

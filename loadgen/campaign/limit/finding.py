@@ -20,6 +20,7 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.judging import judged
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.protocol.layout import wrapped
 from loadgen.results import limit_lines, run_directory
 from loadgen.results.limit_record import LIMIT, LimitRecord, LimitRun, SearchEnd
 from loadgen.results.sweep_record import LoadAxis
@@ -32,6 +33,7 @@ _PROBED = 5  # requests, one at a time
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
 _MOST_STREAMS = 65536.0
 _LONG_S = 600.0
+_AROUND_S = 2.0  # that a run takes beyond its time: warm-up, the last answers, writing
 
 
 @dataclass
@@ -101,8 +103,8 @@ class LimitSearch:
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
         check_samples(judged(point.run.records, self.objectives, point.run.facts.ask()))
-        alone_s = point.run.metrics.e2el.mean_ms / 1e3
-        self.record = self.record.model_copy(update=_bounds(self.record, alone_s))
+        alone_s, simulated = point.run.metrics.e2el.mean_ms / 1e3, bool(point.run.facts.server.simulated)
+        self.record = self.record.model_copy(update=_bounds(self.record, alone_s) | {"simulated": simulated})
         check_budget(self.settings)
         self._keep()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
@@ -149,7 +151,7 @@ class LimitSearch:
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
         self._keep(**answer.answer(self.settings, runs, self.trials))
-        self.say(f"  {line(run)}")
+        self.say("\n".join(wrapped(f"  {line(run)}", "    ")))
 
     def _restart(self) -> None:
         """Start the server again for the next run, where it is ours; else the search is over."""
@@ -160,7 +162,7 @@ class LimitSearch:
 
     def _end(self, end: SearchEnd) -> None:
         """Record why the search is over, and what the evidence of the lowest failing load points to."""
-        self._keep(ended=end, **_cause(self.record, self.objectives, self.kept.directory))
+        self._keep(ended=end, **_cause(self.record, end, self.objectives, self.kept.directory))
 
     def _keep(self, **update: object) -> None:
         self.record = self.record.model_copy(update=update)
@@ -183,7 +185,7 @@ def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     """The workload at a load, for a time."""
     update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None}
     if axis == "rate":
-        update["request_rate"] = step.load
+        update |= {"request_rate": step.load, "max_concurrency": None}  # a cap would hold the rate back
     else:
         update |= {"max_concurrency": int(step.load), "request_rate": math.inf}
     return workload.model_copy(update=update)
@@ -202,12 +204,13 @@ def check_samples(probed: Sequence[ObjectiveEvidence]) -> None:
 def check_budget(settings: SearchSettings) -> None:
     """Raises UsageError where two of the shortest runs at the first load cost more than the budget."""
     least_s, why = search.least_run(settings, (), settings.start)
-    if settings.budget_s is None or 2 * least_s <= settings.budget_s:
+    enough_s = 2 * (least_s + _AROUND_S)
+    if settings.budget_s is None or enough_s <= settings.budget_s:
         return
     raise UsageError(
         f"--budget {duration(settings.budget_s)} is too small for two runs: at "
         f"{at(settings.start, settings.axis)} one takes {duration(least_s)} ({why}): give --budget "
-        f"{_rounded_up(2 * least_s)}, a lower percentile, or --min-duration"
+        f"{_rounded_up(enough_s)}, a lower percentile, or --min-duration"
     )
 
 
@@ -224,25 +227,29 @@ def at(load: float, axis: LoadAxis) -> str:
 def line(run: LimitRun) -> str:
     """What came of a run, in a line."""
     shown = [
-        f"{limit_lines.figure(each.objective)} {each.value_ms:.4g} ms"
+        f"{limit_lines.figure(each.objective)} {limit_lines.latency(each.value_ms)} ms"
         for each in run.objectives
         if each.value_ms is not None
     ]
     return ", ".join([*shown, limit_lines.outcome(run)])
 
 
-def _cause(record: LimitRecord, objectives: Sequence[Objective], directory: Path) -> dict[str, object]:
+def _cause(
+    record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
+) -> dict[str, object]:
     """The bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
-    found: dict[str, object] = {"bottleneck": None, "evidence": "", "headroom": None}
+    found: dict[str, object] = {"evidence": "", "headroom_at_least": False}
+    found |= dict.fromkeys(("bottleneck", "headroom"))
     limited = [run for run in record.runs if run.client_limited]
+    client = record.lowest_failing is None or end == "client-limited"
     failing = [run for run in record.runs if run.load == record.lowest_failing and run.directory]
-    if record.lowest_failing is None and limited:
-        found |= {"bottleneck": "client", "evidence": limited[0].reason}
-    for run in failing[:1]:
+    if client and limited:
+        found |= {"bottleneck": "client", "evidence": limited[-1].reason}
+    for run in () if client else failing[:1]:
         bound = next((each for each in objectives if str(each) == record.bound_by), objectives[0])
         cause, evidence = bottleneck.pointed_to(run_directory.load(directory / run.directory), bound)
         found |= {"bottleneck": cause, "evidence": evidence}
     passing = [run for run in record.runs if run.load == record.highest_passing and run.passed]
     for run in passing[:1]:
-        found["headroom"] = bottleneck.headroom(run_directory.load(directory / run.directory))
+        found |= bottleneck.headroom(run_directory.load(directory / run.directory))
     return found

@@ -28,6 +28,7 @@ class LimitRequest(msgspec.Struct, frozen=True):
     lowest: float | None = None
     highest: float | None = None
     resume: str | None = None
+    names: tuple[str, str, str] = FLAGS  # of start, lowest and highest, where they were written
 
 
 class SearchLoads(msgspec.Struct, frozen=True):
@@ -75,6 +76,7 @@ def check_load(workload: Profile) -> None:
 def check_options(options: Options) -> None:
     """Raises UsageError for flags of `loadgen bench` that a search would not heed."""
     shortest = "--min-duration is the least time of a run"
+    varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
     refuse(
         options,
         "a search",
@@ -82,6 +84,9 @@ def check_options(options: Options) -> None:
             "--repeat": (options.repeat > 1, "the search repeats runs itself"),
             "--duration": ("duration" in options.overrides, shortest),
             "--num-prompts": ("num_prompts" in options.overrides, shortest),
+            "--max-duration": (options.max_duration_s is not None, shortest),
+            "--request-rate": ("request_rate" in options.overrides, varied),
+            "--max-concurrency": ("max_concurrency" in options.overrides, varied),
             "--save-result": (options.saves, "limit.json and the run directories have every figure"),
             "--strict": (options.strict, "an INVALID run never passes"),
             "--dry-run": (options.launching.dry_run, "`loadgen bench --dry-run` shows the server's command"),

@@ -16,9 +16,10 @@ from loadgen.results.limit_record import LimitRun, ObjectiveFigures
 from loadgen.results.run_directory import Result
 from loadgen.validity.verdict import Level
 
-# Doubts that say that the client, not the server, was slow.
-_CLIENT = frozenset({"reads-late", "client-busy", "beyond-capacity"})
-_LATE = frozenset({"sends-late", "rate-not-reached"})  # a limit of concurrency makes requests late as well
+# Doubts that say that the client, not the server, was slow: any one of them means that the load was not sent.
+_CLIENT = frozenset(
+    {"reads-late", "client-busy", "beyond-capacity", "sends-late", "rate-not-reached", "concurrency-not-held"}
+)
 
 
 def entry(
@@ -80,8 +81,7 @@ def _p99_e2el_ms(run: Result) -> float | None:
 
 
 def _client_doubts(run: Result) -> list[str]:
-    codes = _CLIENT if run.facts.profile.max_concurrency else _CLIENT | _LATE
-    return [found.rule.code for found in run.verdict.findings if found.rule.code in codes]
+    return [found.rule.code for found in run.verdict.findings if found.rule.code in _CLIENT]
 
 
 def _reason(
@@ -95,7 +95,7 @@ def _reason(
     if point.reason:
         return point.reason
     if run.verdict.level is Level.INVALID:
-        return "the run is INVALID"
+        return f"the run is INVALID: {run.verdict.findings[0].rule.code}"
     return ", ".join(_missed(evidence))
 
 

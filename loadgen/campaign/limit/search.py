@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
-from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
+from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed, parts_of, share_over
 from loadgen.results.limit_record import SearchEnd
 
 _LEAST_RUN_S = 60.0
@@ -63,7 +63,7 @@ def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | Sea
     least_s, _ = least_run(settings, trials, load)
     if least_s > left_s:
         return "budget"
-    wanted_s = _samples(settings, trials, edge) / _requests_per_s(settings, trials, load)
+    wanted_s = _samples(settings, trials, edge, load) / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
     share_s = left_s / (runs if edge is None else min(_SPREAD_OVER, runs))
     return NextRun(load, math.ceil(_ROUNDED_PER_S * max(least_s, min(wanted_s, share_s))) / _ROUNDED_PER_S)
@@ -147,17 +147,25 @@ def _point(trial: Trial, at: int) -> EdgePoint:
     if not trial.usable:
         return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
     evidence = trial.objectives[at]
-    batches = evidence.batches or ((evidence.samples, evidence.over),)
-    return EdgePoint(trial.load, batches, evidence.dispersion)
+    return EdgePoint(trial.load, parts_of(evidence), evidence.dispersion)
 
 
 def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
     if not trials:
         return _whole(settings, settings.start)
+    load = _wanted(settings, trials, edge)
+    ceiling = _client_ceiling(trials)
+    return load if isinstance(load, str) or load < ceiling else _below_client(settings, trials, ceiling)
+
+
+def _wanted(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
+    """The next load, were the client able to send any."""
     below = [trial for trial in trials if not trial.beyond and not trial.client_limited]
     over = [trial for trial in trials if trial.beyond]
+    if not below and not over:
+        return math.inf  # the client was the limit of all
     if not over:
-        return _higher(settings, trials, below)
+        return _higher(settings, below)
     if not below or edge is None:
         return _lower(settings, over)
     if narrow(settings, edge):
@@ -169,21 +177,35 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
     return _near(settings, trials, edge)
 
 
-def _higher(settings: SearchSettings, trials: Sequence[Trial], below: Sequence[Trial]) -> float | SearchEnd:
-    """A load above all that pass, up to the bound of the search, or to what the client can do."""
-    top = max(below, key=lambda trial: trial.load, default=None)
-    if limited := [trial.load for trial in trials if trial.client_limited]:
-        ceiling = min(limited)
-        if top is None:
-            return _lower(settings, [trial for trial in trials if trial.client_limited])
-        between = _whole(settings, math.sqrt(top.load * ceiling))
-        done = top.load * (1 + settings.within) >= ceiling or between in (top.load, ceiling)
-        return "client-limited" if done else between
-    assert top is not None  # no run is above, and none was limited by the client
+def _client_ceiling(trials: Sequence[Trial]) -> float:
+    """The lowest load that the client could not send, unless it did send as much in another run."""
+    sent = max((trial.load for trial in trials if trial.usable), default=0.0)
+    return min(
+        (trial.load for trial in trials if trial.client_limited and trial.load > sent), default=math.inf
+    )
+
+
+def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: float) -> float | SearchEnd:
+    """A load between what was measured and what the client could not send; the search goes no higher."""
+    below = [trial.load for trial in trials if trial.usable and trial.load < ceiling]
+    if not below:
+        if ceiling <= settings.lowest:
+            return "client-limited"
+        return _whole(settings, max(ceiling / _STEP, settings.lowest))
+    top = max(below)
+    between = _whole(settings, math.sqrt(top * ceiling))
+    done = top * (1 + settings.within) >= ceiling or between in (top, ceiling)
+    return "client-limited" if done else between
+
+
+def _higher(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
+    """A load above all that were measured, up to the bound of the search."""
+    top = max(below, key=lambda trial: trial.load)
     if top.load < settings.highest:
-        near = any(each.over > _SOME * allowed(each.objective) * each.samples for each in top.objectives)
+        near = any(share_over(each) > _SOME * allowed(each.objective) for each in top.objectives)
         return _whole(settings, min(top.load * (_SMALL_STEP if near else _STEP), settings.highest))
-    return "everything-passes" if any(trial.passed for trial in below) else _whole(settings, top.load)
+    passed = any(trial.passed for trial in below if trial.load == top.load)
+    return "everything-passes" if passed else _whole(settings, top.load)
 
 
 def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
@@ -191,7 +213,7 @@ def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
-    near = bottom.usable and all(each.over < _MOST * each.samples for each in bottom.objectives)
+    near = bottom.usable and all(share_over(each) < _MOST for each in bottom.objectives)
     return _whole(settings, max(bottom.load / (_SMALL_STEP if near else _STEP), settings.lowest))
 
 
@@ -212,12 +234,15 @@ def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> f
     return _whole(settings, load)
 
 
-def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float:
+def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float) -> float:
     """How many samples the next run should have: few while the edge is far, then what is still missing."""
     few = max(
         *(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings), _FEWEST
     )
-    if edge is None or (edge.slope > _JUMP and edge.dispersion < _ALIKE):
+    if edge is None:
+        again = sum(trial.load == load for trial in trials)  # that did not tell enough
+        return few * min(_GROWTH**again, _MOST_TIMES)
+    if edge.slope > _JUMP and edge.dispersion < _ALIKE:
         return few
     longest = max(max((each.samples for each in trial.objectives), default=0) for trial in trials)
     most = min(_GROWTH * longest, _MOST_TIMES * few)
@@ -233,7 +258,8 @@ def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: flo
         return load
     timed = [trial for trial in trials if trial.requests_per_s]
     if not timed:
-        return 1 / settings.alone_s if settings.alone_s else load
+        # How far one user's speed goes up with more of them is not known: as the root, in between.
+        return math.sqrt(load) / settings.alone_s if settings.alone_s else load
     # Of several at one load the slowest, so that none of the next ones is too short to tell.
     nearest = min(timed, key=lambda trial: (abs(math.log(trial.load / load)), trial.requests_per_s))
     return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)

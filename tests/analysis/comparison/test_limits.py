@@ -100,8 +100,14 @@ def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
 def test_a_search_without_a_limit_is_a_row_with_what_is_known() -> None:
     table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", None, highest_passing=512.0))
     drawn = limit_tables.table(table)
-    assert drawn.body[1] == ("m-FP8", "-", "-", "1", "", "no verdict")
-    assert "m-FP8: limit: at least 512 requests/s" in drawn.notes
+    assert drawn.body[1] == ("m-FP8", "-", "-", "0", "", "no verdict")
+    assert "m-FP8: limit: at least 512 requests/s, not in the figures" in drawn.notes
+
+
+def test_searches_without_a_limit_are_not_counted_among_those_with_one() -> None:
+    open_ended = search("m-FP8", None, highest_passing=512.0)
+    row = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0), open_ended).rows[1]
+    assert (row.found, len(row.searches)) == (1, 2)
 
 
 def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:

@@ -20,10 +20,11 @@ from loadgen.campaign.limit.finding import check_budget
 from loadgen.campaign.limit.trial import SearchSettings
 from loadgen.errors import UsageError
 from loadgen.metrics.objectives import Objective
-from loadgen.results.limit_record import LimitRecord
+from loadgen.results.limit_record import LimitRecord, LimitRun
 from loadgen.session import session
 from loadgen.workload import bounds
 
+PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for the client to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
 
 
@@ -58,6 +59,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             [*SLO, "--expect-plan", "0" * 32], "--expect-plan does not apply to a search", id="plan"
         ),
         pytest.param([*SLO, "--selftest"], "--selftest does not apply to a search", id="self-test"),
+        pytest.param([*SLO, "--max-duration", "9"], "--max-duration does not apply", id="rule to stop"),
+        pytest.param([*SLO, "--request-rate", "9"], "the search varies the load", id="a rate"),
+        pytest.param([*SLO, "--max-concurrency", "9"], "the search varies the load", id="a concurrency"),
+        pytest.param(["--slo", "ttft p99 < 1s", "--disable-stream"], "needs a stream", id="no stream"),
         pytest.param([*SLO, "--strict"], "--strict does not apply to a search", id="strict"),
         pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
         pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
@@ -73,7 +78,7 @@ def test_a_wrong_command_ends_with_a_line_and_2(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("start", "enough_s", "asked"), [(0.05, 20_960, "350m"), (7.7, 136.2, "137s")])
+@pytest.mark.parametrize(("start", "enough_s", "asked"), [(0.05, 20_964, "350m"), (7.7, 140.2, "141s")])
 def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
     start: float, enough_s: float, asked: str
 ) -> None:
@@ -99,6 +104,19 @@ def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
     assert (resumed.budget_s, resumed.ended) == (120, None)
 
 
+def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
+    run = LimitRun(number=1, load=1.0, directory="", passed=True, reason="")
+    before = LimitRecord(
+        name="bench", command=("loadgen", "limit", "--slo", "ttft p99 < 1s"), axis="rate",
+        objectives=("ttft p99 < 1000 ms",), within=0.05, budget_s=60, fixed="digest", runs=(run,),
+    )  # fmt: skip
+    asked = before.model_copy(update={"runs": (), "lowest": 100.0})
+    with pytest.raises(UsageError, match="the search has a run at 1: give bounds that hold it"):
+        continued(before, asked)
+    with pytest.raises(UsageError, match=r"resume with its flags: loadgen limit --slo 'ttft p99 < 1s'$"):
+        continued(before, asked.model_copy(update={"fixed": "another"}))
+
+
 @pytest.mark.realtime
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_what_a_search_learned_is_kept_and_goes_on(
@@ -108,14 +126,14 @@ def test_what_a_search_learned_is_kept_and_goes_on(
     argv = [
         "limit",
         "--preset",
-        "instant",
+        PACED,
         "--profile",
         str(tmp_path / "short.toml"),
         "--seed",
         "3",
         "--quiet",
     ]
-    argv += ["--over", "concurrency", "--min-duration", "0.3s", "--to", "4"]
+    argv += ["--over", "concurrency", "--min-duration", "0.3s", "--budget", "36s", "--to", "4"]
     argv += ["--run-dir", str(tmp_path / "runs"), "--no-observe"]
     assert cli.main(argv) == 0
     (directory,) = (tmp_path / "runs").iterdir()
@@ -139,7 +157,8 @@ def test_what_a_search_learned_is_kept_and_goes_on(
 def streams(server: tuple[str, str], *words: str) -> list[str]:
     """A search over the requests in flight, of tiny requests and short runs."""
     Path("tiny.toml").write_text('input_len = 8\noutput_len = 2\nslo = "e2el p50 < 60s"\n', "utf-8")
-    fixed = ("--profile", "tiny.toml", "--seed", "3", "--over", "concurrency", "--min-duration", "0.3s")
+    short = ("--min-duration", "0.3s", "--budget", "36s")
+    fixed = ("--profile", "tiny.toml", "--seed", "3", "--over", "concurrency", *short)
     return ["limit", *server, *fixed, "--no-observe", *words]
 
 
@@ -154,7 +173,7 @@ def found() -> LimitRecord:
 def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
     number: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv, mark = streams(("--preset", "instant"), "--to", "64"), f"limit {os.getpid()} {code}"
+    argv, mark = streams(("--preset", PACED), "--to", "16"), f"limit {os.getpid()} {code}"
     with Path("shown").open("w") as shown:
         process = subprocess.Popen(
             [sys.executable, "-m", "loadgen", *argv], stdout=shown, env={**os.environ, MARK: mark}
@@ -168,17 +187,19 @@ def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
     assert before.ended == "interrupted"
     assert [run.load for run in before.runs] == [1, 4, 16][: len(before.runs)]
     assert f"limit: at least {before.highest_passing:g} at a time" in lines
-    assert lines[-1] == f"go on with: --resume {directory}"
+    assert lines[-1].endswith(f" --resume {directory}")
     assert cli.main([*argv, "--resume", str(directory)]) == 0
     after = found()
     assert (after.ended, after.runs[: len(before.runs)]) == ("everything-passes", before.runs)
-    assert [run.load for run in after.runs] == [1, 4, 16, 64]
-    assert "limit: at least 64 at a time" in capsys.readouterr().out
+    assert [run.load for run in after.runs] == [1, 4, 16]
+    assert "limit: at least 16 at a time" in capsys.readouterr().out
 
 
-# It serves each connection in a thread, and dies once of more than 12.
+# It serves each connection in a thread, slowly enough for the client to hold any load, and dies once of more
+# than 12.
 CROWDED = "threading.active_count() > 12 and not os.path.exists('died')"
-DIES = f"Server(lambda _: os.mkdir('died') or die(9, 'CUDA out of memory') if {CROWDED} else None).serve()"
+DEATH = "os.mkdir('died') or die(9, 'CUDA out of memory')"
+DIES = f"Server(lambda _: {DEATH} if {CROWDED} else pause(0.05)).serve()"
 
 
 @pytest.mark.realtime

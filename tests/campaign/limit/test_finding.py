@@ -13,12 +13,13 @@ import pytest
 from builders import made_runs
 from loadgen.campaign.kept_directory import KeptDirectory
 from loadgen.campaign.limit import command, finding
-from loadgen.campaign.limit.finding import LimitSearch
+from loadgen.campaign.limit.finding import LimitSearch, at_load
+from loadgen.campaign.limit.search import NextRun
 from loadgen.campaign.points.measuring import MeasuredPoint
 from loadgen.campaign.points.point_servers import PointServers
-from loadgen.errors import MeasureError
+from loadgen.errors import MeasureError, UsageError
 from loadgen.metrics.objectives import parse
-from loadgen.results.limit_record import LimitRecord
+from loadgen.results.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.results.run import Run
 from loadgen.session.options import Options
 from loadgen.session.session import Session
@@ -156,3 +157,36 @@ def test_a_server_that_is_gone_for_good_ends_the_search(
     assert (record.ended, record.notes) == ("server-died", notes)
     assert [run.passed for run in record.runs] == [True, True, False]
     assert (record.highest_passing, record.lowest_failing) == (4, 16)
+
+
+def test_an_objective_whose_latency_no_answer_has_is_refused_after_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_token = made_runs.run(requests=5, tokens=1, concurrency=1)
+    probed = MeasuredPoint(one_token, tmp_path / "probe", duration_s=1.0)
+    asked = ASKED.model_copy(update={"objectives": ("tpot p50 < 400 ms",)})
+    monkeypatch.setattr(finding, "measured", lambda *_: probed)
+    servers = FewStarts(Options(preset="instant"), ServerSettings(), tmp_path, print)
+    kept = KeptDirectory(tmp_path, "limit")
+    searching = LimitSearch(servers, TINY, parse("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None)
+    with pytest.raises(UsageError, match=r"no answer has this latency \(one token has no TPOT or ITL\)"):
+        searching.find()
+
+
+@pytest.mark.parametrize(
+    ("end", "lowest_failing", "bottleneck"),
+    [("client-limited", 20.0, "client"), ("client-limited", None, "client"), ("within", None, "client")],
+)
+def test_a_search_that_the_client_limited_points_to_the_client(
+    end: SearchEnd, lowest_failing: float | None, bottleneck: str, tmp_path: Path
+) -> None:
+    limited = LimitRun(number=1, load=9, directory="", passed=False, reason="late", client_limited=True)
+    record = ASKED.model_copy(update={"runs": (limited,), "lowest_failing": lowest_failing})
+    cause = finding._cause(record, end, OBJECTIVES, tmp_path)
+    assert (cause["bottleneck"], cause["evidence"]) == (bottleneck, "late")
+
+
+def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
+    capped = Profile(name="capped", input_len=8, output_len=4, request_rate=2.0, max_concurrency=4)
+    made = at_load(capped, "rate", NextRun(16.0, 60.0))
+    assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from loadgen.campaign.limit.answer import estimate, highest_passing, lowest_failing
+from loadgen.campaign.limit.answer import binding, estimate, highest_passing, lowest_failing
 from loadgen.campaign.limit.search import NextRun, least_run, limiting, next_run
 from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
@@ -64,7 +64,7 @@ def test_an_objective_that_nothing_meets_ends_at_the_lowest_load() -> None:
     trials, end = searched(RATE, lambda run: trial(run, 51.0))
     assert end == "nothing-passes"
     assert trials[-1].load == RATE.lowest
-    assert estimate(RATE, trials) == estimate(RATE, trials[-1:])
+    assert estimate(RATE, trials) == LimitEstimate(value=None, low=None, high=RATE.lowest)
     assert highest_passing(RATE, trials) is None
 
 
@@ -150,3 +150,101 @@ def test_the_lowest_of_several_edges_is_the_limit() -> None:
     assert end == "within"
     assert found is not None
     assert found.value == pytest.approx(20, rel=0.05)
+
+
+def test_a_search_that_is_done_at_its_last_run_ends_as_done() -> None:
+    trials, _ = searched(STREAMS, lambda run: trial(run, 50.0 if run.load <= 7 else 50.1))
+    assert next_run(replace(STREAMS, most_runs=len(trials)), trials) == "within"
+
+
+def test_no_load_is_above_the_highest_though_the_last_run_was() -> None:
+    unsure = trial(NextRun(10, 60), 49.0)
+    evidence = replace(unsure.objectives[0], bound_ms=60.0)  # not above, not shown to be met
+    step = next_run(replace(RATE, highest=5), [replace(unsure, objectives=(evidence,))])
+    assert isinstance(step, NextRun)
+    assert step.load == 5
+
+
+def test_what_passed_below_does_not_make_the_highest_load_pass() -> None:
+    top = trial(NextRun(4, 60), 49.0)
+    unsure = replace(top, objectives=(replace(top.objectives[0], bound_ms=60.0),))
+    step = next_run(replace(STREAMS, highest=4), [trial(NextRun(1, 60), 49.0), unsure])
+    assert isinstance(step, NextRun)
+    assert step.load == 4
+    assert step.duration_s > 60 * 4  # what did not tell enough is run longer
+
+
+def test_the_first_part_of_a_run_decides_nothing() -> None:
+    def cold(run: NextRun) -> Trial:
+        """A server that is slow to begin with, at any load."""
+        made = trial(run, 49.0 if run.load <= 100 else 51.0)
+        batches = ((100, 100), *made.objectives[0].batches[1:])
+        evidence = replace(made.objectives[0], over=sum(over for _, over in batches), batches=batches)
+        return replace(made, objectives=(evidence,))
+
+    trials, _ = searched(RATE, cold)
+    found = estimate(RATE, trials)
+    assert found is not None
+    assert found.value == pytest.approx(100, rel=0.05)
+
+
+def test_a_run_without_samples_of_an_objective_shows_nothing_of_it() -> None:
+    empty = trial(NextRun(1, 60), 49.0)
+    none = replace(empty, objectives=(replace(empty.objectives[0], samples=0, over=0, batches=()),))
+    trials = [none, trial(NextRun(2, 60), 49.0), trial(NextRun(4, 60), 51.0)]
+    assert limiting(RATE, trials) == limiting(RATE, trials[1:])
+
+
+@pytest.mark.parametrize(
+    ("percentile", "over", "beyond"), [(90, 100, False), (99, 10, False), (90, 101, True)]
+)
+def test_the_share_that_a_percentile_allows_is_not_above_it(percentile: int, over: int, beyond: bool) -> None:
+    evidence = ObjectiveEvidence(Objective("tpot", percentile, 50), 1000, over, 49.0, 49.0)
+    assert Trial(1, 60, 60, (evidence,)).beyond is beyond
+
+
+@pytest.mark.parametrize("settings", [RATE, STREAMS])
+def test_a_search_goes_no_higher_than_the_client_could_send(settings: SearchSettings) -> None:
+    def server(run: NextRun) -> Trial:
+        """It is saturated from 1600 on; the client can send 400."""
+        limited = 400 < run.load < 1600
+        value_ms = 49.0 if run.load < 1600 else 51.0
+        return trial(run, value_ms, client_limited=limited, saturated=run.load >= 1600)
+
+    trials, end = searched(replace(settings, start=1600, highest=4096), server)
+    assert end == "client-limited"
+    assert highest_passing(settings, trials) == pytest.approx(400, rel=0.06)
+    limited = [run.load for run in trials if run.client_limited]
+    assert limited == sorted(limited, reverse=True)
+
+
+def test_a_client_that_could_send_no_load_says_nothing_of_the_server() -> None:
+    _, end = searched(RATE, lambda run: trial(run, 49.0, client_limited=True))
+    assert end == "client-limited"
+
+
+def test_a_load_that_the_client_sent_in_another_run_is_no_bound() -> None:
+    late = trial(NextRun(4, 60), 49.0, client_limited=True)
+    step = next_run(RATE, [late, trial(NextRun(4, 60), 49.0)])
+    assert isinstance(step, NextRun)
+    assert step.load == 16
+
+
+@pytest.mark.parametrize(("over_at_1", "high"), [(30, 1.0), (900, None)])
+def test_a_limit_below_one_user_is_not_one_user(over_at_1: int, high: float | None) -> None:
+    def at(load: float, over: int) -> Trial:
+        made = trial(NextRun(load, 60), 51.0)
+        evidence = replace(made.objectives[0], over=over, batches=((100, over // 10),) * 10)
+        return replace(made, objectives=(evidence,))
+
+    found = estimate(STREAMS, [at(1, over_at_1), at(2, 950)])
+    assert found is not None
+    assert (found.value, found.low) == (None, None)
+    assert found.high == high or high is None
+
+
+def test_a_server_that_ended_shows_no_objective_to_be_the_limit() -> None:
+    killed = replace(trial(NextRun(12, 60), 51.0), invalid=True)
+    assert binding(STREAMS, [trial(NextRun(8, 60), 49.0), killed]) is None
+    saturated = trial(NextRun(12, 60), 51.0, saturated=True)
+    assert binding(STREAMS, [trial(NextRun(8, 60), 49.0), saturated]) == 0
