@@ -12,6 +12,7 @@ from loadgen.analysis.report.formatting import Number, number
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.results import saturated_run
 from loadgen.results.run_directory import Result
 from loadgen.validity.evidence import least_samples
 
@@ -140,12 +141,14 @@ def _latency(label: str, about: str, key: str, latency: Distribution, run: Resul
 
 
 def _failures(run: Result) -> Card:
-    """Failures, none included: that no request failed is worth knowing."""
-    failed, requests = run.metrics.failed, run.metrics.requests
+    """Failures, none included: that no request failed is worth knowing; one that was cut off did not."""
+    requests, cut_off = run.metrics.requests, saturated_run.cut_off(run)
+    failed = run.metrics.failed - cut_off
     share = 100 * failed / max(requests, 1)
-    count = Number("loadgen.metrics.failed", failed, f"{failed:,}")
-    figures = (CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}"))
-    return Card("Failure rate", figures, _FAILURES)
+    count = Number("" if cut_off else "loadgen.metrics.failed", failed, f"{failed:,}")
+    figures = [CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}")]
+    figures += [CardFigure(Number("", cut_off, f"{cut_off:,}"), "cut off by the run's end")] * bool(cut_off)
+    return Card("Failure rate", tuple(figures), _FAILURES)
 
 
 def _goodput(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:
