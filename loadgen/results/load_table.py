@@ -25,6 +25,7 @@ UNNAMED = "Several loads"  # the title where the rows have nothing in common
 SIMULATED = "SIMULATED"
 SIMULATION = f"{SIMULATED}: the embedded engine answered with a preset's timing; no model ran"
 _LEVELS = [level.value for level in Level]
+_LOAD = "load"  # the column of profiles' names
 _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 
 
@@ -151,7 +152,7 @@ class LoadFact(NamedTuple):
 
 
 FACTS = (
-    LoadFact("load", "load", lambda row: row.load),
+    LoadFact(_LOAD, _LOAD, lambda row: row.load),
     LoadFact("in / out", "tokens in / out", lambda row: row.lengths),
     LoadFact("requests", "requests", lambda row: row.count),
     LoadFact("duration", "duration", lambda row: row.duration),
@@ -163,9 +164,13 @@ FACTS = (
 
 
 def facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
-    """The columns in which these rows differ, and the concurrency."""
+    """The columns in which these rows differ, and the concurrency; no load that each row's name has."""
     limited = any(row.concurrency is not None for row in rows)
-    return [fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)]
+    differ = [
+        fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
+    ]
+    repeated = all(row.load and row.load in row.name for row in rows)
+    return [fact for fact in differ if not (repeated and fact.title == _LOAD)]
 
 
 def figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
@@ -190,7 +195,7 @@ def title(rows: Sequence[LoadRow]) -> str:
     parts += filter(None, [common.get("spread")])
     if first.runs > 1 and "runs" in common:
         parts.append(f"{first.runs} runs each")
-    name = common.get("load", "")
+    name = common.get(_LOAD, "")
     return f"{name}: {', '.join(parts)}" if name and parts else name or ", ".join(parts)
 
 

@@ -117,6 +117,24 @@ def test_a_repeat_that_was_not_ended_early_gives_a_saturated_row_no_latency() ->
     assert set(made.figures) == {"output_throughput", "failed"}
 
 
+def test_a_load_that_every_name_has_is_no_column() -> None:
+    rows = [row(name=f"m (--max-num-seqs={n})", load=f"max-num-seqs={n}") for n in (2, 4)]
+    assert titles(*rows) == ["model", "conc.", "tok/s"]
+    assert "load" in titles(*rows, row(name="m", load="max-num-seqs=8"))
+
+
+def test_a_value_is_not_broken_where_a_line_can_be_wrapped() -> None:
+    rows = [
+        row(load=f"prefix_len=64 temperature={t}", shape="64 tokens shared, burstiness 0.5" * (t > 0),
+            input_len=64.0 + t, rate_per_s=1.0 + t, verdict="VALID",
+            figures={key: Mean(1234.5) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")})
+        for t in (0.0, 0.7)
+    ]  # fmt: skip
+    lines = load_table.text(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("temperature=0.7" in line for line in lines)
+
+
 def test_numbers_of_a_column_have_the_same_decimals() -> None:
     rows = [row(figures={"mean_ttft_ms": Mean(mean)}) for mean in (2.345, 11.5, 12345.6)]
     assert [cells[-1] for cells in load_table.table(rows).body] == ["2.35", "11.50", "12345.60"]
