@@ -51,6 +51,7 @@ LATENCIES = {
 }
 _NO_CARD = ("token_time", "e2el_per_token")
 _OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
+_ARRIVED = "Every output token that arrived per second, until the run was ended early as saturated."
 _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
 _ENERGY = "Energy that this machine used during the run, per output token."
@@ -77,8 +78,12 @@ def of_run(run: Result, metrics: Metrics) -> Iterator[Card]:
     """The cards of a run of ours; `metrics` have the percentile 99, whichever were requested."""
     ours = "loadgen.metrics."
     output, total, requests = (f"{name}_throughput_per_s" for name in ("output", "total", "request"))
-    yield from _card("Output", _OUTPUT, (f"{ours}{output}", getattr(metrics, output), "tokens/s", ""),
-                     (f"{ours}{total}", getattr(metrics, total), "with input", ""))  # fmt: skip
+    if run.facts.saturated:
+        arrived = saturated_run.figures(run).get("output_throughput")
+        yield from _card("Output", _ARRIVED, ("", arrived, "tokens/s", ""))
+    else:
+        yield from _card("Output", _OUTPUT, (f"{ours}{output}", getattr(metrics, output), "tokens/s", ""),
+                         (f"{ours}{total}", getattr(metrics, total), "with input", ""))  # fmt: skip
     yield from _card("Requests", "", (f"{ours}{requests}", getattr(metrics, requests), "per s", ""))
     for key, (label, about) in LATENCIES.items():
         latency: Distribution = getattr(metrics, key)

@@ -58,6 +58,12 @@ def test_a_request_that_was_cut_off_by_the_end_of_the_run_is_no_failure() -> Non
     assert texts(card) == ["0 %", "0 of 24", "8 cut off by the run's end"]
 
 
+def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
+    run = made_runs.saturated()
+    (figure,) = of(run)["Output"].figures
+    assert figure.number.value == 24 * 16 / run.metrics.duration_s
+
+
 def test_goodput_is_there_where_objectives_were_requested() -> None:
     run = with_profile(made_runs.run(requests=40), goodput=("ttft:80", "e2el:100000"))
     card = of(run)["Goodput"]
