@@ -75,8 +75,12 @@ def document(
     sweeps: Sequence[StoredSweep] = (),
     limits: Sequence[StoredLimit] = (),
     compared_limits: Sequence[ComparedLimits] = (),
+    alone: Sequence[ComparedLoad] | None = None,
 ) -> Document:
-    """The report on these runs, sweeps and searches; a comparison of a single row is left out."""
+    """The report on these runs, sweeps and searches; a comparison of a single row is left out.
+
+    `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads.
+    """
     reported = _ordered(reported, comparisons)
     drawn = _drawn(reported)
     accounts = tuple(
@@ -88,7 +92,7 @@ def document(
     section = load_section(swept, pictures)
     shown = [
         comparison
-        for comparison in swept.compared
+        for comparison in (swept if alone is None else loads.swept(alone)).compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     levels = Counter(run.level for run in reported if run.level)

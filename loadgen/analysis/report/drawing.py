@@ -177,15 +177,16 @@ def _frame(panel: Panel, x: Axis, y: Axis) -> Iterator[Polyline | Text]:
     yield Polyline(np.concatenate(grid), "grid", 0.7, part=Part.GRID)
     yield Polyline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8, part=Part.BASE)
     for px, value in zip(x_px.tolist(), across.tolist(), strict=True):
-        yield Text(px, bottom + 14, _tick(value), anchor="middle", part=Part.X_TICK)
+        yield Text(px, bottom + 14, tick(value), anchor="middle", part=Part.X_TICK)
     for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
-        yield Text(_LEFT - 5, px + 4, _tick(value), anchor="end", part=Part.Y_TICK)
+        yield Text(_LEFT - 5, px + 4, tick(value), anchor="end", part=Part.Y_TICK)
     yield Text(_EDGE, top - 12, panel.y_label)
     x_label = f"{panel.x_label} (log)" if x.log else panel.x_label
     yield Text(WIDTH - _RIGHT, bottom + 31, x_label, anchor="end", part=Part.X_LABEL)
 
 
-def _tick(value: float) -> str:
+def tick(value: float) -> str:
+    """A value at an axis, as 20k."""
     for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / divisor:g}{letter}"

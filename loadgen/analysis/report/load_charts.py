@@ -271,7 +271,7 @@ def _curve(
     of: int | None = None,
 ) -> Curve:
     x, y = (np.array([point.figures[which] for point in points]) for which in (axes.x, key))
-    labels = tuple(f"{point.label}, saturated" if point.saturated else point.label for point in points)
+    labels = tuple(f"{point.label} saturated" if point.saturated else point.label for point in points)
     hollow = tuple(point.invalid or point.saturated for point in points)
     return Curve(name, x, y, form, labels if labelled else (), hollow, of)
 

@@ -140,7 +140,7 @@ def test_a_saturated_point_is_hollow_and_apart_with_the_tokens_that_arrived() ->
     line, apart = throughput.curves
     assert line.x.tolist() == [1.0, 2.0]
     assert (apart.form, apart.x.tolist(), apart.hollow, apart.of) == (CurveStyle.MARKS, [64.0], (True,), 0)
-    assert apart.labels == ("64, saturated",)
+    assert apart.labels == ("64 saturated",)
     assert apart.y.tolist() == [runs[2].held["output_throughput"]]
     assert "A saturated point is hollow" in throughput.caption
 
