@@ -110,7 +110,7 @@ def test_a_failure_of_the_server_stays_one_in_a_saturated_run() -> None:
     assert load_table.of_run(run).figures["failed"] == Mean(3.0)
 
 
-def test_a_repeat_that_was_not_ended_early_gives_a_saturated_row_no_latency() -> None:
+def test_a_repeat_that_ran_to_its_end_gives_a_saturated_row_no_latency() -> None:
     whole, ended = made_runs.run(seed=1), made_runs.saturated(seed=2)
     (made,) = load_table.merged([load_table.of_run(run) for run in (whole, ended)])
     assert (made.saturated, made.runs) == (True, 2)

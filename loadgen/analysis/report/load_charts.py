@@ -230,7 +230,8 @@ def _panel(
     """The curves of one picture, from load to load; where saturated points have a place, next to them."""
     settled = {row: [point for point in along if not point.saturated] for row, along in points.items()}
     every = [point for along in settled.values() for point in along]
-    curves, rows = [], []
+    curves: list[Curve] = []
+    rows: list[tuple[str, ...]] = []
     for row, along in settled.items():
         for suffix, key in axes.curves:
             name = ", ".join(filter(None, (row, suffix)))

@@ -42,7 +42,10 @@ _WAYS = "tokens in", "out"
 def grouped_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reported]]:
     """The runs by the lengths that were asked for, else by those counted, and by how they vary."""
     known: list[list[float]] = [[], []]
-    shapes = {id(run): LoadShape(*_lengths(run, known), run.load.shape) for run in reported}
+    shapes = {}
+    for run in reported:
+        input_len, output_len = _lengths(run, known)
+        shapes[id(run)] = LoadShape(input_len, output_len, run.load.shape)
     return grouped(reported, lambda run: shapes[id(run)])
 
 

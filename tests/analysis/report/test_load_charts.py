@@ -134,7 +134,7 @@ def saturated_sweep() -> list[Reported]:
     return [made_runs.reported(run) for run in (*whole, made_runs.saturated(concurrency=64, seed=3))]
 
 
-def test_a_saturated_point_is_hollow_and_apart_with_the_tokens_that_arrived() -> None:
+def test_a_saturated_point_is_hollow_and_on_no_line() -> None:
     runs = saturated_sweep()
     throughput = next(each for each in load_charts.sweeps(runs) if each.title.startswith("Throughput"))
     line, apart = throughput.curves

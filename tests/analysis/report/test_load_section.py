@@ -80,7 +80,7 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_the_terminal_has_round_numbers_at_its_axes_and_the_loads_of_the_points() -> None:
+def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
     assert found.loads is not None
     text = terminal.plots(reported, 80, plain=True, loads=found.loads.pictures)
