@@ -15,7 +15,7 @@ from loadgen.metrics.metrics import SELECTABLE, SELECTABLE_RATES
 from loadgen.metrics.vllm_keys import Figures, peaks, rate_statistics, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
-from loadgen.results import data_identity, load_table
+from loadgen.results import data_identity, load_table, saturated_run
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
@@ -64,6 +64,7 @@ class Reported(msgspec.Struct, frozen=True):
     joules_per_token: float | None = None
     level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
     doubts: tuple[str, ...] = ()  # their names, the grave ones
+    saturated: bool = False  # ended early, since the server fell further and further behind
     simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
     speed_formula: str = ""  # what a speed table's tokens per second are over
     # Where a figure differs from its key's definition, and what could not be read.
@@ -84,6 +85,13 @@ class Reported(msgspec.Struct, frozen=True):
         """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
         value = bounds.figure(self.figures.get(key))
         return None if value is None else float(value)
+
+    @property
+    def held(self) -> Figures:
+        """The figures that hold of its load: all of them, but of a saturated run."""
+        if not self.saturated:
+            return self.figures
+        return {} if self.run is None else saturated_run.figures(self.run)
 
     @property
     def selected(self) -> tuple[str, ...]:
@@ -192,6 +200,7 @@ def _ours(
         joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
         level=verdict[0],
         doubts=verdict[1],
+        saturated=facts.saturated,
         simulated=server.simulated,
         remarks=tuple(_remarks(facts)),
         ceiling=facts.ceiling,

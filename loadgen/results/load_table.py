@@ -14,7 +14,7 @@ from loadgen.metrics.repeats import t_quantile
 from loadgen.metrics.vllm_keys import Figures, statistics, throughputs
 from loadgen.protocol.layout import WIDTH, counted, wrapped
 from loadgen.protocol.printable import printable
-from loadgen.results import data_identity, speed_tables
+from loadgen.results import data_identity, saturated_run, speed_tables
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_tables import Column, Table
 from loadgen.validity.run_facts import Facts
@@ -25,6 +25,7 @@ UNNAMED = "Several loads"  # the title where the rows have nothing in common
 SIMULATED = "SIMULATED"
 SIMULATION = f"{SIMULATED}: the embedded engine answered with a preset's timing; no model ran"
 _LEVELS = [level.value for level in Level]
+_LOAD = "load"  # the column of profiles' names
 _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 
 
@@ -57,12 +58,14 @@ class LoadRow(msgspec.Struct, frozen=True):
     output_len: float | None = None
     requests: int | None = None
     duration_s: float | None = None
+    longest_s: float | None = None  # of runs of different durations, of which `duration_s` is the shortest
     shape: str = ""  # how lengths and arrivals vary
     concurrency: int | None = None  # None: no limit
     rate_per_s: float | None = None  # None, or infinite: as soon as the concurrency allows
     figures: Mapping[str, Mean] = {}  # under vLLM's keys
     runs: int = 1
     verdict: str = ""  # VALID, SUSPECT or INVALID: the gravest of its runs; "": not judged
+    saturated: bool = False  # a run was ended early, since the server fell further and further behind
     simulated: bool = False
     drawn: bool = False  # lengths are means of what was drawn: repeats with other seeds have others
     timed: bool = False  # at the times of a trace, of which `rate_per_s` is then the mean
@@ -79,11 +82,23 @@ class LoadRow(msgspec.Struct, frozen=True):
         return " / ".join(known) if any(known) else ""
 
     @property
-    def amount(self) -> str:
-        """How many requests, or for how long."""
-        if self.duration_s is not None:
-            return f"{self.duration_s:g} s"
-        return "" if self.requests is None else str(self.requests)
+    def duration(self) -> str:
+        """How long requests were sent, as 20 s or 8 to 20 s; "" where their number was asked for."""
+        ends = dict.fromkeys(end for end in (self.duration_s, self.longest_s) if end is not None)
+        return f"{' to '.join(f'{end:g}' for end in ends)} s" if ends else ""
+
+    @property
+    def count(self) -> str:
+        """How many requests were asked for; "" where they were sent for a time."""
+        return "" if self.requests is None or self.duration_s is not None else str(self.requests)
+
+    @property
+    def judged(self) -> str:
+        """The verdict as a table has it: that a row is saturated says more than a doubt about its runs."""
+        if not self.saturated:
+            return self.verdict
+        invalid = f"{Level.INVALID.value}, " * (self.verdict == Level.INVALID.value)
+        return f"{invalid}{saturated_run.SATURATED}"
 
     @property
     def pressure(self) -> tuple[float, float]:
@@ -137,9 +152,10 @@ class LoadFact(NamedTuple):
 
 
 FACTS = (
-    LoadFact("load", "load", lambda row: row.load),
+    LoadFact(_LOAD, _LOAD, lambda row: row.load),
     LoadFact("in / out", "tokens in / out", lambda row: row.lengths),
-    LoadFact("requests", "requests", lambda row: row.amount),
+    LoadFact("requests", "requests", lambda row: row.count),
+    LoadFact("duration", "duration", lambda row: row.duration),
     LoadFact("spread", "spread", lambda row: row.shape),
     LoadFact("conc.", "concurrency", lambda row: _limit(row), True),
     LoadFact("asked req/s", "requests/s asked", lambda row: _rate(row)),
@@ -148,9 +164,13 @@ FACTS = (
 
 
 def facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
-    """The columns in which these rows differ, and the concurrency."""
+    """The columns in which these rows differ, and the concurrency; no load that each row's name has."""
     limited = any(row.concurrency is not None for row in rows)
-    return [fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)]
+    differ = [
+        fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
+    ]
+    repeated = all(row.load and row.load in row.name for row in rows)
+    return [fact for fact in differ if not (repeated and fact.title == _LOAD)]
 
 
 def figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
@@ -170,12 +190,12 @@ def title(rows: Sequence[LoadRow]) -> str:
     common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
     parts = [f"{_tokens(first.input_len) or '?'} in / {_tokens(first.output_len) or '?'} out"]
     parts = parts * bool(common.get("in / out"))
-    if amount := common.get("requests"):
-        parts.append(f"for {amount}" if first.duration_s is not None else counted(int(amount), "request"))
+    parts += [counted(int(count), "request") for count in filter(None, [common.get("requests")])]
+    parts += [f"for {duration}" for duration in filter(None, [common.get("duration")])]
     parts += filter(None, [common.get("spread")])
     if first.runs > 1 and "runs" in common:
         parts.append(f"{first.runs} runs each")
-    name = common.get("load", "")
+    name = common.get(_LOAD, "")
     return f"{name}: {', '.join(parts)}" if name and parts else name or ", ".join(parts)
 
 
@@ -183,7 +203,7 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
     """The rows as text, a section a model; numbers with four digits, short titles if `narrow`."""
     shown_facts, shown_figures = facts(rows), figures(rows)
     decimals = {figure: _decimals(min(map(abs, _means(figure, rows)))) for figure in shown_figures}
-    judged = any(row.verdict for row in rows)
+    judged = any(row.judged for row in rows)
     columns = [
         Column("model", "model"),
         *(Column(fact.label, fact.title if narrow else fact.label) for fact in shown_facts),
@@ -195,7 +215,7 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
             row.shown_name,
             *(fact.cell(row) or "-" for fact in shown_facts),
             *(_written(figure.key, row, decimals[figure]) for figure in shown_figures),
-            *[row.verdict or "-"] * judged,
+            *[row.judged or "-"] * judged,
         )
         for row in rows
     ]
@@ -226,6 +246,7 @@ def _fitted(whole: Table) -> Table:
 def legend(rows: Sequence[LoadRow]) -> list[str]:
     """What the signs in the table mean, and that nothing ran where nothing did."""
     lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
+    lines += [saturated_run.LEGEND] * any(row.saturated for row in rows)
     if simulated := list(dict.fromkeys(row.name for row in rows if row.simulated)):
         names = [] if all(row.simulated for row in rows) else [", ".join(simulated)]
         lines.append(": ".join([*names, SIMULATION]))
@@ -249,6 +270,7 @@ def of_run(run: Result) -> LoadRow:
         rate_per_s=facts.planned_rate_per_s,
         figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
+        saturated=facts.saturated,
         simulated=bool(facts.server.simulated),
         drawn=None in asked,
         timed=facts.data.schedule is not None,
@@ -278,21 +300,32 @@ def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
         lengths, rate = "" if row.drawn else row.lengths, None if row.timed else row.rate_per_s
-        key = row.name, row.load, lengths, row.shape, row.amount, row.concurrency, rate, row.simulated
+        sent = row.count, row.duration
+        key = row.name, row.load, lengths, row.shape, sent, row.concurrency, rate, row.simulated
         by_load.setdefault(key, []).append(row)
-    together = []
-    for of in by_load.values():
-        keys = dict.fromkeys(key for row in of for key in row.figures)
-        means = {key: [row.figures[key].mean for row in of if key in row.figures] for key in keys}
-        together.append(
-            replace(
-                of[0],
-                figures={key: Mean.of(known) for key, known in means.items()},
-                runs=len(of),
-                verdict=gravest([row.verdict for row in of]),
-            )
-        )
-    return together
+    return [_together(of) for of in by_load.values()]
+
+
+def _together(rows: Sequence[LoadRow]) -> LoadRow:
+    values = [{key: mean.mean for key, mean in row.figures.items()} for row in rows]
+    saturated = any(row.saturated for row in rows)
+    return replace(
+        rows[0],
+        figures=means(values, saturated),
+        runs=len(rows),
+        verdict=gravest([row.verdict for row in rows]),
+        saturated=saturated,
+    )
+
+
+def means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:
+    """Each figure over those runs that have it; of a saturated row only what every run has.
+
+    A run that was not ended early is one that was lucky: its latencies are not those of the load.
+    """
+    keys = dict.fromkeys(key for own in values for key in own)
+    known = {key: [own[key] for own in values if key in own] for key in keys}
+    return {key: Mean.of(of) for key, of in known.items() if len(of) == len(values) or not saturated}
 
 
 def gravest(levels: Sequence[str]) -> str:
@@ -302,6 +335,8 @@ def gravest(levels: Sequence[str]) -> str:
 
 
 def _figures(run: Result) -> Figures:
+    if run.facts.saturated:
+        return saturated_run.figures(run)
     metrics = run.metrics
     figures = throughputs(metrics) | statistics("ttft", metrics.ttft) | statistics("tpot", metrics.tpot)
     figures |= statistics("e2el", metrics.e2el)

@@ -292,8 +292,10 @@ def text(table: Table, width: int = WIDTH) -> str:
     widths = [max(map(len, [*title.split(), *cells])) for title, *cells in across]
     least = sum(widths) + len(widths)
     gap = " " if least <= width < least + len(widths) else _GAP  # where that spares wrapping a cell
+    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in across]
     while sum(widths) + len(gap) * len(widths) > width and max(widths) > 1:
-        widths[widths.index(max(widths))] -= 1
+        wide = [at for at, own in enumerate(widths) if own > words[at]]  # where no word is broken
+        widths[max(wide or range(len(widths)), key=widths.__getitem__)] -= 1
     numbers = [all(_NUMBER.fullmatch(cell) for cell in cells) for _, *cells in across]
     sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 

@@ -63,12 +63,13 @@ def run(
     seed: int = 0,
     failed: int = 0,
     model: str = "org/m",
+    kind: FailureKind = FailureKind.TRUNCATED,
     **facts: Any,
 ) -> Result:
-    """A closed loop of so many requests; the last `failed` of them are failures."""
+    """A closed loop of so many requests; the last `failed` of them are failures of that kind."""
     records = answers(requests, tokens, concurrency, speed, seed)
     for record in records[requests - failed :]:
-        record.failure = Failure(FailureKind.TRUNCATED, "cut")
+        record.failure = Failure(kind, "cut")
     keys = {"name": "made", "input_len": 64, "output_len": tokens, "num_prompts": requests}
     given: dict[str, Any] = {
         "started": WHEN + timedelta(seconds=seed),
@@ -124,6 +125,7 @@ def reported(of: Result, name: str = "", **changes: Any) -> Reported:
         "started": facts.started,
         "simulated": of.facts.server.simulated,
         "level": of.verdict.level.value,
+        "saturated": of.facts.saturated,
         "doubts": tuple(one.rule.code for one in of.verdict.grave),
         "cell": facts.cell,
         "run": of,
@@ -171,3 +173,11 @@ def keep(run: Result, directory: Path, report: str = "report\n") -> Path:
     assert run_directory.save(run, directory, {run_directory.REPORT: report}, broken) == []
     assert broken == []
     return directory
+
+
+def saturated(concurrency: int = 4, cut_off: int = 8, seed: int = 0, model: str = "org/m") -> Result:
+    """A run that was ended early as saturated: the last `cut_off` requests were under way."""
+    return run(
+        concurrency=concurrency, failed=cut_off, seed=seed, model=model, kind=FailureKind.CANCELLED,
+        saturated=True, stop_rule="--stop-when-saturated: TTFT rose",
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import made_data, made_runs
-from loadgen.results import load_table
+from loadgen.results import load_table, saturated_run
 from loadgen.results.load_table import LoadRow, Mean
 from loadgen.workload import profile
 
@@ -29,7 +29,7 @@ def titles(*rows: LoadRow) -> list[str]:
         ({"load": "high"}, ["load", "conc."]),
         ({"input_len": 128.0}, ["in / out", "conc."]),
         ({"requests": 64}, ["requests", "conc."]),
-        ({"duration_s": 10.0}, ["requests", "conc."]),
+        ({"duration_s": 10.0}, ["requests", "duration", "conc."]),
         ({"shape": "range ratio 0.5"}, ["spread", "conc."]),
         ({"rate_per_s": 2.5}, ["conc.", "asked req/s"]),
         ({"runs": 3}, ["conc.", "runs"]),
@@ -65,6 +65,74 @@ def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: s
     assert load_table.title([row(**changes), row(**changes)]) == title
     other = load_table.title([row(**changes), row(name="n", input_len=1.0, requests=1, concurrency=8)])
     assert "64 in" not in other
+
+
+@pytest.mark.parametrize(
+    ("changes", "requests", "duration"),
+    [
+        pytest.param({}, "32", "", id="a number was asked for"),
+        pytest.param({"duration_s": 8.2}, "", "8.2 s", id="a time was asked for"),
+        pytest.param({"duration_s": 8.2, "longest_s": 8.2}, "", "8.2 s", id="all runs took one time"),
+        pytest.param(
+            {"duration_s": 8.2, "longest_s": 20.0}, "", "8.2 to 20 s", id="runs took different times"
+        ),
+    ],
+)
+def test_a_time_is_no_number_of_requests(changes: dict[str, Any], requests: str, duration: str) -> None:
+    made = row(**changes)
+    assert (made.count, made.duration) == (requests, duration)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"verdict": "SUSPECT"}, "SUSPECT"),
+        ({"verdict": "SUSPECT", "saturated": True}, "saturated"),
+        ({"verdict": "INVALID", "saturated": True}, "INVALID, saturated"),
+    ],
+)
+def test_a_saturated_row_says_so_in_the_verdict(changes: dict[str, Any], verdict: str) -> None:
+    table = load_table.table([row(**changes)])
+    assert (table.columns[-1].title, table.body[0][-1]) == ("verdict", verdict)
+
+
+def test_a_saturated_run_has_the_tokens_that_arrived_and_no_latency() -> None:
+    run = made_runs.saturated(cut_off=8)
+    made = load_table.of_run(run)
+    arrived = 24 * 16 / run.metrics.duration_s
+    assert run.metrics.output_throughput_per_s < arrived
+    assert made.figures == {"output_throughput": Mean(arrived), "failed": Mean(0.0)}
+    assert saturated_run.LEGEND in load_table.legend([made])
+
+
+def test_a_failure_of_the_server_stays_one_in_a_saturated_run() -> None:
+    run = made_runs.run(failed=3, saturated=True)
+    assert load_table.of_run(run).figures["failed"] == Mean(3.0)
+
+
+def test_a_repeat_that_ran_to_its_end_gives_a_saturated_row_no_latency() -> None:
+    whole, ended = made_runs.run(seed=1), made_runs.saturated(seed=2)
+    (made,) = load_table.merged([load_table.of_run(run) for run in (whole, ended)])
+    assert (made.saturated, made.runs) == (True, 2)
+    assert set(made.figures) == {"output_throughput", "failed"}
+
+
+def test_a_load_that_every_name_has_is_no_column() -> None:
+    rows = [row(name=f"m (--max-num-seqs={n})", load=f"max-num-seqs={n}") for n in (2, 4)]
+    assert titles(*rows) == ["model", "conc.", "tok/s"]
+    assert "load" in titles(*rows, row(name="m", load="max-num-seqs=8"))
+
+
+def test_a_value_is_not_broken_where_a_line_can_be_wrapped() -> None:
+    rows = [
+        row(load=f"prefix_len=64 temperature={t}", shape="64 tokens shared, burstiness 0.5" * (t > 0),
+            input_len=64.0 + t, rate_per_s=1.0 + t, verdict="VALID",
+            figures={key: Mean(1234.5) for key in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")})
+        for t in (0.0, 0.7)
+    ]  # fmt: skip
+    lines = load_table.text(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("temperature=0.7" in line for line in lines)
 
 
 def test_numbers_of_a_column_have_the_same_decimals() -> None:

@@ -25,7 +25,7 @@ from loadgen.analysis.importers import sources
 from loadgen.analysis.importers.sources import Sources
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import json_text, plain
-from loadgen.results import speed_tables
+from loadgen.results import speed_tables, sweep_lines
 from loadgen.results.printing import printed
 from loadgen.results.speed_tables import Table
 from loadgen.session.options import add_roofline_flags
@@ -34,15 +34,24 @@ from loadgen.workload.paths import place
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 _Form = tuple[
-    Callable[[Sequence[ComparedLoad]], str], Callable[[Table], str], Callable[[str], str]
-]  # how a comparison, another table and its title are written
-_TEXT: _Form = render.text, speed_tables.text, lambda title: "\n".join(wrapped(title, "")) + "\n"
+    Callable[[Sequence[ComparedLoad]], str],
+    Callable[[Table], str],
+    Callable[[str], str],
+    Callable[[Sequence[str]], str],
+]  # how a comparison, another table, its title and a list below are written
+_TEXT: _Form = (
+    render.text,
+    speed_tables.text,
+    lambda title: "\n".join(wrapped(title, "")) + "\n",
+    lambda notes: "".join(f"{line}\n" for note in notes for line in wrapped(note)),
+)
 _MARKDOWN: _Form = (
     render.markdown,
     speed_tables.markdown,
     lambda title: f"### {speed_tables.markdown_text(title)}\n\n",
+    lambda notes: "".join(f"* {speed_tables.markdown_text(note)}\n" for note in notes),
 )
-_CSV: _Form = export.csv, speed_tables.csv, lambda title: ""
+_CSV: _Form = export.csv, speed_tables.csv, lambda title: "", lambda notes: ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,7 +69,9 @@ def main(argv: Sequence[str]) -> int:
     )
     read = sources.read(places)
     complain([*again, *read.errors])
-    printed(plain(_shown(compared(read, ask), limits.compare(read.limits, ask), given)), sys.stdout, end="")
+    missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
+    shown = _shown(compared(read, ask), limits.compare(read.limits, ask), missing, given)
+    printed(plain(shown), sys.stdout, end="")
     return 0
 
 
@@ -121,17 +132,22 @@ def complain(problems: Sequence[str]) -> None:
 
 
 def _shown(
-    tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], given: argparse.Namespace
+    tables: Sequence[ComparedLoad],
+    searches: Sequence[ComparedLimits],
+    missing: Sequence[str],
+    given: argparse.Namespace,
 ) -> str:
+    """What was asked for; below it the points of sweeps that have no whole run, `missing`."""
     drawn = _drawn(tables, given)
     if given.json:
         whole = json(tables, searches) | {name: _json(table) for name, _, table in drawn}
-        return json_text(whole, indent=1) + "\n"
+        return json_text(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
     form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
-    _, other, titled = form
+    _, other, titled, noted = form
     if drawn:
         return "\n".join(titled(title) + other(table) for _, title, table in drawn)
-    return _joined(tables, searches, form)
+    parts = filter(None, (_joined(tables, searches, form), noted(missing) if missing else ""))
+    return "\n".join(parts)
 
 
 def text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
@@ -158,7 +174,7 @@ def _joined(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], 
 def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
     if form is _CSV:
         return limit_tables.csv(searches)
-    _, other, titled = form
+    _, other, titled, _ = form
     return "\n".join(titled(limit_tables.title(each)) + other(limit_tables.table(each)) for each in searches)
 
 

@@ -16,6 +16,7 @@ from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 _NO_LIMIT = "no limit"
+_ARGUMENTS = "arguments"  # of the server: their dashes show what they are
 _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
@@ -42,7 +43,7 @@ def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
     yield "prompts", f"prompts as {facts.prompt_format}"
     yield "warm-up", "warmed up" if facts.warmups else "not warmed up"
     for key, value in (*comparability.server_settings(run), *comparability.request_keys(run).items()):
-        yield key, f"{key} {word(value)}"
+        yield key, word(value) if key == _ARGUMENTS else f"{key} {word(value)}"
 
 
 def names(plain: str, runs: Sequence[Reported]) -> list[str]:

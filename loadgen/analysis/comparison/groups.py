@@ -145,9 +145,12 @@ def plain(load: str) -> str:
 
 def _described(loads: Sequence[Load]) -> Load:
     """The facts of the load, each from the first run that reports it."""
-    keys = ("name", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency")
+    keys = (
+        "name", "requests", "input_len", "output_len", "asked_input_len", "asked_output_len",
+        "max_concurrency", "request_rate_per_s", "duration_s", "shape",
+    )  # fmt: skip
     facts: dict[str, Any] = {}
-    for key, load in product((*keys, "request_rate_per_s", "duration_s", "shape"), loads):
+    for key, load in product(keys, loads):
         if (value := getattr(load, key)) not in (None, ""):
             facts.setdefault(key, value)
     return Load(**facts)

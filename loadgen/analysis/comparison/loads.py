@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ALONE, ComparedLoad, Line
-from loadgen.analysis.comparison.rows import INVALID, value_of
+from loadgen.analysis.comparison.rows import INVALID
+from loadgen.analysis.run_summary import Reported
 from loadgen.results import load_table
-from loadgen.results.load_table import SIMULATION, LoadRow, Mean
+from loadgen.results.load_table import SIMULATION, LoadRow
+from loadgen.workload import bounds
 
 _FEWEST = 2  # rows that make a table
 _SWEEP = 3  # loads of one row that are shown next to one another although each is compared as well
@@ -81,7 +83,8 @@ def _points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
     """Every row of every load that has runs."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
     rows = [_row(line, each) for line, each in lines]
-    near, alike = _settled(rows, _NEAR), _settled(rows, _ALIKE)
+    asked = [_asked(line.runs[0]) for line, _ in lines]
+    near, alike = _settled(rows, asked, _NEAR), _settled(rows, asked, _ALIKE)
     return [
         LoadPoint(row, line, each, (row.name, coarse.lengths, row.shape))
         for (line, each), coarse, row in zip(lines, near, alike, strict=True)
@@ -99,10 +102,8 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
     """Figures over the runs that are not INVALID, if there are any."""
     runs = [run for run in line.runs if run.level != INVALID] or line.runs
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
-    values = {
-        figure.key: [value for run in runs if (value := value_of(run, figure.key)) is not None]
-        for figure in load_table.FIGURES
-    }
+    saturated = any(run.saturated for run in runs)
+    durations = [run.load.duration_s for run in runs if run.load.duration_s is not None]
     return LoadRow(
         name=line.name,
         # A rung's name is its length, which has a column of its own.
@@ -110,25 +111,40 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
         input_len=load.input_len if load.asked_input_len is None else load.asked_input_len,
         output_len=load.output_len if load.asked_output_len is None else load.asked_output_len,
         requests=load.requests,
-        duration_s=load.duration_s,
+        duration_s=min(durations, default=load.duration_s),
+        longest_s=max(durations, default=None),
         shape=load.shape,
         concurrency=load.max_concurrency,
         rate_per_s=load.request_rate_per_s,
-        figures={key: Mean.of(known) for key, known in values.items() if known},
+        figures=load_table.means([_figures(run) for run in runs], saturated),
         runs=len(line.runs),
         verdict=load_table.gravest([run.level for run in line.runs]),
+        saturated=saturated,
         simulated=line.simulated,
     )
 
 
-def _settled(rows: Sequence[LoadRow], tolerance: float) -> Iterator[LoadRow]:
-    """The rows, lengths that are within a share of an earlier row's as that row has them."""
+def _figures(run: Reported) -> dict[str, float]:
+    held = ((figure.key, bounds.figure(run.held.get(figure.key))) for figure in load_table.FIGURES)
+    return {key: float(value) for key, value in held if value is not None}
+
+
+def _asked(run: Reported) -> Collection[str]:
+    """The lengths that were asked for: others were counted, and differ by a token or two."""
+    asked = {"input_len": run.load.asked_input_len, "output_len": run.load.asked_output_len}
+    return [key for key, length in asked.items() if length is not None]
+
+
+def _settled(
+    rows: Sequence[LoadRow], asked: Sequence[Collection[str]], tolerance: float
+) -> Iterator[LoadRow]:
+    """The rows, counted lengths that are within a share of an earlier row's as that row has them."""
     kept: dict[str, list[float]] = {"input_len": [], "output_len": []}
-    for row in rows:
+    for row, exact in zip(rows, asked, strict=True):
         lengths: dict[str, float] = {}
         for key, known in kept.items():
             length = getattr(row, key)
-            if length is None:
+            if length is None or key in exact:
                 continue
             near = (other for other in known if abs(length - other) <= tolerance * other)
             if (settled := next(near, None)) is None:

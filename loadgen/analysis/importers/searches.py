@@ -26,12 +26,6 @@ class StoredSweep(msgspec.Struct, frozen=True):
     record: SweepRecord
 
     @property
-    def saturated(self) -> set[str]:
-        """The sources of its runs that were ended early, since the server fell further and further behind."""
-        points = (point for point in self.record.points if point.state == "saturated")
-        return set(map(str, _below(self.directory, (point.directory for point in points))))
-
-    @property
     def run_directories(self) -> list[Path]:
         """Where its runs are; what a failed point measured is none of them."""
         points = (point for point in self.record.points if point.state != "failed")
@@ -56,16 +50,9 @@ class StoredLimit(msgspec.Struct, frozen=True):
         return marked_name(self.name, any(run.simulated for run in self.runs))
 
     @property
-    def saturated(self) -> set[str]:
-        """The sources of its runs that were ended early, since the server fell further and further behind."""
-        return set(map(str, self._places(run.directory for run in self.record.runs if run.saturated)))
-
-    @property
     def run_directories(self) -> list[Path]:
         """Where its runs are; one that was cut off is none of them."""
-        return self._places(run.directory for run in self.record.runs)
-
-    def _places(self, runs: Iterable[str]) -> list[Path]:
+        runs = (run.directory for run in self.record.runs)
         return [] if self.directory is None else _below(self.directory, runs)
 
 

@@ -49,7 +49,7 @@ _LONGEST_DETAIL = 200
 _DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
 _TITLE = "Serving Benchmark Result"
 _BYPRODUCT = re.compile(
-    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|campaign\.(?:json|lock)|(?:sweep|limit)\.json"
+    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|(?:campaign|sweep|limit)\.(?:json|lock)"
 )
 _PAGE = b'<meta name="generator" content="loadgen'
 

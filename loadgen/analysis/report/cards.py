@@ -12,6 +12,7 @@ from loadgen.analysis.report.formatting import Number, number
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.results import saturated_run
 from loadgen.results.run_directory import Result
 from loadgen.validity.evidence import least_samples
 
@@ -50,6 +51,7 @@ LATENCIES = {
 }
 _NO_CARD = ("token_time", "e2el_per_token")
 _OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
+_ARRIVED = "Every output token that arrived per second, until the run was ended early as saturated."
 _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
 _ENERGY = "Energy that this machine used during the run, per output token."
@@ -76,8 +78,12 @@ def of_run(run: Result, metrics: Metrics) -> Iterator[Card]:
     """The cards of a run of ours; `metrics` have the percentile 99, whichever were requested."""
     ours = "loadgen.metrics."
     output, total, requests = (f"{name}_throughput_per_s" for name in ("output", "total", "request"))
-    yield from _card("Output", _OUTPUT, (f"{ours}{output}", getattr(metrics, output), "tokens/s", ""),
-                     (f"{ours}{total}", getattr(metrics, total), "with input", ""))  # fmt: skip
+    if run.facts.saturated:
+        arrived = saturated_run.figures(run).get("output_throughput")
+        yield from _card("Output", _ARRIVED, ("", arrived, "tokens/s", ""))
+    else:
+        yield from _card("Output", _OUTPUT, (f"{ours}{output}", getattr(metrics, output), "tokens/s", ""),
+                         (f"{ours}{total}", getattr(metrics, total), "with input", ""))  # fmt: skip
     yield from _card("Requests", "", (f"{ours}{requests}", getattr(metrics, requests), "per s", ""))
     for key, (label, about) in LATENCIES.items():
         latency: Distribution = getattr(metrics, key)
@@ -140,12 +146,14 @@ def _latency(label: str, about: str, key: str, latency: Distribution, run: Resul
 
 
 def _failures(run: Result) -> Card:
-    """Failures, none included: that no request failed is worth knowing."""
-    failed, requests = run.metrics.failed, run.metrics.requests
+    """Failures, none included: that no request failed is worth knowing; one that was cut off did not."""
+    requests, cut_off = run.metrics.requests, saturated_run.cut_off(run)
+    failed = run.metrics.failed - cut_off
     share = 100 * failed / max(requests, 1)
-    count = Number("loadgen.metrics.failed", failed, f"{failed:,}")
-    figures = (CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}"))
-    return Card("Failure rate", figures, _FAILURES)
+    count = Number("" if cut_off else "loadgen.metrics.failed", failed, f"{failed:,}")
+    figures = [CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}")]
+    figures += [CardFigure(Number("", cut_off, f"{cut_off:,}"), "cut off by the run's end")] * bool(cut_off)
+    return Card("Failure rate", tuple(figures), _FAILURES)
 
 
 def _goodput(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:

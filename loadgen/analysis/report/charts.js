@@ -139,7 +139,7 @@
       const line = ({ xs, ys, form }, points) => {
         let path = "", pen = false;
         xs.forEach((x, i) => {
-          if (x === null) { pen = false; return; }
+          if (x === null || form === "marks") { pen = false; return; }
           const [px, py] = [this.at(this.x, x).toFixed(2), this.at(this.y, ys[i]).toFixed(2)];
           if (points) path += `M${px} ${py}h0`;
           else if (!pen) path += `M${px} ${py}`;
@@ -163,7 +163,7 @@
       let marker = 0, label = 0;
       for (const { xs, ys, form, labels: texts } of this.curves) xs.forEach((x, i) => {
         const [px, py] = [this.at(this.x, x), this.at(this.y, ys[i])];
-        if (form === "joined") {
+        if (form === "joined" || form === "marks") {
           const path = markers[marker], box = path.home ??= path.getBBox();
           path.setAttribute("visibility", this.seen(x) ? "visible" : "hidden");  // a clip would move with it
           path.setAttribute("transform", `translate(${px - box.x - box.width / 2} ${py - box.y - box.height / 2})`);
@@ -172,9 +172,10 @@
         if (i < texts.length) {
           const late = px > this.x.first + 0.85 * (this.x.last - this.x.first), text = labels[label];
           const down = text.down ??= Number(text.getAttribute("y")) - this.at(this.tall, ys[i]);
-          text.setAttribute("x", px + (late ? -5 : 5));
+          const side = text.side ??= text.getAttribute("text-anchor"), left = late || side === "end";
+          text.setAttribute("x", px + (left ? -5 : 5));
           text.setAttribute("y", py + down);
-          text.setAttribute("text-anchor", late ? "end" : "start");
+          text.setAttribute("text-anchor", left ? "end" : "start");
           text.setAttribute("visibility", this.seen(x) ? "visible" : "hidden");
           label += 1;
         }
@@ -254,7 +255,7 @@
         const near = (at) => Math.abs(this.at(this.y, at) - py);
         this.anchor = [0, ats.reduce((best, at) => near(at) < near(best) ? at : best)];
       } else {
-        const scattered = this.curves.every(({ form }) => form === "points" || form === "joined");
+        const scattered = this.curves.every(({ form }) => ["points", "joined", "marks"].includes(form));
         let least = Infinity;
         this.curves.forEach((curve, which) => {
           if (curve.labels.length && !scattered) return;

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from loadgen.analysis.comparison import limit_tables, loads, memory_fit, rankings
 from loadgen.analysis.comparison.limits import ComparedLimits
+from loadgen.analysis.comparison.loads import SweptLoads
 from loadgen.analysis.comparison.model import ComparedLoad
 from loadgen.analysis.comparison.render import described
 from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
@@ -74,9 +75,12 @@ def document(
     sweeps: Sequence[StoredSweep] = (),
     limits: Sequence[StoredLimit] = (),
     compared_limits: Sequence[ComparedLimits] = (),
+    alone: Sequence[ComparedLoad] | None = None,
 ) -> Document:
-    """The report on these runs, sweeps and searches; a comparison of a single row is left out."""
-    saturated = set().union(*(each.saturated for each in sweeps), *(each.saturated for each in limits))
+    """The report on these runs, sweeps and searches; a comparison of a single row is left out.
+
+    `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads.
+    """
     reported = _ordered(reported, comparisons)
     drawn = _drawn(reported)
     accounts = tuple(
@@ -84,11 +88,11 @@ def document(
     )
     swept = loads.swept(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
-    pictures = _sweeps(reported, named, saturated)
+    pictures = _sweeps(reported, named, swept)
     section = load_section(swept, pictures)
     shown = [
         comparison
-        for comparison in swept.compared
+        for comparison in (swept if alone is None else loads.swept(alone)).compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     levels = Counter(run.level for run in reported if run.level)
@@ -113,15 +117,17 @@ def document(
     )
 
 
-def _sweeps(
-    reported: Sequence[Reported], named: Mapping[int, str], saturated: Collection[str]
-) -> tuple[Panel, ...]:
-    """Pictures of load and of input lengths, a curve a row."""
+def _sweeps(reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads) -> tuple[Panel, ...]:
+    """Pictures of load and of input lengths, a curve a row; of settings under one load a point each."""
 
     def row(run: Reported) -> str:
         return named.get(id(run), run.name)
 
-    return (*load_charts.sweeps(reported, row, saturated), *comparison_charts.ladders(reported, row))
+    of_load = tuple(load_charts.sweeps(reported, row))
+    if not of_load:
+        tabled = [run for point in swept.points for run in point.line.runs]
+        of_load = tuple(load_charts.settings(tabled, row))
+    return (*of_load, *comparison_charts.ladders(reported, row))
 
 
 def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import repeat
 
 import msgspec
 import numpy as np
 
+from loadgen.analysis.report.lettering import Box, beside, fitted, width
 from loadgen.analysis.report.palette import DASHES, MARKERS, SERIES
 from loadgen.analysis.report.panel import Bar, Curve, CurveStyle, Floats, Panel, Spans
-from loadgen.protocol.layout import middle_cut
 
 WIDTH = 340  # so wide that a telephone shows the letters readable
 _HEIGHT, _BAR, _LEGEND, _TITLE = 226, 38, 17, 24
 _EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 44, 10, 26, 40
 _LINE, _DOT, _MARK = 1.6, 3.4, 5.5
 DOTS_OPACITY = 0.75
-_LABEL = 8.0  # letters next to a point
-_LONGEST, _SHORT = 52, 21  # letters of a name in a legend, alone in its row or not
+_LABEL, _TEXT = 8.0, 10.5  # letters next to a point, and all others
+_SAMPLE = 27  # what stands before a name in a legend
+_FULL, _HALF = WIDTH - _EDGE - _RIGHT - _SAMPLE, (WIDTH - 2 * _EDGE) // 2 - _SAMPLE - 4  # a name's room there
+# Where a label stands, from its point downwards: below the marks of a distribution, else where there is room.
+_DOWNS, _DOWN = (-4.0, 10.0, -13.0, 19.0, -22.0, 28.0), (11.0,)
 _MOST_TICKS = 6
 _BARS_WIDTH = WIDTH - _EDGE - _RIGHT
 
@@ -58,7 +62,7 @@ class Text(msgspec.Struct, frozen=True):
     y: float
     text: str
     colour: str = "faint"
-    size: float = 10.5
+    size: float = _TEXT
     anchor: str = "start"
     bold: bool = False
     part: Part | None = None
@@ -110,8 +114,9 @@ def draw(panel: Panel, titled: bool = False) -> Drawing:
     for index, curve in enumerate(panel.curves):
         shapes += _curve(curve, index, x, y)
     shapes += [_spans(spans, x, y) for spans in panel.spans]
+    taken = [Box.around(point, _MARK / 2) for curve in panel.curves for point in _marks(curve, x, y)]
     for curve in panel.curves:
-        shapes += _labels(curve, x, y)
+        shapes += _labels(curve, x, y, taken)
     shapes += _legend(legend, head + _HEIGHT)
     return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes), axes=(x, y))
 
@@ -172,15 +177,16 @@ def _frame(panel: Panel, x: Axis, y: Axis) -> Iterator[Polyline | Text]:
     yield Polyline(np.concatenate(grid), "grid", 0.7, part=Part.GRID)
     yield Polyline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8, part=Part.BASE)
     for px, value in zip(x_px.tolist(), across.tolist(), strict=True):
-        yield Text(px, bottom + 14, _tick(value), anchor="middle", part=Part.X_TICK)
+        yield Text(px, bottom + 14, tick(value), anchor="middle", part=Part.X_TICK)
     for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
-        yield Text(_LEFT - 5, px + 4, _tick(value), anchor="end", part=Part.Y_TICK)
+        yield Text(_LEFT - 5, px + 4, tick(value), anchor="end", part=Part.Y_TICK)
     yield Text(_EDGE, top - 12, panel.y_label)
     x_label = f"{panel.x_label} (log)" if x.log else panel.x_label
     yield Text(WIDTH - _RIGHT, bottom + 31, x_label, anchor="end", part=Part.X_LABEL)
 
 
-def _tick(value: float) -> str:
+def tick(value: float) -> str:
+    """A value at an axis, as 20k."""
     for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / divisor:g}{letter}"
@@ -193,16 +199,22 @@ def _style(index: int) -> tuple[str, tuple[float, ...]]:
 
 
 def _curve(curve: Curve, index: int, x: Axis, y: Axis) -> Iterator[Polyline]:
-    colour, dash = _style(index)
+    place = index if curve.of is None else curve.of
+    colour, dash = _style(place)
     if curve.form is CurveStyle.POINTS:
-        width = _MARK if curve.labels else _DOT
-        yield Polyline(_at(curve.x, curve.y, x, y), colour, width, dots=True, part=Part.CURVE)
+        size = _MARK if curve.labels else _DOT
+        yield Polyline(_at(curve.x, curve.y, x, y), colour, size, dots=True, part=Part.CURVE)
         return
-    yield Polyline(_at(*curve.corners(), x, y), colour, _LINE, dash, part=Part.CURVE)
-    if curve.form is CurveStyle.JOINED:
-        hollow = curve.hollow or (False,) * len(curve.x)
-        for point, empty in zip(_at(curve.x, curve.y, x, y), hollow, strict=True):
-            yield _marker(point, index, "paper" if empty else colour)
+    line = curve.corners() if curve.form is not CurveStyle.MARKS else (curve.x[:0], curve.y[:0])
+    yield Polyline(_at(*line, x, y), colour, _LINE, dash, part=Part.CURVE)
+    for point, empty in zip(_marks(curve, x, y), curve.hollow or repeat(False), strict=False):
+        yield _marker(point, place, "paper" if empty else colour)
+
+
+def _marks(curve: Curve, x: Axis, y: Axis) -> Floats:
+    """Where a curve's marks are, (n, 2); none of curves without."""
+    marked = curve.form in (CurveStyle.JOINED, CurveStyle.MARKS)
+    return _at(curve.x, curve.y, x, y) if marked else np.empty((0, 2))
 
 
 def _marker(point: Floats, index: int, fill: str) -> Polyline:
@@ -214,13 +226,12 @@ def _marker(point: Floats, index: int, fill: str) -> Polyline:
     return Polyline(outline, _style(index)[0], 1.0, fill=fill, part=Part.MARKER)
 
 
-def _labels(curve: Curve, x: Axis, y: Axis) -> Iterator[Text]:
-    """What stands next to points: on their right while there is room, below the marks of a distribution."""
-    down = 11 if curve.form is CurveStyle.POINTS else -4
-    for (at, height), label in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
-        late = at > x.start + 0.85 * (x.end - x.start)
-        aside, anchor = (-5, "end") if late else (5, "start")
-        yield Text(at + aside, height + down, label, size=_LABEL, anchor=anchor, part=Part.LABEL)
+def _labels(curve: Curve, x: Axis, y: Axis, taken: list[Box]) -> Iterator[Text]:
+    """What stands next to points, on their right while there is room; "" where there is none."""
+    downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
+    for point, text in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
+        label = beside(text, (point[0], point[1]), downs, _LABEL, (x.start, x.end), taken)
+        yield Text(label.x, label.y, label.text, size=_LABEL, anchor=label.anchor, part=Part.LABEL)
 
 
 def _spans(spans: Spans, x: Axis, y: Axis) -> Polyline:
@@ -238,7 +249,8 @@ def _bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
     for row, bar in enumerate(bars):
         upper, lower, name_y = (top + _BAR * (row + share) for share in (0.45, 0.79, 0.29))
         middle = (upper + lower) / 2
-        yield Text(_EDGE, name_y, middle_cut(bar.name, _LONGEST - len(bar.text)), "text")
+        room = _BARS_WIDTH - width(bar.text, _TEXT) - _RIGHT
+        yield Text(_EDGE, name_y, fitted(bar.name, room, _TEXT), "text")
         yield Text(WIDTH - _RIGHT, name_y, bar.text, anchor="end")
         yield Polyline(_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
         colour = SERIES[0] if row == 0 or not bars[0].name else SERIES[5]
@@ -256,15 +268,18 @@ def _legend_rows(panel: Panel) -> list[list[tuple[str, Polyline]]]:
     """Names with samples, two in a row where they are short; nothing where there is one curve."""
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
     entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
-    if len(panel.curves) > 1 or (panel.curves and panel.curves[0].name and panel.y_top):
+    own = [curve for curve in panel.curves if curve.of is None]
+    if len(own) > 1 or (own and own[0].name and panel.y_top):
         for index, curve in enumerate(panel.curves):
             colour, dash = _style(index)
-            if curve.form is CurveStyle.POINTS:
+            if curve.of is not None:
+                continue
+            if curve.form in (CurveStyle.POINTS, CurveStyle.MARKS):
                 entries.append((curve.name, Polyline(np.array([(11.0, 0.0)]), colour, _MARK, dots=True)))
             else:
                 entries.append((curve.name, Polyline(sample, colour, _LINE, dash)))
     entries = [entry for entry in entries if entry[0]]
-    in_a_row = 2 if all(len(name) <= _SHORT for name, _ in entries) else 1
+    in_a_row = 2 if all(width(name, _TEXT) <= _HALF for name, _ in entries) else 1
     return [entries[start : start + in_a_row] for start in range(0, len(entries), in_a_row)]
 
 
@@ -273,7 +288,7 @@ def _legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Itera
         for place, (name, sample) in enumerate(row):
             left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
             yield msgspec.structs.replace(sample, points=sample.points + np.array([left, baseline - 3.5]))
-            yield Text(left + 27, baseline, middle_cut(name, _LONGEST), "text")
+            yield Text(left + _SAMPLE, baseline, fitted(name, _FULL, _TEXT), "text")
 
 
 def _at(x_values: Floats, y_values: Floats, x: Axis, y: Axis) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.analysis.importers.searches import StoredLimit
 from loadgen.analysis.report.formatting import FigureTable
-from loadgen.analysis.report.panel import NAN, Curve, CurveStyle, Panel, is_wide
+from loadgen.analysis.report.panel import NAN, Curve, CurveStyle, Floats, Panel, is_wide
 from loadgen.results import limit_lines
 from loadgen.results.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.results.speed_tables import Table
@@ -71,12 +71,13 @@ def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, Ob
     figure = limit_lines.figure(objective)
     known = np.isfinite(bounds)
     ends = np.array([loads.min(), loads.max()])
+    whole, *apart = _curves(figure, runs, values)
     curves = [
-        Curve(figure, loads, values, CurveStyle.JOINED, tuple(map(_label, runs)),
-              tuple(not run.passed for run in runs)),
+        whole,
         Curve("its upper bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
         Curve(f"limit, {limit_ms:g} ms", ends, np.full(2, limit_ms)),
-    ]  # fmt: skip
+        *apart,
+    ]
     cut = (
         "; points at the upper edge are above it"
         if float(np.nanmax([values, bounds])) > _TOP * limit_ms
@@ -100,15 +101,26 @@ _CAPTION = "A run at a hollow point did not pass; the band is where the limit is
 def _goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
     loads = np.array([run.load for run in runs])
     goodput = np.array([run.goodput_per_s for run in runs], np.float64)
-    labels, hollow = tuple(map(_label, runs)), tuple(not run.passed for run in runs)
     rows = tuple((limit_lines.load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
     return Panel(
         key, "Goodput over load", _unit(record), "requests/s",
-        (Curve("goodput", loads, goodput, CurveStyle.JOINED, labels, hollow),),
+        tuple(_curves("goodput", runs, goodput)),
         x_log=is_wide(loads), band=_band(record, [float(loads.min()), float(loads.max())]),
         caption=f"{_CAPTION}.",
         numbers=FigureTable(("load", "requests/s within the objectives"), rows),
     )  # fmt: skip
+
+
+def _curves(name: str, runs: Sequence[LimitRun], values: Floats) -> Iterator[Curve]:
+    """The runs from load to load; by themselves those that were ended early as saturated, if any were."""
+    forms = {False: (name, CurveStyle.JOINED, None), True: (f"{name}, saturated", CurveStyle.MARKS, 0)}
+    for saturated, (title, form, of) in forms.items():
+        own = [at for at, run in enumerate(runs) if run.saturated is saturated]
+        if own or not saturated:
+            x = np.array([runs[at].load for at in own])
+            labels = tuple(_label(runs[at]) for at in own)
+            hollow = tuple(not runs[at].passed for at in own)
+            yield Curve(title, x, values[own], form, labels, hollow, of)
 
 
 def _unit(record: LimitRecord) -> str:

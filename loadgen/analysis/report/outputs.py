@@ -89,6 +89,7 @@ class _Given:
             sweeps=read.sweeps,
             limits=read.limits,
             compared_limits=self.compared_limits,
+            alone=self.alone,
         )
 
     @cached_property

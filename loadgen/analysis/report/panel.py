@@ -24,6 +24,7 @@ class CurveStyle(StrEnum):
     STEPS = "steps"  # y[i] holds from x[i] to x[i + 1]
     POINTS = "points"
     JOINED = "joined"  # points on a line
+    MARKS = "marks"  # points by themselves, as large as those on a line
 
 
 class Tone(StrEnum):
@@ -44,6 +45,7 @@ class Curve(msgspec.Struct, frozen=True):
     form: CurveStyle = CurveStyle.LINE
     labels: tuple[str, ...] = ()
     hollow: tuple[bool, ...] = ()
+    of: int | None = None  # the place of the curve whose colour and mark it has, without a name of its own
 
     def corners(self) -> tuple[Floats, Floats]:
         """The points that lines go through: those of a curve of steps and its corners."""

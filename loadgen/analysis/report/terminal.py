@@ -11,15 +11,17 @@ import plotext
 from msgspec.structs import replace
 
 from loadgen.analysis.report import run_charts
-from loadgen.analysis.report.drawing import log_ticks
+from loadgen.analysis.report.drawing import linear_ticks, log_ticks, tick
 from loadgen.analysis.report.panel import Curve, CurveStyle, Floats, Panel
 from loadgen.analysis.run_summary import Reported
+from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import load_table
 from loadgen.results.run_directory import Result
 
 _LEAST, _MOST, _ROWS = 40, 120, 15
 _SHOWN = ("ttft-distribution", "itl-distribution", "tokens-over-time")
+_MOST_TICKS, _TICK = 6, 12  # on the x axis, and columns that one takes
 _MOST_RUNS = 6  # curves in one plot
 _SYMBOLS = "*o+x#@"
 _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-|++++||-++=|++++")
@@ -28,8 +30,8 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-
 def plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
     """Pictures of load, TTFT and ITL as distributions, tokens over time; `plain`: ASCII without colours."""
     ours = [(name, summary.run) for name, summary in _named(reported) if summary.run is not None]
-    panels = [*map(_unlabelled, loads), *_panels(ours[:_MOST_RUNS])]
-    parts = [drawn(panel, width, plain) for panel in panels]
+    parts = [drawn(_unlabelled(panel), width, plain) + _loads(panel) for panel in loads]
+    parts += [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
     if not parts:
         return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
@@ -56,6 +58,21 @@ def _unlabelled(panel: Panel) -> Panel:
     return replace(panel, curves=curves, y_top=max(most))
 
 
+def _loads(panel: Panel) -> str:
+    """What the points of each curve are, from the left to the right; "" where they are not all labelled."""
+    points: dict[str, list[str]] = {}
+    for curve in panel.curves:
+        labelled = all(curve.labels) and len(curve.labels) == len(curve.x)
+        order = np.argsort(curve.x, kind="stable").tolist() if labelled else []
+        name = curve.name if curve.of is None else panel.curves[curve.of].name
+        points.setdefault(name, []).extend(curve.labels[at] for at in order)
+    lines = {name: ", ".join(labels) for name, labels in points.items() if labels}
+    if len(set(lines.values())) == 1:
+        lines = {"points, from the left": next(iter(lines.values()))}
+    rows = (wrapped(printable(f"{name}: {labels}")) for name, labels in lines.items())
+    return "".join(f"{row}\n" for lines_of in rows for row in lines_of)
+
+
 def _panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
     groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
     over_time = (panel for _, run in runs for panel in run_charts.over_time(run))
@@ -75,7 +92,7 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
         x, y = _points(curve)
         signal = figure.signal(np.log10(x).tolist() if panel.x_log else x.tolist(), y.tolist(),
                                marker=symbol if plain else "hd")  # fmt: skip
-        if curve.form is not CurveStyle.POINTS:
+        if curve.form not in (CurveStyle.POINTS, CurveStyle.MARKS):
             signal.lines()
         if curve.name and len(named) > 1 and panel.y_top:
             name = printable(curve.name)
@@ -84,8 +101,9 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
     scale = " (logarithmic)" if panel.x_log else ""
     whole = f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}"
     figure.title(whole if len(whole) <= width else panel.title)  # a longer one is not drawn at all
-    if panel.x_log:
-        _set_log_ticks(figure.ruler("x"), panel)
+    drawn_points = [_points(curve) for curve in named]
+    _set_ticks(figure.ruler("x"), [x for x, _ in drawn_points], min(_MOST_TICKS, width // _TICK), panel.x_log)
+    _set_ticks(figure.ruler("y"), [y for _, y in drawn_points], _ROWS // 3)
     built = figure.build().string(plain)
     lines = [line.rstrip() for line in str(built).translate(_ASCII if plain else {}).splitlines()]
     return "\n".join(lines) + "\n"
@@ -98,8 +116,15 @@ def _points(curve: Curve) -> tuple[Floats, Floats]:
     return x[drawable], y[drawable]
 
 
-def _set_log_ticks(ruler: Any, panel: Panel) -> None:
-    """Round numbers on an axis whose points are logarithms."""
-    values = np.concatenate([curve.x[curve.x > 0] for curve in panel.curves])
-    ticks = log_ticks(float(values.min()), float(values.max())).tolist()
-    ruler.ticks([math.log10(tick) for tick in ticks], [f"{tick:.4g}" for tick in ticks])
+def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = False) -> None:
+    """Round numbers on an axis; of one that is logarithmic the points are logarithms."""
+    known = np.concatenate(values or [np.empty(0)])
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return
+    low, high = float(known.min()), float(known.max())
+    if low == high or (log and low <= 0):
+        return
+    ticks = (log_ticks(low, high) if log else linear_ticks(low, high, most)).tolist()
+    ruler.lim(*(math.log10(end) if log else end for end in (low, high)))
+    ruler.ticks([math.log10(each) if log else each for each in ticks], [tick(each) for each in ticks])

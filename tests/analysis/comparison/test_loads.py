@@ -8,6 +8,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from builders import made_runs
 from builders.comparison_samples import HIGH, cells, run, runs
 from loadgen.analysis.comparison import export, loads, render
 from loadgen.analysis.comparison.comparison import compare
@@ -60,6 +61,28 @@ def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth() -> None:
         compare([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)], ComparisonOptions())
     )
     assert [row.input_len for row in found.rows] == [2049.0, 2049.0, 2049.0]
+
+
+def test_lengths_that_were_asked_for_are_rows_of_their_own() -> None:
+    asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]
+    found = loads.swept(compare([run("a", 1.0, load) for load in asked], ComparisonOptions()))
+    assert [row.input_len for row in found.rows] == [1000, 1005, 1024]
+
+
+def test_runs_of_different_durations_are_a_row_with_both() -> None:
+    timed = [run("a", 1.0, at(8, duration_s=duration)) for duration in (20.0, 8.2)]
+    found = loads.swept(compare([*timed, run("a", 1.0, at(4, duration_s=5.0))], ComparisonOptions()))
+    assert [row.duration for row in found.rows] == ["5 s", "8.2 to 20 s"]
+
+
+def test_a_saturated_row_has_the_tokens_that_arrived_and_no_latency() -> None:
+    measured = [made_runs.run(concurrency=1), made_runs.saturated(concurrency=8, seed=2)]
+    found = loads.swept(compare([made_runs.reported(each) for each in measured], ComparisonOptions()))
+    first, second = found.rows
+    assert (first.saturated, second.judged) == (False, "saturated")
+    assert second.figures["output_throughput"].mean == 24 * 16 / measured[1].metrics.duration_s
+    assert "mean_ttft_ms" not in second.figures
+    assert second.figures["failed"].mean == 0
 
 
 def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:

@@ -13,6 +13,7 @@ from builders.made_limits import limit_record, limit_run
 from loadgen.analysis.importers import sources
 from loadgen.errors import UsageError
 from loadgen.results.limit_record import LIMIT, LimitRecord
+from loadgen.results.run_place import JOURNAL
 from loadgen.results.sweep_record import SWEEP, SweepPoint, SweepRecord
 
 
@@ -55,7 +56,6 @@ def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
     read = sources.read([str(tmp_path)])
     assert [run.source for run in read.reported] == [str(tmp_path / "points" / n) for n in ("000", "001")]
     assert read.errors == ()
-    assert read.sweeps[0].saturated == {str(tmp_path / "points" / "001")}
 
 
 def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
@@ -67,7 +67,58 @@ def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
     assert [run.source for run in limit.runs] == [str(tmp_path / "search" / "runs" / "000")]
     assert [run.source for run in read.outside_searches.reported] == [str(tmp_path / "alone")]
     assert limit.name == limit.runs[0].name
-    assert limit.saturated == {limit.runs[0].source}
+
+
+def cut_off(directory: Path) -> None:
+    """What is left of a run that was killed: its journal."""
+    directory.mkdir(parents=True)
+    (directory / JOURNAL).write_bytes(b"")
+
+
+def test_a_run_that_a_signal_cut_off_is_no_run_of_its_search(tmp_path: Path) -> None:
+    for number in ("000", "001"):
+        kept_run(tmp_path / "runs" / number)
+    written(tmp_path, limit_record(runs=(limit_run(0, 4, 120, 130),)))
+    read = sources.read([str(tmp_path)])
+    assert [run.source for run in read.limits[0].runs] == [str(tmp_path / "runs" / "000")]
+    assert [run.source for run in read.reported] == [str(tmp_path / "runs" / "000")]
+    assert read.outside_searches.reported == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "record"),
+    [
+        pytest.param(".", sweep_record({"state": "done", "directory": "runs/000"}), id="a sweep"),
+        pytest.param(".", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search"),
+        pytest.param(
+            "cells/r0", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search in a campaign's cell"
+        ),
+    ],
+)
+def test_a_run_that_was_killed_and_measured_again_is_no_complaint(
+    tmp_path: Path, place: str, record: SweepRecord | LimitRecord
+) -> None:
+    directory = tmp_path / place
+    kept_run(directory / "runs" / "000")
+    for left in ("runs/001", "probe/000", "unfinished/001", "interrupted/000", "interrupted/r1/limit"):
+        cut_off(directory / left)
+    written(directory, record)
+    (tmp_path / "limit.lock").write_text("")
+    if place != ".":
+        (tmp_path / "campaign.json").write_text("{}")
+        cut_off(tmp_path / "interrupted" / "r1" / "limit" / "runs" / "000")
+        cut_off(tmp_path / "unfinished" / "r1")
+    read = sources.read([str(tmp_path)])
+    assert [run.source for run in read.reported] == [str(directory / "runs" / "000")]
+    assert read.errors == ()
+
+
+def test_a_run_of_a_cell_that_was_resumed_by_itself_is_no_complaint(tmp_path: Path) -> None:
+    kept_run(tmp_path / "cells" / "r0")
+    cut_off(tmp_path / "interrupted" / "r0")
+    (tmp_path / "campaign.json").write_text("{}")
+    read = sources.read([str(tmp_path)])
+    assert (len(read.reported), read.errors) == (1, ())
 
 
 def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:

@@ -53,6 +53,17 @@ def test_the_failure_rate_is_there_without_failures_too(failed: int, rate: str) 
     assert texts(card) == [rate, f"{failed} of 24"]
 
 
+def test_a_request_that_was_cut_off_by_the_end_of_the_run_is_no_failure() -> None:
+    card = of(made_runs.saturated(cut_off=8))["Failure rate"]
+    assert texts(card) == ["0 %", "0 of 24", "8 cut off by the run's end"]
+
+
+def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
+    run = made_runs.saturated()
+    (figure,) = of(run)["Output"].figures
+    assert figure.number.value == 24 * 16 / run.metrics.duration_s
+
+
 def test_goodput_is_there_where_objectives_were_requested() -> None:
     run = with_profile(made_runs.run(requests=40), goodput=("ttft:80", "e2el:100000"))
     card = of(run)["Goodput"]

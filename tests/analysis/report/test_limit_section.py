@@ -9,6 +9,7 @@ import numpy as np
 from builders.made_limits import TTFT, limit_record, limit_run
 from loadgen.analysis.importers.searches import StoredLimit
 from loadgen.analysis.report.limit_section import LimitSection, limit_sections
+from loadgen.analysis.report.panel import CurveStyle
 from loadgen.results.limit_record import LimitRecord
 
 
@@ -25,17 +26,21 @@ def test_the_title_is_the_answer_and_the_rest_stands_below() -> None:
 
 def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None:
     objective, goodput = section(limit_record()).pictures
-    value, bound, limit = objective.curves
-    assert value.x.tolist() == [4, 8, 9.51, 11.3, 16]
-    assert value.y.tolist() == [120, 240, 330, 460, 2200]
-    assert value.hollow == (False, False, False, True, True)
-    assert value.labels == ("", "", "", "", "saturated")
+    value, bound, limit, saturated = objective.curves
+    assert value.x.tolist() == [4, 8, 9.51, 11.3]
+    assert value.y.tolist() == [120, 240, 330, 460]
+    assert value.hollow == (False, False, False, True)
+    assert value.labels == ("", "", "", "")
+    assert (saturated.x.tolist(), saturated.y.tolist()) == ([16], [2200])
+    assert (saturated.form, saturated.hollow, saturated.of) == (CurveStyle.MARKS, (True,), 0)
+    assert saturated.labels == ("saturated",)
     assert bound.y.tolist() == [130, 271, 360, 520.3, 2900]
     assert (limit.x.tolist(), limit.y.tolist()) == ([4, 16], [500, 500])
     assert objective.band == (9.9, 10.9)
     assert objective.y_top == 1250
     assert "points at the upper edge are above it" in objective.caption
     assert goodput.title == "Goodput over load"
+    assert [curve.x.tolist() for curve in goodput.curves] == [[4, 8, 9.51, 11.3], [16]]
 
 
 def test_a_bound_that_is_unknown_is_not_drawn() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
+from builders import made_runs
 from loadgen.analysis.report import load_charts
+from loadgen.analysis.report.panel import CurveStyle
 from loadgen.analysis.run_summary import Load, Reported
+from loadgen.metrics.knee import Knee
 
 
 def told(name: str, **figures: Any) -> Reported:
@@ -17,10 +21,10 @@ def told(name: str, **figures: Any) -> Reported:
 
 
 def at(
-    name: str, concurrency: int | None, throughput: float, ttft: float, tpot: float, **load: Any
+    model: str, concurrency: int | None, throughput: float, ttft: float, tpot: float, **load: Any
 ) -> Reported:
     where = Load(input_len=100.0, output_len=10.0, max_concurrency=concurrency, **load)
-    return told(name, load=where, output_throughput=throughput, mean_ttft_ms=ttft, mean_tpot_ms=tpot)
+    return told(model, load=where, output_throughput=throughput, mean_ttft_ms=ttft, mean_tpot_ms=tpot)
 
 
 def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
@@ -124,10 +128,100 @@ def test_invalid_points_are_hollow_and_no_part_of_a_mean() -> None:
     assert "The runs of a hollow point are INVALID." in throughput.caption
 
 
-def test_points_that_were_ended_early_are_marked() -> None:
-    runs = [replace(at("m", n, 90.0 * n, 6.0, 10.0), source=f"points/{n}") for n in (1, 2)]
-    panel = next(iter(load_charts.sweeps(runs, saturated={"points/2"})))
-    assert panel.curves[0].labels == ("1", "2, saturated")
+def saturated_sweep() -> list[Reported]:
+    """Three concurrencies, the last ended early."""
+    whole = [made_runs.run(concurrency=n, seed=n) for n in (1, 2)]
+    return [made_runs.reported(run) for run in (*whole, made_runs.saturated(concurrency=64, seed=3))]
+
+
+def test_a_saturated_point_is_hollow_and_on_no_line() -> None:
+    runs = saturated_sweep()
+    throughput = next(each for each in load_charts.sweeps(runs) if each.title.startswith("Throughput"))
+    line, apart = throughput.curves
+    assert line.x.tolist() == [1.0, 2.0]
+    assert (apart.form, apart.x.tolist(), apart.hollow, apart.of) == (CurveStyle.MARKS, [64.0], (True,), 0)
+    assert apart.labels == ("64 saturated",)
+    assert apart.y.tolist() == [runs[2].held["output_throughput"]]
+    assert "A saturated point is hollow" in throughput.caption
+
+
+def test_a_saturated_point_is_in_no_curve_of_latencies() -> None:
+    *latencies, _ = load_charts.sweeps(saturated_sweep())
+    assert [panel.title for panel in latencies] == [
+        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
+    ]  # fmt: skip
+    assert all(len(curve.x) == 2 for panel in latencies for curve in panel.curves)
+    assert all("Saturated points are left out" in panel.caption for panel in latencies)
+
+
+def test_lengths_that_were_asked_for_are_never_one_curve() -> None:
+    runs = [
+        at("m", n, 100.0 * n, 10.0, 10.0, asked_input_len=length, asked_output_len=10)
+        for length in (1000, 1024)
+        for n in (1, 4)
+    ]
+    panels = [panel for panel in load_charts.sweeps(runs) if panel.title == "TTFT against throughput"]
+    assert [panel.key for panel in panels] == ["sweep-ttft-1000-10", "sweep-ttft-1024-10"]
+    assert [panel.caption.partition(";")[0] for panel in panels] == [
+        "1000 tokens in and 10 out", "1024 tokens in and 10 out",
+    ]  # fmt: skip
+
+
+def test_counted_lengths_are_one_curve_to_a_token_or_two() -> None:
+    runs = [
+        replace(run, load=replace(run.load, input_len=length))
+        for length, run in ((256.0, at("m", 1, 90.0, 5.0, 10.0)), (257.6, at("m", 4, 300.0, 9.0, 10.0)))
+    ]
+    assert next(iter(load_charts.sweeps(runs))).key == "sweep-ttft-256-10"
+
+
+def test_profiles_under_one_load_are_curves_of_their_own() -> None:
+    runs = [at("m", n, 100.0 * n, 10.0, 10.0, name=f"top_p={p}") for n in (1, 4) for p in (0.9, 0.95)]
+    ttft = next(iter(load_charts.sweeps(runs)))
+    assert [curve.name for curve in ttft.curves] == ["m, top_p=0.9", "m, top_p=0.95"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "labels"),
+    [
+        pytest.param(
+            [at(f"m (--max-num-seqs={n})", 8, 100.0 * n, 9.0 / n, 10.0, name=f"max-num-seqs={n}")
+             for n in (2, 4)],
+            ("max-num-seqs=2", "max-num-seqs=4"), id="the server's settings",
+        ),
+        pytest.param(
+            [at("m", 8, 100.0, 9.0, 10.0, asked_input_len=n, asked_output_len=10) for n in (512, 2048)],
+            ("512 tokens in and 10 out", "2048 tokens in and 10 out"), id="lengths",
+        ),
+        pytest.param([at(name, 8, 100.0, 9.0, 10.0) for name in "ab"], ("a", "b"), id="models"),
+    ],
+)  # fmt: skip
+def test_settings_under_one_load_are_a_labelled_point_each(
+    runs: list[Reported], labels: tuple[str, ...]
+) -> None:
+    panels = list(load_charts.settings(runs))
+    assert [panel.title for panel in panels] == [
+        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
+    ]  # fmt: skip
+    assert {panel.curves[0].labels for panel in panels} == {labels}
+    assert {panel.curves[0].form for panel in panels} == {CurveStyle.MARKS}
+    assert panels[-1].curves[-1].name == "best of all"
+
+
+def test_one_setting_is_no_picture() -> None:
+    assert list(load_charts.settings([at("m", 8, 400.0, 50.0, 20.0)] * 2)) == []
+
+
+def test_the_pareto_picture_says_how_others_count_it() -> None:
+    runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
+    assert "vLLM's plot_pareto divides throughput by concurrency" in list(load_charts.sweeps(runs))[2].caption
+
+
+def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_charts, "knee", lambda *given, **named: Knee(5.5, None, None))
+    throughput = list(load_charts.sweeps([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
+    assert "bends" not in throughput.caption
+    assert throughput.band is None
 
 
 def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:

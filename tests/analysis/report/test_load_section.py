@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
+
 from builders import made_runs
 from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.model import ComparisonOptions
@@ -9,6 +13,7 @@ from loadgen.analysis.report import html, load_section, markdown, terminal
 from loadgen.analysis.report.document import Document, document
 from loadgen.analysis.report.drawing import WIDTH, Text
 from loadgen.analysis.report.formatting import Number
+from loadgen.analysis.report.panel import Curve, CurveStyle, Panel
 from loadgen.analysis.run_summary import Reported
 
 
@@ -73,6 +78,22 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     ]
     assert any("* m, P50" in line for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
+    found, reported = made(several("m", "n")), several("m", "n")
+    assert found.loads is not None
+    text = terminal.plots(reported, 80, plain=True, loads=found.loads.pictures)
+    assert re.search(r"\de\d", text) is None
+    assert text.count("points, from the left: 1, 2, 4\n") == 4
+
+
+def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
+    two = np.array([1.0, 9.0])
+    apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
+    drawn = terminal.plots((), 80, plain=True, loads=[apart])
+    assert drawn.count("*") == 2
+    assert drawn.endswith("points, from the left: a, b\n")
 
 
 def test_one_run_has_no_table_of_loads() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from builders import made_runs
 from builders.made_limits import limit_record, limit_run
+from loadgen.analysis.comparison import command as compare_command
 from loadgen.analysis.report import command
 from loadgen.errors import UsageError
 from loadgen.results.limit_record import LIMIT
@@ -88,8 +90,25 @@ def test_a_sweeps_failed_points_are_listed_with_reasons(
     for form in ([], ["--markdown", "-"]):
         assert command.main([str(tmp_path), *form]) == 0
         assert line in capsys.readouterr().out.replace("\\_", "_")
+        assert compare_command.main([str(tmp_path), *form[:1]]) == 0
+        assert line in capsys.readouterr().out.replace("\\_", "_")
+    assert compare_command.main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"] == [line]
     assert command.main([str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
     assert line in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_runs_of_searches_are_no_comparison_and_the_summary_is_of_limits(
+    search: Path, tmp_path: Path
+) -> None:
+    other = searched(tmp_path / "other", "n")
+    assert command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
+    page = (tmp_path / "both.html").read_text("utf-8")
+    summary = page[page.index('<section id="summary">') :].partition("</section>")[0]
+    assert "<h3>Highest concurrency at ttft p99" in summary
+    assert "n serves 1.00×" in summary
+    assert "by tok/s" not in page
+    assert 'id="load-1"' not in page
 
 
 def test_a_record_alone_is_reported_and_has_nothing_to_draw(

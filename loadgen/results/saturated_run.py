@@ -1,0 +1,33 @@
+"""Saturated run: what holds of a run that was ended early, since the server fell further and further behind.
+
+Its latencies are those of the requests that were answered in time, and go with the moment at which it ended.
+"""
+
+from __future__ import annotations
+
+from loadgen.metrics.vllm_keys import Figures
+from loadgen.results.run_directory import Result
+from loadgen.transport.failure import FailureKind
+
+SATURATED = "saturated"
+LEGEND = (
+    f"{SATURATED}: ended early, since the server fell further and further behind: tok/s is of every token "
+    "that arrived, latencies never settled"
+)
+
+
+def figures(run: Result) -> Figures:
+    """By vLLM's keys: output tokens a second of all requests, and failures, of which one cut off is none."""
+    metrics = run.metrics
+    if not metrics.duration_s:
+        return {}
+    return {
+        "output_throughput": float(run.records.tokens.sum()) / metrics.duration_s,
+        "failed": metrics.failed - cut_off(run),
+    }
+
+
+def cut_off(run: Result) -> int:
+    """How many requests were under way when the run was ended: the server did not fail them."""
+    tally = run.metrics.failures.get(FailureKind.CANCELLED.value)
+    return 0 if tally is None else tally.count
