@@ -238,5 +238,5 @@ def allow_files(job: Job, transport: str) -> None:
     if limit < job.first_slots + used + _SPARE_FILES:
         raise UsageError(
             f"{job.first_slots} connections need more open files than the limit of {hard}: "
-            "lower --max-concurrency, or raise it (ulimit -Hn)"
+            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
         )

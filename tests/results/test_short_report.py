@@ -159,7 +159,8 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
         ({}, "concurrency: 7.99 on average of 8; turnaround 0.20 ms mean"),
         (
             {"request_rate": 100.0, "max_concurrency": None},
-            "concurrency: 7.99 on average; send delay 0.20 ms mean, 0.20 P50, 0.20 P99, 0.20 max (due → sent)",
+            "concurrency: 7.99 on average; send delay 0.20 ms mean, 0.20 P50, 0.20 P99, 0.20 max "
+            "(due → sent)",
         ),
     ],
 )
