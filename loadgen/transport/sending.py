@@ -80,7 +80,7 @@ class Sender:
         self.counters.publish_sent(self.out.next)
 
     def take_unsent(self, slot: Slot) -> None:
-        """Give a slot whose connection failed the due request, so that the request fails with the connection."""
+        """Give a slot whose connection failed the due request, so that it fails with the connection."""
         if not (self.begin_ns and self.out.next < self.out.count and self._passes()):
             return
         closed_loop = self.job.offsets_ns is None

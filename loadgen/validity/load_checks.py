@@ -27,8 +27,8 @@ RESENT = 0.01  # of the requests
 THIN = 0.1  # of the samples of a point estimate
 _FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
 _LESS_LATE = (
-    "raise --max-concurrency or --prefill-concurrency where they hold requests back, or lower the load: "
-    "--request-rate, --schedule, --bursts, --ramp-up-end-rps, --speed-up"
+    "raise --max-concurrency or --prefill-concurrency, or lower --request-rate, --schedule, --bursts or "
+    "--speed-up"
 )
 _KEEP_ALIVE = (
     "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
