@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from loadgen.results import report
 from loadgen.results.cancel_lines import cancel_lines
+from loadgen.results.run_directory import Result
 from loadgen.results.screen import Screen
 from results.test_shape_figures import CLASSES, STAGES, cut_off, mixed, shaped
 
-REPORTS = {
+REPORTS: dict[str, Callable[[Result], str]] = {
     "the whole one": report.render,
     "the short one": lambda result: report.short(result, "runs/r"),
     "the short one, in a narrow terminal": lambda result: report.short(result, "r", screen=Screen(60)),
@@ -18,7 +21,7 @@ EVERY_REPORT = pytest.mark.parametrize("name", REPORTS)
 
 
 @EVERY_REPORT
-def test_a_load_that_changes_has_its_table_and_says_that_nothing_is_steady(name: str) -> None:
+def test_a_load_that_changes_has_its_table_and_no_steady_state(name: str) -> None:
     lines = REPORTS[name](shaped(schedule=STAGES)).splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("Stage "))
     assert [line[:8].strip() for line in lines[at + 1 : at + 4]] == ["rate 2", "rate 0", "rate 10"]
@@ -27,7 +30,7 @@ def test_a_load_that_changes_has_its_table_and_says_that_nothing_is_steady(name:
 
 
 @EVERY_REPORT
-def test_classes_have_their_table_what_was_cancelled_and_what_met_the_objectives(name: str) -> None:
+def test_classes_have_their_table_with_cancelled_and_good_requests(name: str) -> None:
     result = mixed()
     long, short = result.by_class
     lines = REPORTS[name](result).splitlines()

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.made_cases import MS, START_NS, Rows, answered, failed, observed, open_loop, rate, run, sampled
-from loadgen.endpoint.server_counters import ServerSample
+from builders.made_cases import MS, START_NS, Rows, answered, failed, open_loop, rate, run, sampled
 from loadgen.transport.failure import FailureKind
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
@@ -40,11 +39,6 @@ def in_bursts(requests: int, longer_ms: float = 0.0) -> Rows:
 def test_bursts_are_judged_over_a_period_and_not_at_one_instant(rows: Rows, found: bool) -> None:
     case = run(rows, BURSTS, requests=len(rows), window=None)
     assert (BY_DOUBT["overload"].find(case) is not None) == found
-
-
-def on_the_server(requests: float) -> Any:
-    sample = ServerSample(at_s=1.0, running=requests, waiting=0.0)
-    return observed(samples=(sample,) * 6)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 _NO_LIMIT = "no limit"
-_NOT_GIVEN = (None, "", (), {})
+_NOT_GIVEN: tuple[Any, ...] = (None, "", (), {})
 _SHOWN = 32  # characters of a name, in the narrowest of tables and pictures
 _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 

@@ -63,7 +63,7 @@ def test_a_run_is_named_by_what_it_has_alone() -> None:
     ]
 
 
-def test_names_that_would_be_cut_to_one_have_the_keys_alone_that_tell_them_apart() -> None:
+def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
     same_ends = [
         {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
         {"temperature": 0.5, "top_p": 0.8, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},

@@ -127,7 +127,7 @@ def test_a_rate_as_a_flag_stands_in_place_of_a_schedule(tmp_path: Path) -> None:
         ("rate 2 for 60s", {"schedule": "rate 2 for 60s", "max_concurrency": 3, "duration": 60.0}),
     ],
 )
-def test_a_limit_as_a_flag_stands_in_place_of_a_schedule_of_concurrency_alone(
+def test_a_limit_as_a_flag_replaces_a_schedule_of_concurrency_alone(
     tmp_path: Path, schedule: str, left: dict[str, Any]
 ) -> None:
     path = tmp_path / "p.toml"
