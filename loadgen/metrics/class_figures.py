@@ -24,7 +24,8 @@ class ClassFigures(msgspec.Struct, frozen=True):
     requests: int
     share: float  # of the run's requests, 0 to 1
     failed: int
-    completed: int  # the others, but for those cancelled as planned
+    cancelled: int  # as planned
+    completed: int  # the others
     input_tokens: int  # of successes
     output_tokens: int
     mean_ttft_ms: float
@@ -56,6 +57,7 @@ def _figures(kind: RequestClass, ours: Bool, each: PerRequest, good: Bool | None
         requests=int(ours.sum()),
         share=float(ours.mean()) if len(ours) else 0.0,
         failed=int((ours & each.failed).sum()),
+        cancelled=int((ours & ~each.ok & ~each.failed).sum()),
         completed=int((ours & each.ok).sum()),
         input_tokens=int(each.input_tokens[ours & each.ok].clip(0).sum()),
         output_tokens=int(each.output_tokens[ours & each.ok].sum()),

@@ -83,7 +83,7 @@ def slow_share(objective: Objective) -> float:
     """The share of a run's samples above which the others are slow for it.
 
     Above P90 there are too few to count; but waits of half of all requests last longer than those of a tenth,
-    so that a median is not to be judged by the P90.
+    so a median's dispersion is taken at the median.
     """
     return min(_SLOW, objective.percentile / 100)
 

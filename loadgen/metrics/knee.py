@@ -11,7 +11,7 @@ from loadgen.arrays import Bool, Float64
 from loadgen.metrics.repeats import t_quantile
 
 _PARAMETERS = 4  # of two lines that meet: where they begin, two slopes, the bend
-_FEWEST_LOADS = 4  # different ones: two on each line
+_FEWEST_LOADS = 4  # distinct loads: two on each line
 _PLACES = 400  # that are tried for the bend
 _DRAWS, _SEED = 999, 0  # of noise around one straight line
 _LEVEL = 0.05  # of the test that there is a bend

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from loadgen.arrays import Int64, total
@@ -34,6 +35,30 @@ class StageFigures(msgspec.Struct, frozen=True):
     mean_ttft_intended_ms: float  # from when each request was due
     mean_e2el_ms: float
     p99_e2el_ms: float
+
+
+def sending_ended_ns(records: Records, next_due_ns: int | None) -> int:
+    """When a run that ended early stopped sending, at the latest: the next request would have followed then.
+
+    An open loop's next one follows when it is due, `next_due_ns`, or not after all were cut off; a closed
+    loop's (None) as the first one ends.
+    """
+    sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]
+    last_ns = int(sent_ns.max(initial=0))
+    later_ns = end_ns[end_ns > last_ns]
+    if not len(later_ns):
+        return last_ns + 1
+    followed_ns = later_ns.min() if next_due_ns is None else min(next_due_ns, later_ns.max())
+    return max(int(followed_ns), last_ns + 1)
+
+
+def reached(windows: Sequence[StageWindow], until_ns: int) -> list[StageWindow]:
+    """The windows that begin before a time, the last of them cut there."""
+    return [
+        replace(window, end_ns=min(window.end_ns, until_ns))
+        for window in windows
+        if window.begin_ns < until_ns
+    ]
 
 
 def figures(

@@ -30,7 +30,7 @@ def highest(result: Result, options: object) -> Iterator[str]:
 
 
 def objectives(result: Result, options: object) -> Iterator[str]:
-    """Each objective, whether the run shows that it is met, and by what; what goodput counts, if by these."""
+    """Each objective, whether it is met and by what; and, where goodput uses these limits, which."""
     for evidence in result.objectives:
         bound = "–" if evidence.bound_ms is None else f"≤ {_number(evidence.bound_ms)} at 99 %"
         value = f"{_number(evidence.value_ms)} ms ({bound})" if evidence.samples else "no samples"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from loadgen.results import (
     more_figures,
     result_block,
     shape_figures,
+    shape_lines,
     shard_lines,
     short_lines,
 )
@@ -54,7 +54,8 @@ def render(
 def short(result: Result, directory: str, layout: str | None = None, screen: Screen | None = None) -> str:
     """What matters at once: the block, what was measured above it, and ten lines at most under it.
 
-    More they are only where the verdict and the failures need them. Raises UsageError as `render` does.
+    More they are only where the verdict and the failures need them, and by the tables of a load that changes
+    or has several classes. Raises UsageError as `render` does.
     """
     options = ReportOptions(False, result_block.layout(layout), screen or Screen(), directory)
     sections = [section for section in SECTIONS if section.room]
@@ -64,7 +65,7 @@ def short(result: Result, directory: str, layout: str | None = None, screen: Scr
     shown: dict[str, list[str]] = {}
     for name, part in sorted(parts.items(), key=lambda item: -item[1].room):
         shown[name] = [line for entry in part.fitting(left) for line in entry]
-        left -= len(shown[name]) * (part.room is not Room.ALWAYS)
+        left -= len(shown[name]) * (part.room < Room.ALWAYS)
     return "\n".join(line for name in parts for line in shown[name])
 
 
@@ -171,7 +172,7 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     if rest := kinds[_MOST_KINDS:]:
         count = sum(tally.count for _, tally in rest)
         yield f"failed: {count} more, of {counted(len(rest), 'other kind')}"
-    yield from islice(cancel_lines(result), 1)
+    yield from cancel_lines(result)
     yield from _missing(result)
 
 
@@ -355,9 +356,10 @@ SECTIONS = (
     Section("tokens", _tokens, room=Room.FIRST, short=_short_tokens),
     Section("more-figures", lambda result, _: more_figures.lines(result.metrics, result.facts.reasoned)),
     Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
-    Section("classes", lambda result, _: shape_figures.class_lines(result.by_class), wrapped=False),
-    Section("stages", lambda result, _: shape_figures.stage_lines(result.by_stage), wrapped=False),
-    Section("load", _load, room=Room.FIRST, short=short_lines.load),
+    Section("classes", shape_lines.classes, wrapped=False, room=Room.TABLE),
+    Section("stages", shape_lines.stages, wrapped=False, room=Room.TABLE),
+    Section("load-over-time", _nothing, room=Room.TABLE, short=shape_lines.over_time),
+    Section("load", _load, room=Room.ALWAYS, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),
     Section("calibration", _calibration),
     Section(

@@ -29,12 +29,13 @@ SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
 
 
 class Room(IntEnum):
-    """Whether the lines of a section are in the short report, which has ten under its block."""
+    """Whether the lines of a section are in the short report, with ten and tables under its block."""
 
     NEVER = 0
     LAST = 1  # where the others leave room
     FIRST = 2  # where those that are always there leave room
     ALWAYS = 3
+    TABLE = 4  # always there, and none of the ten
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ class ShownSection(msgspec.Struct, frozen=True):
         """The entries that may be shown where there is room for that many lines, the first ones first."""
         fitting = []
         for entry in self.entries:
-            if self.room is Room.ALWAYS or len(entry) <= room:
+            if self.room >= Room.ALWAYS or len(entry) <= room:
                 fitting.append(entry)
                 room -= len(entry)
         return fitting + self.failures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from loadgen.arrays import Int64
 from loadgen.clock import MS_NS
@@ -12,15 +12,12 @@ from loadgen.metrics.metrics import PerRequest, good
 from loadgen.metrics.percentiles import percentiles
 from loadgen.metrics.record import Records
 from loadgen.metrics.stages import StageFigures
-from loadgen.protocol.layout import aligned, cut
 from loadgen.validity.run_facts import Facts
 from loadgen.workload.load import request_classes, stage_windows
+from loadgen.workload.load.stage_windows import StageWindow
 from loadgen.workload.streams import RandomStream
 
-_STAGE_TITLES = ("Stage", "until", "reqs", "req/s", "in fl.", "max", "TTFT ms", "P99", "E2EL P99")
-_STAGE_WIDTHS = (-22, 7, 5, 6, 6, 4, 7, 7, 8)
-_CLASS_TITLES = ("Class", "share", "reqs", "fail", "in/out", "TTFT ms", "P99", "TPOT", "E2EL ms", "P99")
-_CLASS_WIDTHS = (-12, 5, 5, 4, 9, 7, 7, 6, 7, 7)
+_NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
 
 
 def by_stage(facts: Facts, records: Records) -> list[StageFigures]:
@@ -28,14 +25,33 @@ def by_stage(facts: Facts, records: Records) -> list[StageFigures]:
     profile = facts.profile
     if not profile.shaped or profile.timed or not len(records):
         return []
-    offsets_ns = stage_windows.planned_offsets_ns(profile, _stream(facts), facts.requests)
-    windows = stage_windows.windows(profile, offsets_ns)
+    windows, offsets_ns = _planned(facts)
     if offsets_ns is None:
         due_ns, begin_ns = records.sent_ns, int(records.intended_ns.min())
     else:
         due_ns = records.intended_ns
         begin_ns = int(due_ns[0] - offsets_ns[records.index[0]])
+    if facts.partial:
+        next_ns = None if offsets_ns is None else _next_due_ns(offsets_ns, records) + begin_ns
+        windows = stages.reached(windows, stages.sending_ended_ns(records, next_ns) - begin_ns)
     return stages.figures(windows, records, PerRequest.of(records, facts.ask()), due_ns, begin_ns)
+
+
+def unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
+    """The names of the stages that a run which ended early did not come to; `rows` are those it did."""
+    return [window.name for window in _planned(facts)[0][len(rows) :]] if facts.partial else []
+
+
+def _planned(facts: Facts) -> tuple[list[StageWindow], Int64 | None]:
+    """The stages as planned, and when each request is due; None: a closed loop has no such times."""
+    offsets_ns = stage_windows.planned_offsets_ns(facts.profile, _stream(facts), facts.requests)
+    return stage_windows.windows(facts.profile, offsets_ns), offsets_ns
+
+
+def _next_due_ns(offsets_ns: Int64, records: Records) -> int:
+    """When the request after the last of these is due, after the start; of the plan's last one never."""
+    following = offsets_ns[int(records.index.max()) + 1 :]
+    return int(following[0]) if len(following) else _NEVER_NS
 
 
 def class_numbers(facts: Facts, records: Records) -> Int64 | None:
@@ -66,56 +82,6 @@ def by_class(facts: Facts, records: Records) -> list[ClassFigures]:
 
 def _stream(facts: Facts) -> RandomStream:
     return RandomStream(facts.seed, facts.profile.name, facts.repeat)
-
-
-def stage_lines(rows: Sequence[StageFigures]) -> Iterator[str]:
-    """The stages as a table; nothing where there are none."""
-    if not rows:
-        return
-    yield aligned(_STAGE_TITLES, _STAGE_WIDTHS, " ")
-    for row in rows:
-        latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.p99_e2el_ms)
-        yield aligned(
-            (
-                cut(row.name, -_STAGE_WIDTHS[0]),
-                f"{row.end_s:.4g} s",
-                str(row.requests),
-                f"{row.rate_per_s:.3g}",
-                f"{row.mean_in_flight:.1f}",
-                str(row.most_in_flight),
-                *(_shown(value) for value in latencies),
-            ),
-            _STAGE_WIDTHS,
-            " ",
-        )
-
-
-def class_lines(rows: Sequence[ClassFigures]) -> Iterator[str]:
-    """The classes as a table, and what of each met the objectives; nothing where there is one class."""
-    if not rows:
-        return
-    yield aligned(_CLASS_TITLES, _CLASS_WIDTHS, " ")
-    for row in rows:
-        lengths = [tokens / row.completed if row.completed else 0 for tokens in _tokens(row)]
-        latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
-        counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
-        name = cut(row.name, -_CLASS_WIDTHS[0])
-        cells = (name, *counts, "/".join(f"{length:.0f}" for length in lengths), *map(_shown, latencies))
-        yield aligned(cells, _CLASS_WIDTHS, " ")
-    if any(row.good is not None for row in rows):
-        met = (f"{row.name} {row.good} of {row.completed + row.failed}" for row in rows)
-        yield f"goodput by class: {', '.join(met)} requests met the objectives"
-
-
-def _tokens(row: ClassFigures) -> tuple[int, int]:
-    return row.input_tokens, row.output_tokens
-
-
-def _shown(value_ms: float) -> str:
-    """A latency in milliseconds, as wide as a cell."""
-    if value_ms != value_ms:
-        return "-"
-    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"
 
 
 def lateness(records: Records) -> str:

@@ -28,7 +28,7 @@ def load(result: Result, options: object) -> Iterator[str]:
         yield line + of + sent
         return
     late = shape_figures.lateness(result.records)
-    yield line + f"; send delay {late}" * bool(late)
+    yield line + f"; send delay {late} (due → sent)" * bool(late)
     yield from from_due(result)
 
 

@@ -88,7 +88,7 @@ class WorkloadOptions(TypedDict, total=False):
     duration: float | None
     num_warmups: int | Literal["wave"]
     prefill_concurrency: int
-    cancel_rate: str
+    cancel_rate: str | float
     cancel_after: str
     backend: Literal["openai", "openai-chat", "vllm", "sglang"]
     stream: bool

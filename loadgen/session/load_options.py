@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from loadgen.spelling import nearest
-from loadgen.workload.bounds import parsed_by, shown
+from loadgen.workload.bounds import given, parsed_by, shown
 
 _KEYS = ("name", "share", "input_len", "output_len", "range_ratio")
 _NEEDED = _KEYS[:4]
@@ -34,10 +34,11 @@ def request_class(text: str) -> dict[str, str]:
 def add_load_flags(group: argparse._ArgumentGroup) -> None:
     """Add the keys of LoadKeys as flags."""
     add = group.add_argument
-    add("--schedule", metavar="STAGES",
+    add("--schedule", type=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES",
         help='"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", "concurrency 1 to 64 over '
         '120s, 64 for 60s": the stages are the duration')
-    add("--bursts", metavar="BURSTS", help='"50 every 10s": at once, on top of the rate, or alone')
+    add("--bursts", type=given("`50 every 10s`"), metavar="BURSTS",
+        help='"50 every 10s": at once, on top of the rate, or alone')
     add("--ramp-up-strategy", choices=("linear", "exponential"),
         help="the rate from the first request to the last, as in vLLM")
     add("--ramp-up-start-rps", type=float, metavar="RPS", help="rate at the first request")

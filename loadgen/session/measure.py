@@ -145,7 +145,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         watch.totals.publish(progress.totals)
     spill = journal.path.parent if journal.path is not None else None
     elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
-    rule = "" if ending.cut_short else rules.summary(elapsed_s, (total or sent) - sent)
+    planned_ns = plan.profile.duration_ns if total is None else 0
+    rule = "" if ending.cut_short else rules.summary(elapsed_s, (total or sent) - sent, planned_ns)
     revise, uncounted = _revision(watch, firing.tally.uncounted, options.keep_text)
     return Outcome(
         journal.records(spill, revise),
@@ -238,5 +239,5 @@ def allow_files(job: Job, transport: str) -> None:
     if limit < job.first_slots + used + _SPARE_FILES:
         raise UsageError(
             f"{job.first_slots} connections need more open files than the limit of {hard}: "
-            "lower --max-concurrency, or raise it (ulimit -Hn)"
+            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
         )

@@ -5,8 +5,8 @@ Three things must hold at once, each of which a healthy server shows too at time
 * TTFT rises, by the trend test of Mann and Kendall over the requests in order of sending. In a burst it does.
 * Requests in flight rise. So they do until the first answers end, and in a burst.
 * First tokens come more slowly than the plan's rate sends requests, in successive blocks of requests so
-  evenly that Student's t of their lags shows it. A server that works off a burst is faster than the plan; one
-  that is idle may get fewer requests than planned, but then TTFT does not rise.
+  evenly that Student's t of their lags shows it. A server that is catching up after a burst is faster than
+  the plan; one that is idle may get fewer requests than planned, but then TTFT does not rise.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class SaturationRule:
         )
 
     def _flight(self, at_s: float) -> int:
-        """Requests in flight at a time, as they were counted next."""
+        """Requests in flight at a time, by the first count after that time."""
         return self._flights[min(bisect_left(self._times_s, at_s), len(self._flights) - 1)]
 
 

@@ -99,16 +99,21 @@ class StopRules:
         )
         return self.fired
 
-    def summary(self, elapsed_s: float, not_sent: int) -> str:
+    def summary(self, elapsed_s: float, not_sent: int, planned_ns: int = 0) -> str:
         """Which rule ended the run, once it is over; "" where none did.
 
         Where everything under way ended in time there was nothing to cut, and it is the `not_sent` requests
-        of the plan that say that --max-duration ended it.
+        of the plan that say that --max-duration ended it; of a plan without a number of requests, the time
+        for which it sends.
         """
         limit_s = self.max_duration_s
-        if self.fired or limit_s is None or elapsed_s < limit_s or not not_sent:
+        if self.fired or limit_s is None or elapsed_s < limit_s:
             return self.fired
-        return f"--max-duration {limit_s:g} s: {not_sent} requests were not sent; what was under way ended"
+        left_s = planned_ns / SECOND_NS - limit_s
+        if not (not_sent or left_s > 0):
+            return ""
+        left = f"{not_sent} requests" if not_sent else f"those of the last {left_s:g} s"
+        return f"--max-duration {limit_s:g} s: {left} were not sent; what was under way ended"
 
     def _failures(self) -> str:
         last = f", the last with {self.last.kind}: {self.last.detail}".rstrip(": ") if self.last else ""

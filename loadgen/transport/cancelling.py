@@ -12,7 +12,7 @@ from loadgen.transport.job import Job
 from loadgen.transport.stalls import Stream
 from loadgen.workload.load.cancellations import Cancellations
 
-_LOOK_NS = 2_000_000  # between two counts of tokens
+_SCAN_NS = 2_000_000  # between two counts of tokens
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 
 
@@ -28,7 +28,7 @@ class Cancelling(Protocol):
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """In what time it is to be asked again, where nothing comes before."""
+        """How long to wait before asking again, where nothing comes before."""
         ...
 
 
@@ -75,7 +75,7 @@ class AfterTokens:
     def __init__(self, cancellations: Cancellations, count: Callable[[bytes], int]) -> None:
         self.chosen, self.most, self.count = cancellations.chosen, cancellations.point.after_tokens, count
         self._counted: list[_Counted] = []
-        self._look_ns = 0
+        self._scan_ns = 0
 
     def sent(self, stream: Stream) -> None:
         known = any(counted.stream is stream and counted.index == stream.index for counted in self._counted)
@@ -83,18 +83,18 @@ class AfterTokens:
             self._counted.append(_Counted(stream, stream.index))
 
     def due(self, now_ns: int) -> list[Stream]:
-        if now_ns < self._look_ns or not self._counted:
+        if now_ns < self._scan_ns or not self._counted:
             return []
-        self._look_ns = now_ns + _LOOK_NS
+        self._scan_ns = now_ns + _SCAN_NS
         self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
         for counted in self._counted:
-            self._look(counted)
+            self._scan(counted)
         found = [counted.stream for counted in self._counted if counted.tokens >= self.most]
         if found:
             self._counted = [counted for counted in self._counted if counted.tokens < self.most]
         return found
 
-    def _look(self, counted: _Counted) -> None:
+    def _scan(self, counted: _Counted) -> None:
         reads = counted.stream.since(counted.reads)
         if not reads:
             return
@@ -106,7 +106,7 @@ class AfterTokens:
         counted.rest = data[end:]
 
     def wait_ns(self, now_ns: int) -> int:
-        return _LOOK_NS if self._counted else NEVER_NS
+        return _SCAN_NS if self._counted else NEVER_NS
 
 
 def cancelling_of(job: Job) -> Cancelling | None:

@@ -11,7 +11,7 @@ from loadgen.transport.stalls import Stream, unfinished
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 
 NEVER_NS = 1 << 62
-_LOOK_NS = 1_000_000  # between two searches for first tokens: each second one would find nothing
+_SCAN_NS = 1_000_000  # between two searches for first tokens: more often would find nothing new
 SPIN_NS = 1_200_000  # an epoll sleeps whole milliseconds, rounded up: the last one is spun
 
 
@@ -25,7 +25,7 @@ class Gate(Protocol):
         ...
 
     def wait_ns(self, now_ns: int) -> int:
-        """In what time it is to be asked again, where it did not open and no request ends before."""
+        """How long to wait before asking again, where it did not open and no request ends before."""
         ...
 
     def sent(self, stream: Stream) -> None:
@@ -86,19 +86,20 @@ class _Prefill:
 
 
 class PrefillGate:
-    """A limit on the requests that were sent and have no token yet; pings and heads are none.
+    """A limit on the requests that were sent and have no token yet.
 
-    Answers are searched only while the limit holds a request back, and no oftener than once a millisecond.
+    Pings and response heads do not count as tokens. Answers are searched only while the limit holds a request
+    back, and at most once a millisecond.
     """
 
     def __init__(self, most: int, token_seen: Callable[[bytes], bool]) -> None:
         self.most, self.token_seen = most, token_seen
-        self.opened_ns = self._ended_ns = self._look_ns = 0
+        self.opened_ns = self._ended_ns = self._scan_ns = 0
         self._prefills: list[_Prefill] = []
 
     def opens(self, now_ns: int) -> bool:
-        if len(self._prefills) >= self.most and now_ns >= self._look_ns:
-            self._look_ns = now_ns + _LOOK_NS
+        if len(self._prefills) >= self.most and now_ns >= self._scan_ns:
+            self._scan_ns = now_ns + _SCAN_NS
             self._prefills = [prefill for prefill in self._prefills if self._goes_on(prefill)]
         return len(self._prefills) < self.most
 
@@ -115,7 +116,7 @@ class PrefillGate:
         return True
 
     def wait_ns(self, now_ns: int) -> int:
-        return _LOOK_NS
+        return _SCAN_NS
 
     def sent(self, stream: Stream) -> None:
         if stream.index >= 0:

@@ -80,7 +80,7 @@ class Sender:
         self.counters.publish_sent(self.out.next)
 
     def take_unsent(self, slot: Slot) -> None:
-        """Give a slot whose connection failed the request that is due on it, to fail with it."""
+        """Give a slot whose connection failed the due request, so that it fails with the connection."""
         if not (self.begin_ns and self.out.next < self.out.count and self._passes()):
             return
         closed_loop = self.job.offsets_ns is None
@@ -96,7 +96,7 @@ class Sender:
             gate.ended(end_ns)
 
     def wait_ns(self) -> int:
-        """In what time there may be something to do that nothing else shows."""
+        """How long to wait before there may be something to do that nothing else shows."""
         now_ns = self.now_ns()
         wait_ns = NEVER_NS if self.cancelling is None else self.cancelling.wait_ns(now_ns)
         if not self.pool.free or self.out.next == self.out.count:

@@ -21,6 +21,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.cut_short,
     shards.load_lost,
     load.many_failures,
+    load.all_cancelled,
     server.tokens_far_off,
     load.interrupted,
     load.stopped_by_rule,

@@ -177,6 +177,12 @@ class RunEvidence:
         """Whether the planned rate changes during the run: by a schedule, a ramp, bursts, or a trace."""
         return self.facts.data.schedule is not None or self.facts.profile.shaped
 
+    @property
+    def burst_period_ns(self) -> int:
+        """The time from one planned burst to the next; 0: there are none."""
+        bursts = self.facts.profile.periodic
+        return 0 if bursts is None else round(bursts.every_s * SECOND_NS)
+
     @cached_property
     def late_ns(self) -> Int64:
         """How much later than due each request was sent, int64[requests sent]."""

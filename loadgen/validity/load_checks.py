@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.metrics import steady_state, text_tokens
 from loadgen.metrics.vllm_keys import percentile_name
-from loadgen.validity.evidence import RunEvidence, least_samples, percent
+from loadgen.validity.evidence import RunEvidence, least_samples, overlap_mean, percent
 from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
@@ -20,12 +20,16 @@ WORDS_OFF = (0.01, 1)  # of words, whose length the server's own count has set
 _OFF = {"ids": IDS_OFF, "words": WORDS_OFF}  # by format; of any other text TEXT_OFF
 HELD, RATE = 0.95, 0.95  # of what was requested
 LATE_GAPS, LATE_MS = 0.1, 1.0  # of the mean gap, and absolute
-TRACE_LATE_MS = 10.0  # by P99; a burst of a trace is sent one request after the other
+TRACE_LATE_MS = 10.0  # by P99, where the rate changes; a burst is sent one request after the other
 GROWN, NOISE = 1.5, 3.0  # a ratio, and standard deviations of the difference of two Poisson counts
 OUTSIDE, PER_SLOT = 0.2, 5  # of the duration, requests
 RESENT = 0.01  # of the requests
 THIN = 0.1  # of the samples of a point estimate
 _FIX_FAILURES = "resolve the errors listed under `failed:`, or lower --max-concurrency or --request-rate"
+_LESS_LATE = (
+    "raise --max-concurrency or --prefill-concurrency, or lower --request-rate, --schedule, --bursts or "
+    "--speed-up"
+)
 _KEEP_ALIVE = (
     "raise the server's keep-alive timeout (vLLM: VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: "
     "--timeout-keep-alive), or that of the proxy before it"
@@ -88,6 +92,20 @@ failures = suspect(
     "the slowest ones, so P99 of the others is too low",
     _FIX_FAILURES,
 )(partial(_failures, above=FAILED, most=MANY_FAILED))
+
+
+@invalid(
+    "all-cancelled",
+    "requests were cancelled as planned, and none of the others was answered in full: there is nothing to "
+    "measure by",
+    "lower --cancel-rate, or raise --cancel-after",
+)
+def all_cancelled(run: RunEvidence) -> Evidence | None:
+    """The plan left no answer to be measured."""
+    cancelled, completed = run.metrics.cancelled, run.metrics.completed
+    if completed or not cancelled:
+        return None
+    return f"{cancelled} of {run.metrics.requests} requests were cancelled, none was answered in full"
 
 
 def _resent(run: RunEvidence, above: float, most: float) -> Evidence | None:
@@ -220,18 +238,18 @@ _MEAN_OF = {True: " in the mean of the trace", False: " on average"}  # by wheth
 @suspect(
     "sends-late",
     f"at a finite rate, or the times of a trace, requests were sent later than scheduled by more than "
-    f"{percent(LATE_GAPS)} of the mean gap and {LATE_MS:.0f} ms on average, or of a trace by P99 more than "
-    f"that share and {TRACE_LATE_MS:.0f} ms: that is another arrival process",
-    "raise --max-concurrency, or lower --request-rate or --speed-up; TTFT from when requests were due is "
-    "in the report",
+    f"{percent(LATE_GAPS)} of the mean gap and {LATE_MS:.0f} ms on average, or, where the rate changes (a "
+    "trace, a schedule, a ramp, bursts), by P99 more than that share and "
+    f"{TRACE_LATE_MS:.0f} ms: that is another arrival process",
+    f"{_LESS_LATE}; TTFT from when requests were due is in the report",
 )
 def sends_late(run: RunEvidence) -> Evidence | None:
     """Requests left later than scheduled."""
     if not run.paced or not len(run.late_ns):
         return None
     late_ms, gap_ms = float(run.late_ns.mean()) / 1e6, 1e3 / run.facts.planned_rate_per_s
-    traced = run.uneven
-    p99_late = traced and run.late_p99_ms > max(LATE_GAPS * gap_ms, TRACE_LATE_MS)
+    uneven = run.uneven
+    p99_late = uneven and run.late_p99_ms > max(LATE_GAPS * gap_ms, TRACE_LATE_MS)
     if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS) and not p99_late:
         return None
     limit = run.facts.max_concurrency
@@ -240,15 +258,15 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     cause = f"--prefill-concurrency {prefills} held them back" if prefills else "the client was late"
     cause = f"--max-concurrency {limit} held them back" if capped else cause
     delay = f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
-    delay += f", {run.late_p99_ms:.2f} ms by P99" * traced
-    apart = f"{gap_ms:.4g} ms apart" + _MEAN_OF[run.facts.data.schedule is not None] * traced
+    delay += f", {run.late_p99_ms:.2f} ms by P99" * uneven
+    apart = f"{gap_ms:.4g} ms apart" + _MEAN_OF[run.facts.data.schedule is not None] * uneven
     return f"{delay}, scheduled {apart}: {cause}"
 
 
 @suspect(
     "rate-not-reached",
     f"the requests were sent at less than {percent(RATE)} of the planned rate",
-    "raise --max-concurrency, or lower --request-rate or --speed-up",
+    _LESS_LATE,
 )
 def rate_not_reached(run: RunEvidence) -> Evidence | None:
     """Sending took longer than planned."""
@@ -265,9 +283,11 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
 @note(
     "overload",
     f"at a finite rate, or the times of a trace, {GROWN} times as many requests were in flight when the last "
-    f"was sent as halfway through, by more than {NOISE:.0f} standard deviations of two Poisson counts, and "
-    "by more than a trace's own rate rose: latencies depend on the length of the run",
-    "lower --request-rate or --speed-up for a steady state, or read the run as an overload test",
+    f"was sent as halfway through (of --bursts, in the mean of the period before), by more than {NOISE:.0f} "
+    "standard deviations of two Poisson counts, and by more than the planned rate rose: latencies depend on "
+    "the length of the run",
+    "lower --request-rate, --schedule, --bursts or --speed-up for a steady state, or read the run as an "
+    "overload test",
 )
 def overload(run: RunEvidence) -> Evidence | None:
     """Requests pile up while they are sent."""
@@ -275,18 +295,29 @@ def overload(run: RunEvidence) -> Evidence | None:
     if not run.paced or len(sent_ns) < 2:
         return None
     middle_ns, last_ns = int(sent_ns.min() + np.ptp(sent_ns) // 2), int(sent_ns.max())
-    half, end = run.in_flight(middle_ns), run.in_flight(last_ns)
+    if middle_ns - run.burst_period_ns < sent_ns.min():  # no period of bursts before it
+        return None
+    half, end = _carried(run, middle_ns), _carried(run, last_ns)
     expected = half * _rise(run, middle_ns, last_ns)
     if end <= GROWN * expected or end - expected <= NOISE * math.sqrt(expected + end):
         return None
-    return f"{half} requests in flight halfway through sending, {end} when the last was sent"
+    return f"{half:.0f} requests in flight halfway through sending, {end:.0f} when the last was sent"
+
+
+def _carried(run: RunEvidence, at_ns: int) -> float:
+    """Requests in flight at a moment; of bursts the mean since a period before, of which each is a part."""
+    if not run.burst_period_ns:
+        return run.in_flight(at_ns)
+    window_ns = at_ns - run.burst_period_ns, at_ns
+    return overlap_mean(run.records.sent_ns[run.sent], run.records.end_ns[run.sent], window_ns)
 
 
 def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
     """How many times more requests an uneven load has in its last tenth than in the one before its middle."""
     if not run.uneven:
         return 1.0
-    sent_ns, tenth_ns = run.records.sent_ns[run.sent], (last_ns - middle_ns) // 5
+    sent_ns, period_ns = run.records.sent_ns[run.sent], run.burst_period_ns or 1
+    tenth_ns = -(-max((last_ns - middle_ns) // 5, 1) // period_ns) * period_ns  # of bursts, whole periods
     before, last = (((sent_ns > at - tenth_ns) & (sent_ns <= at)).sum() for at in (middle_ns, last_ns))
     return max(1.0, float(last) / max(float(before), 1.0))
 

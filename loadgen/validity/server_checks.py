@@ -125,7 +125,7 @@ def _drift(name: str, trend: Trend | None) -> Evidence | None:
 @suspect(
     "foreign-requests",
     f"requests were on the server before the run, or it finished more than {percent(FOREIGN)} beyond those "
-    "of this run, or in two samples held more than this run had in flight",
+    "of this run, or in two samples held more than this run had in flight and those that it had cancelled",
     "give the run a server without other clients",
     Source.COUNTERS,
 )
@@ -140,7 +140,9 @@ def foreign_requests(run: RunEvidence) -> Evidence | None:
     foreign, ours = foreign_count(window, run.metrics), run.metrics.requests
     if foreign > FOREIGN * ours:
         parts.append(f"the server finished {ours + foreign} requests, {ours} of them from this run")
-    peak = run.metrics.peak_concurrency
+    # A server that does not abort cancelled requests still has them, next to those that took their places.
+    going_on = max(run.metrics.cancelled - window.requests.get("abort", 0), 0)
+    peak = run.metrics.peak_concurrency + going_on
     loads = [(sample.running or 0) + (sample.waiting or 0) for sample in run.samples]
     crowded = [load for load in loads if load > peak]
     if len(crowded) > 1:

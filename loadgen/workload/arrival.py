@@ -13,7 +13,7 @@ from loadgen.arrays import Float64, Int64
 from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 
-_LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
+LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
 
@@ -42,7 +42,7 @@ class Arrival(msgspec.Struct, frozen=True):
                 f"--burstiness {self.burstiness:g}: give a number above 0 "
                 "(1: Poisson, below: bursts, above: more even, inf: constant)"
             )
-        if not self.rate_per_s >= _LEAST_RATE_PER_S:
+        if not self.rate_per_s >= LEAST_RATE_PER_S:
             raise UsageError(
                 f"--request-rate {self.rate_per_s:g}: give a number of requests per second above 0, "
                 "or inf for all at once"
@@ -71,13 +71,16 @@ class Arrival(msgspec.Struct, frozen=True):
             return rng.exponential(1 / self.rate_per_s, n)
         return rng.gamma(self.burstiness, 1 / self.rate_per_s / self.burstiness, n)
 
-    def nanoseconds(self, offsets_s: Float64) -> Int64:
-        """Ascending offsets as int64 nanoseconds; raises UsageError where the last is beyond a century."""
+    def nanoseconds(self, offsets_s: Float64, flags: str = "") -> Int64:
+        """Ascending offsets as int64 nanoseconds; raises UsageError where the last is beyond a century.
+
+        `flags` are those that gave the rate, where it was not --request-rate.
+        """
         offsets_ns = np.rint(offsets_s * SECOND_NS)
         if len(offsets_ns) and not offsets_ns[-1] < _LATEST_NS:
             raise UsageError(
-                f"--request-rate {self.rate_per_s:g}: the last request would be due in more than a century; "
-                "give a higher rate or fewer prompts"
+                f"{flags or f'--request-rate {self.rate_per_s:g}'}: the last request would be due in more "
+                "than a century; give a higher rate or fewer prompts"
             )
         return offsets_ns.astype(np.int64)
 

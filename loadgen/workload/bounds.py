@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import reprlib
 from collections.abc import Callable
@@ -25,6 +26,8 @@ NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"  # as a text of a schedule, or of a ti
 TIME = rf"{NUMBER}\s*(?:ms|s|m|h)"
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(rf"({NUMBER})\s*(ms|s|m|h)", re.ASCII)
+
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)", re.ASCII)
 
 _REPR = reprlib.Repr()
 T = TypeVar("T")
@@ -83,6 +86,28 @@ def seconds(text: str) -> float:
     if match is None:
         raise ValueError(f"{shown(text)} is not a time: write it as 60s; units ms, s, m, h")
     return float(match[1]) * _UNITS_S[match[2]]
+
+
+def share(text: str, least: float, most: float = 1.0) -> float:
+    """A share as `5%` or `0.05`, from `least` to `most`, which are parts of 1; raises ValueError."""
+    match = _SHARE.fullmatch(text.strip())
+    part = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not least <= part <= most:
+        raise ValueError(
+            f"{shown(text)} is no share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
+        )
+    return part
+
+
+def given(form: str) -> Callable[[str], str]:
+    """A flag's type: a text that is not blank, as that of a shell variable without a value is."""
+
+    def text(value: str) -> str:
+        if not value.strip():
+            raise argparse.ArgumentTypeError(f"is empty: write {form}, or leave the flag out")
+        return value
+
+    return text
 
 
 def shown(value: Any) -> str:

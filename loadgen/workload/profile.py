@@ -354,7 +354,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     table = read_toml(path)
     if overrides.get("duration") is not None:
         table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
-    for key in load_conflicts.superseded(overrides):
+    for key in load_conflicts.superseded(overrides, table):
         table.pop(key, None)
     typed = overrides if flags else ()
     made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)

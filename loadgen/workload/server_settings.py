@@ -28,6 +28,7 @@ _FLAGS = {
     "environment": "--server-env",
     "seed": "--server-seed",
 }
+_TABLES = ("classes",)  # whose flag was read into a table, which nobody wrote
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
@@ -97,12 +98,19 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed:
         place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
     if place[:1] == ["classes"] and len(place) > 2:
         origin = "--class" if "classes" in typed else f"{origin}: [[classes]]"
-        return f"{origin} {int(place[1]) + 1}: {place[2]} {shown(item['input'])}: {item['msg'].lower()}"
+        return f"{origin} {int(place[1]) + 1}: {place[2]} {shown(item['input'])}: {_why(item)}"
     key = place[0] if place else ""
     if item["type"] == "extra_forbidden":
         return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
-    why = item["msg"].lower().removeprefix("value error, ")
+    why = _why(item)
+    if key in typed and key in _TABLES:
+        return f"{flag_of(key)}: {why}"
     if key in typed:
         why = _KEY.sub(lambda found: flag_of(found[0]) if found[0] in keys else found[0], why)
         return f"{flag_of(key)} {shown(item['input'])}: {why}"
     return f"{origin}: {inside}{key} = {shown(item['input'])}: {why}"
+
+
+def _why(item: Mapping[str, Any]) -> str:
+    """pydantic's message of one key."""
+    return str(item["msg"]).lower().removeprefix("value error, ")

@@ -59,6 +59,12 @@ OF_DATA = {
         "--cancel-rate 50% --cancel-after 50ms --seed 1",
         {"no-abort"},
     ),
+    "every request is cancelled": Provocation(
+        engine(),
+        "--random-input-len 64 --random-output-len 50 --num-prompts 40 --max-concurrency 4 "
+        "--cancel-rate 100% --cancel-after 1tok",
+        {"all-cancelled"},
+    ),
     "the speed of prefill in a queue": Provocation(
         engine("--max-num-seqs", "2"),
         "--random-input-len 64 --random-output-len 10 --num-prompts 18 --max-concurrency 6 "

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.made_cases import changed, client, closed, failed, measured, observed, run
+from builders.made_cases import (
+    Rows,
+    changed,
+    client,
+    closed,
+    failed,
+    measured,
+    observed,
+    open_loop,
+    rate,
+    run,
+)
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.protocol.refusals import AdaptedField
@@ -33,12 +44,11 @@ def under(text: str) -> list[str]:
     return text.split(f"{RULE}\n")[1].splitlines()
 
 
-def of_many_kinds() -> RunEvidence:
-    rows = closed()
+def of_many_kinds(rows: Rows, workload: dict[str, Any] | None = None) -> RunEvidence:
     for index, row in enumerate(rows[::9]):
         kind = KINDS[min(index // 2, len(KINDS) - 1)]
         rows[row.index] = replace(row, failure=Failure(kind, DETAIL))
-    return run(rows)
+    return run(rows, workload)
 
 
 CASES = {
@@ -77,7 +87,7 @@ def test_what_is_not_known_is_one_line_with_the_way_to_it() -> None:
 
 
 def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
-    case = of_many_kinds()
+    case = of_many_kinds(closed())
     text = short(case)
     lines = under(text)
     shown = [line for line in lines if line.startswith("failed: ")]
@@ -122,6 +132,13 @@ def test_a_place_is_quoted_for_the_shell() -> None:
     assert "more: loadgen report 'my runs/r' (" in text
 
 
+def test_how_late_requests_were_is_there_however_little_room_is_left() -> None:
+    case = of_many_kinds(open_loop(late_ms=400.0), rate(100))
+    text = " ".join(short(case, screen=Screen(80)).split())
+    assert "; send delay 400.00 ms mean, 400.00 P50, 400.00 P99, 400.00 max (due → sent)" in text
+    assert "TTFT from when due: 450.00 ms mean, 450.00 P99 (from sent: 50.00 ms mean, 50.00 P99)" in text
+
+
 @pytest.mark.parametrize("name", ["client", "steady", "server_reported", "roofline", "unavailable"])
 def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     section = next(each for each in report.SECTIONS if each.short is not None and each.short.__name__ == name)
@@ -142,11 +159,12 @@ def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: p
         ({}, "concurrency: 7.99 on average of 8; turnaround 0.20 ms mean"),
         (
             {"request_rate": 100.0, "max_concurrency": None},
-            "concurrency: 7.99 on average; send delay 0.20 ms mean, 0.20 P50, 0.20 P99, 0.20 max",
+            "concurrency: 7.99 on average; send delay 0.20 ms mean, 0.20 P50, 0.20 P99, 0.20 max "
+            "(due → sent)",
         ),
     ],
 )
-def test_the_load_is_one_line(workload: dict[str, Any], line: str) -> None:
+def test_the_load_is_one_entry(workload: dict[str, Any], line: str) -> None:
     case = run(workload=workload)
     assert list(short_lines.load(Result(case.facts, case.records), None)) == [line]
 

@@ -126,3 +126,10 @@ def test_every_workload_flag_is_named_after_its_key() -> None:
     own = {"name", "description", "ladder", "table", "server"}  # [server] has flags of its own
     dests = {action.dest for action in bench_parser()._actions}
     assert set(Profile.model_fields) - own <= dests
+
+
+@pytest.mark.parametrize("flag", ["--schedule", "--bursts", "--cancel-rate", "--cancel-after"])
+@pytest.mark.parametrize("value", ["", "  "])
+def test_a_load_that_a_shell_variable_left_empty_is_refused(flag: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag}: is empty: write .*, or leave the flag out"):
+        parse([flag, value])

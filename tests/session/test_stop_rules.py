@@ -115,19 +115,22 @@ def test_what_the_job_is_given(
 
 
 @pytest.mark.parametrize(
-    ("words", "elapsed_s", "not_sent", "said"),
+    ("words", "elapsed_s", "not_sent", "planned_s", "said"),
     [
-        ("", 100.0, 9, ""),
-        ("--max-duration 60", 50.0, 9, ""),  # Ctrl-C ended it before
-        ("--max-duration 60", 70.0, 0, ""),  # it was done in time
-        ("--max-duration 60", 70.0, 9,
+        ("", 100.0, 9, 0, ""),
+        ("--max-duration 60", 50.0, 9, 0, ""),  # Ctrl-C ended it before
+        ("--max-duration 60", 70.0, 0, 0, ""),  # it was done in time
+        ("--max-duration 60", 70.0, 0, 60, ""),
+        ("--max-duration 60", 70.0, 9, 0,
             "--max-duration 60 s: 9 requests were not sent; what was under way ended"),
+        ("--max-duration 60", 70.0, 0, 90,  # of a closed loop that sends for 90 s
+            "--max-duration 60 s: those of the last 30 s were not sent; what was under way ended"),
     ],
 )  # fmt: skip
 def test_what_is_said_of_a_run_that_drained_in_time(
-    words: str, elapsed_s: float, not_sent: int, said: str
+    words: str, elapsed_s: float, not_sent: int, planned_s: int, said: str
 ) -> None:
-    assert rules(words).summary(elapsed_s, not_sent) == said
+    assert rules(words).summary(elapsed_s, not_sent, planned_s * 1_000_000_000) == said
 
 
 def test_the_first_reason_stays() -> None:

@@ -35,6 +35,7 @@ from builders.made_cases import (
     shared,
     some_met,
 )
+from builders.provoked_cancelled import OF_CANCELLED
 from builders.provoked_data import OF_DATA
 from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.arrays import Int64
@@ -194,11 +195,6 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "queued": (run(window=sampled(*[(2, 6), (3, 5), (8, 0)] * 3)), "waited in 6 of 9 samples", set()),
-    "no-abort": (
-        run(failed(10, FailureKind.USER_CANCELLED), window=observed()),
-        "the server finished 32 of the 32 requests that were cancelled",
-        set(),
-    ),
     "latencies-differ": (
         run(window=observed(ttft=ServerLatency(count=320, mean_ms=5.0, brackets_ms={}))),
         "TTFT mean (ms): client 50, server 5",
@@ -244,6 +240,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "2 requests per slot",
         set(),
     ),
+    **OF_CANCELLED,
     **OF_DATA,
     **OF_SHARDS,
 }

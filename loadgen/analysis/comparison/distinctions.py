@@ -6,17 +6,21 @@ a run does not report distinguishes it from none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from loadgen.analysis.comparison import comparability
 from loadgen.analysis.comparison.comparability import word
 from loadgen.analysis.run_summary import OURS, Reported
+from loadgen.protocol.layout import middle_cut
 from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 _NO_LIMIT = "no limit"
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are
+_NOT_GIVEN: tuple[Any, ...] = (None, "", (), {})
+_SHOWN = 32  # characters of a name, in the narrowest of tables and pictures
 _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
@@ -42,17 +46,51 @@ def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
     yield "stream", "streamed" if facts.profile.stream else "not streamed"
     yield "prompts", f"prompts as {facts.prompt_format}"
     yield "warm-up", "warmed up" if facts.warmups else "not warmed up"
-    for key, value in (*comparability.server_settings(run), *comparability.request_keys(run).items()):
+    for key, value in _settings(run).items():
         yield key, word(value) if key == _ARGUMENTS else f"{key} {word(value)}"
 
 
+def _settings(run: Reported) -> dict[str, Any]:
+    """What the server was given or reports, and the keys of the profile that make the request."""
+    return {**dict(comparability.server_settings(run)), **comparability.request_keys(run)}
+
+
 def names(plain: str, runs: Sequence[Reported]) -> list[str]:
-    """The row of each run of one name: the name, and the words in which these runs differ."""
+    """The row of each run of one name: the name, and the words in which these runs differ.
+
+    A key that a run was not given is not named. Where long names would look alike once they are cut, only
+    the keys are named that are needed to tell the runs apart.
+    """
     words = [of(run) for run in runs]
     keys = dict.fromkeys(key for own in words for key in own)
     apart = [key for key in keys if len({own[key] for own in words if own.get(key)}) > 1]
-    added = (", ".join(filter(None, (own.get(key, "") for key in apart))) for own in words)
-    return [f"{plain} ({own})" if own else plain for own in added]
+    absent = [{key for key, value in _settings(run).items() if value in _NOT_GIVEN} for run in runs]
+    given = [
+        {key: own[key] for key in apart if own.get(key) and key not in none}
+        for own, none in zip(words, absent, strict=True)
+    ]
+    every = [_named(plain, own, apart) for own in given]
+    if len({middle_cut(name, _SHOWN) for name in every}) == len(set(every)):
+        return every
+    telling = _telling(given, apart)
+    return [_named(plain, own, telling) for own in given]
+
+
+def _named(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:
+    added = ", ".join(words[key] for key in keys if key in words)
+    return f"{plain} ({added})" if added else plain
+
+
+def _telling(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
+    """Of these keys those by which a run differs from one that it did not differ from by those before."""
+    telling: list[str] = []
+    kinds = 1
+    for key in keys:
+        more = len({tuple(own.get(kept) for kept in (*telling, key)) for own in words})
+        if more > kinds:
+            telling.append(key)
+            kinds = more
+    return telling
 
 
 def same_load(run: Reported, other: Reported, least: int = 0) -> bool:

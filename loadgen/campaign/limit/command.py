@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -39,7 +40,7 @@ from loadgen.workload.plan_inputs import Seed
 from loadgen.workload.profile import Profile
 
 _MOST_RUNS = 1000
-_LEAST_S = 0.001
+_LEAST_S, _LEAST_SHARE = 0.001, 0.001
 
 
 class LimitFound(msgspec.Struct, frozen=True):
@@ -200,7 +201,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
         help="as 'ttft p99 < 500ms, tpot p95 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
     add("--over", choices=("rate", "concurrency"),
         help="what is varied (default: concurrency for a profile with only that, else rate)")
-    add("--within", type=parsed_by(_share), metavar="P%",
+    add("--within", type=parsed_by(partial(bounds.share, least=_LEAST_SHARE)), metavar="P%",
         help="end once the interval reaches no further than this from the limit (default 5%%)")
     add("--budget", dest="budget_s", type=parsed_by(_seconds), metavar="TIME",
         help="30m, 2h: of all runs together (default 30m)")
@@ -213,17 +214,6 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
     add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
     add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
 # fmt: on
-
-
-def _share(text: str) -> float:
-    """A share written 5% or 0.05; raises ValueError."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = 0.0
-    if not 0.001 <= share <= 1:
-        raise ValueError(f"{bounds.shown(text)} is no share from 0.1% to 100%: write 5%")
-    return share
 
 
 def _seconds(text: str) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, Field, field_validator
 
 from loadgen.workload import bounds
@@ -13,7 +15,13 @@ class CancelKeys(BaseModel, frozen=True, defer_build=True):
 
     prefill_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
     cancel_rate: str = ""  # of the requests, as 10% or 0.1
-    cancel_after: str = ""  # as 2s after sending, or 50tok: once 50 messages with text have come
+    cancel_after: str = ""  # as 2s or 1.5m after sending, or 50tok: once 50 messages with text have come
+
+    @field_validator("cancel_rate", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        """TOML may give the share as a number."""
+        return str(value) if type(value) in (int, float) else value
 
     @field_validator("cancel_rate")
     @classmethod

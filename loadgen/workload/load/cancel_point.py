@@ -6,11 +6,16 @@ import re
 
 import msgspec
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(%?)")
-_AFTER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|tok)")
-_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000}
+from loadgen.clock import MS_NS, SECOND_NS
+from loadgen.protocol.layout import counted
+from loadgen.workload import bounds
+
+_LEAST_SHARE = 1e-12  # as small as one can be written
+_TIME = re.compile(bounds.TIME, re.ASCII)
+_TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)
 _LONGEST_NS = 86_400_000_000_000
 _MOST_TOKENS = 1 << 31
+_FORM = "write 2s, 500ms or 50tok"
 
 
 class CancelPoint(msgspec.Struct, frozen=True):
@@ -21,30 +26,30 @@ class CancelPoint(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.after_tokens:
-            return f"{self.after_tokens} token messages"
-        return f"{self.after_ns / 1e9:g} s"
+            return counted(self.after_tokens, "token message")
+        if self.after_ns < SECOND_NS // 10:
+            return f"{self.after_ns / MS_NS:g} ms"
+        return f"{self.after_ns / SECOND_NS:g} s"
 
 
 def parse_rate(text: str) -> float:
     """The share that `10%` or `0.1` stands for, above 0 and up to 1; raises ValueError."""
-    match = _RATE.fullmatch(text.strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is no share of the requests: write 10% or 0.1, above 0 and up to 100%")
-    return share
+    try:
+        return bounds.share(text, _LEAST_SHARE)
+    except ValueError:  # what refuses a key shows its value already
+        raise ValueError("no share of the requests: write 10% or 0.1, above 0 and up to 100%") from None
 
 
 def parse_point(text: str) -> CancelPoint:
-    """What `2s`, `500ms` or `50tok` stands for; raises ValueError."""
-    match = _AFTER.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is neither a time nor a number of tokens: write 2s, 500ms or 50tok")
-    number, unit = float(match[1]), match[2]
-    if unit == "tok":
-        if not number.is_integer() or not 1 <= number <= _MOST_TOKENS:
-            raise ValueError(f"{text!r}: a request is cancelled after a whole number of tokens, 1 or more")
-        return CancelPoint(after_tokens=int(number))
-    after_ns = round(number * _UNITS_NS[unit])
+    """What `2s`, `1.5m` or `50tok` stands for; raises ValueError."""
+    written = text.strip()
+    if (tokens := _TOKENS.fullmatch(written)) is not None:
+        if not 1 <= int(tokens[1]) <= _MOST_TOKENS:
+            raise ValueError(f"a request is cancelled after 1 to {_MOST_TOKENS} tokens")
+        return CancelPoint(after_tokens=int(tokens[1]))
+    if _TIME.fullmatch(written) is None:
+        raise ValueError(f"neither a time nor a whole number of tokens: {_FORM}; units ms, s, m, h")
+    after_ns = round(bounds.seconds(written) * SECOND_NS)
     if not 0 < after_ns <= _LONGEST_NS:
-        raise ValueError(f"{text!r}: a request is cancelled after more than 0 s, and within a day")
+        raise ValueError("a request is cancelled after more than 0 s, and within a day")
     return CancelPoint(after_ns=after_ns)

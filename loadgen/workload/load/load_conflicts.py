@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.workload.arrival import LEAST_RATE_PER_S
 from loadgen.workload.load import load_schedule
+from loadgen.workload.server_settings import flag_of
 
 Values = Mapping[str, Any]
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
@@ -32,8 +34,8 @@ def check(values: Values, typed: Collection[str] = ()) -> None:
             raise UsageError(message)
 
 
-def superseded(overrides: Values) -> set[str]:
-    """The keys of a profile that these flags stand in place of: one load for another."""
+def superseded(overrides: Values, table: Values) -> set[str]:
+    """The keys of a profile's table that these flags stand in place of: one load for another."""
     dropped: set[str] = set()
     if overrides.get("schedule"):
         dropped |= {"duration", "num_prompts", "request_rate", *_RAMP}
@@ -42,6 +44,8 @@ def superseded(overrides: Values) -> set[str]:
         dropped |= {"schedule", "request_rate", "duration"}
     if overrides.get("request_rate") is not None:
         dropped |= {"schedule", *_RAMP}
+    if overrides.get("max_concurrency") is not None and _stepped(table):
+        dropped |= {"schedule"}
     return dropped - {key for key in overrides if overrides[key] is not None}
 
 
@@ -85,6 +89,8 @@ def _ramp(values: Values, _: Collection[str]) -> Iterator[str]:
         yield f"--ramp-up-strategy {strategy} needs {_ENDS}"
     elif not end > 0:
         yield f"--ramp-up-end-rps {end:g}: give a rate above 0"
+    elif small := next((key for key in _RAMP[1:] if 0 < values[key] < LEAST_RATE_PER_S), ""):
+        yield f"{flag_of(small)} {values[small]:g}: a rate is 0, or from 1e-9 to 1e9 requests per second"
     elif begin > end:
         yield (
             f"--ramp-up-start-rps {begin:g} is more than --ramp-up-end-rps {end:g}: for a falling rate write "
@@ -119,6 +125,16 @@ def _own_limit(values: Values, _: Collection[str]) -> Iterator[str]:
         )
 
 
+def _burst_ramp(values: Values, _: Collection[str]) -> Iterator[str]:
+    """A ramp by request has a rate at each of its requests, and how many these are bursts would decide."""
+    if values.get("bursts") and values.get("ramp_up_strategy") is not None:
+        begin, end = (values.get(key) or 0 for key in _RAMP[1:])
+        yield (
+            "--bursts do not go with --ramp-up-strategy, whose rate is by request: write the ramp by time, "
+            f'as --schedule "rate {begin:g} to {end:g} over 60s"'
+        )
+
+
 def _ladder(values: Values, typed: Collection[str]) -> Iterator[str]:
     for key in ("schedule", "bursts", "ramp_up_strategy", "classes"):
         if values.get("ladder") and values.get(key):
@@ -141,5 +157,5 @@ def _classes(values: Values, typed: Collection[str]) -> Iterator[str]:
 
 
 _RULES: tuple[Callable[[Values, Collection[str]], Iterator[str]], ...] = (
-    *(_two_rates, _two_traces, _ramp, _own_duration, _own_limit, _ladder, _classes),
+    *(_two_rates, _two_traces, _ramp, _burst_ramp, _own_duration, _own_limit, _ladder, _classes),
 )

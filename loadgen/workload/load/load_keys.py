@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from loadgen.workload.load.bursts import Bursts
 from loadgen.workload.load.load_schedule import LoadSchedule
 
 _MOST_CLASSES = 100
+_NAME = re.compile(r"[\w.+-]+")
 Rate = Annotated[float, Field(ge=0, le=1e9)]
 # A profile whose load does not change.
 NO_SHAPE = {
@@ -48,11 +50,18 @@ class RampEnds(msgspec.Struct, frozen=True):
 class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """One class of requests: its share of them, and their lengths in tokens."""
 
-    name: Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[\w.+-]+$")]
-    share: Annotated[float, Field(gt=0, le=100)]  # percent of the requests
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    share: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # percent of the requests
     input_len: Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
     output_len: Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
     range_ratio: str = "0.0"  # as a profile's
+
+    @field_validator("name")
+    @classmethod
+    def _word(cls, value: str) -> str:
+        if _NAME.fullmatch(value) is None:
+            raise ValueError("a name is of letters, digits and . _ + -")
+        return value
 
     @field_validator("share", mode="before")
     @classmethod
@@ -94,7 +103,7 @@ class LoadKeys(BaseModel, frozen=True, defer_build=True):
             raise ValueError(f"class {twice} is given twice: give each a name of its own")
         shares = sum(each.share for each in value)
         if value and abs(shares - 100) > 1e-6:
-            raise ValueError(f"the shares of the classes sum to {shares:g} %: make them 100 %")
+            raise ValueError(f"the shares of the classes sum to {shares:.10g} %: make them 100 %")
         return value
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from loadgen.arrays import Float64, Int64
 from loadgen.clock import SECOND_NS
-from loadgen.workload.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds
+from loadgen.workload.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds, shown
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 from loadgen.workload.load.load_stage import LoadStage
 
@@ -22,7 +22,20 @@ _STAGE = re.compile(
     r"(?:\s+(?P<how>linearly|exponentially))?)",
     re.ASCII,
 )
+# A stage of which a number, a time or a word is wrong; its parts are those of a right one.
+_LOOSE = re.compile(
+    r"(?:(?:rate|concurrency)\s+)?(?P<begin>\S+)\s+(?:to\s+(?P<end>\S+)\s+)?(?P<verb>for|over)"
+    r"(?:\s+(?P<span>\S+(?:\s+(?:ms|s|m|h)(?!\S))?))?(?:\s+(?P<how>.+))?"
+)
+_NUMBER_FORM = "is no number: write it as 2 or 0.5"
+_PARTS = (  # of it, what each must be, and what to say where it is not
+    ("begin", NUMBER, _NUMBER_FORM),
+    ("end", NUMBER, _NUMBER_FORM),
+    ("span", TIME, "is no time: write it as 60s; units ms, s, m, h"),
+    ("how", "linearly|exponentially", "has no place there: write `linearly` or `exponentially`, or nothing"),
+)
 _FORM = "write `8 for 120s`, or `2 to 16 over 60s` with `exponentially` after it or not; units ms, s, m, h"
+_KIND = re.compile(r"(?:rate|concurrency)\b")
 _FIRST = "begin with `rate` or `concurrency`, as `rate 2 for 60s, 8 for 120s`"
 
 
@@ -87,7 +100,7 @@ def parse(text: str) -> LoadSchedule:
         match = _STAGE.fullmatch(part)
         where = f"stage {number} `{part[:60]}`"
         if match is None:
-            raise ValueError(f"{where}: {_FORM if kind or number > 1 else _FIRST}")
+            raise ValueError(f"{where}: {_wrong(part) if kind or _KIND.match(part) else _FIRST}")
         named = match["kind"] or kind
         if not named:
             raise ValueError(f"{where}: {_FIRST}")
@@ -101,6 +114,17 @@ def parse(text: str) -> LoadSchedule:
     if made.duration_s > YEAR_S:
         raise ValueError("is longer than a year: shorten its stages")
     return made
+
+
+def _wrong(part: str) -> str:
+    """What is wrong with a stage that cannot be read: its first wrong part, or the form of all."""
+    match = _LOOSE.fullmatch(part)
+    if match is None:
+        return _FORM
+    for name, form, why in _PARTS:
+        if match[name] is not None and re.fullmatch(form, match[name], re.ASCII) is None:
+            return f"{shown(match[name])} {why}"
+    return _FORM
 
 
 def _stage(match: re.Match[str], kind: str, where: str) -> LoadStage:

@@ -61,7 +61,7 @@ class LoadStage(msgspec.Struct, frozen=True):
         """Whole levels on the way, and when each begins, in seconds after the stage's begin.
 
         Each whole number from one end to the other holds for its part of the time: a linear ramp gives all
-        the same, an exponential one what a curve that ends one above takes from each to the next.
+        the same, an exponential one as long as an exponential curve to `most + 1` takes from it to the next.
         """
         begin, end = round(self.begin), round(self.end)
         least, most = min(begin, end), max(begin, end)

@@ -46,8 +46,9 @@ class RequestRamp(msgspec.Struct, frozen=True):
         """When each of the first n requests is due after the start, int64[n], never decreasing."""
         gaps = np.diff(_unit_times(self.burstiness, n, rng), prepend=0.0)
         gaps_s = gaps[1:] / self.ends.rates_per_s(self.count, n)[1:]
-        arrival = Arrival(self.ends.end, self.burstiness)
-        return arrival.nanoseconds(np.concatenate([gaps[:1], np.cumsum(gaps_s)]))
+        flags = f"--ramp-up-start-rps {self.ends.begin:g} and --ramp-up-end-rps {self.ends.end:g}"
+        offsets_s = np.concatenate([gaps[:1], np.cumsum(gaps_s)])
+        return Arrival(self.ends.end, self.burstiness).nanoseconds(offsets_s, flags)
 
 
 class WithBursts(msgspec.Struct, frozen=True):

@@ -28,7 +28,9 @@ def lengths(
 ) -> tuple[Int64, Int64]:
     """Tokens of each prompt, without a shared prefix, and of each answer: int64[n] each."""
     numbers = drawn(classes, stream, n)
-    ratios = [parse_range_ratio(each.range_ratio, compat) for each in classes]
+    ratios = [
+        parse_range_ratio(each.range_ratio, compat, f"--class {each.name}: range_ratio") for each in classes
+    ]
     inputs = [length_bounds(c.input_len, r[0], compat) for c, r in zip(classes, ratios, strict=True)]
     outputs = [length_bounds(c.output_len, r[1], compat) for c, r in zip(classes, ratios, strict=True)]
     return (

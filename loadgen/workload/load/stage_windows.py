@@ -1,4 +1,4 @@
-"""Stage windows: the parts of a load that changes over time, as a report reads them one by one."""
+"""Stage windows: the parts of a load that changes over time, as a report lists them."""
 
 from __future__ import annotations
 

@@ -85,23 +85,26 @@ class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
     output: float
 
 
-def parse_range_ratio(text: str, compat: str = "vllm") -> tuple[float, float]:
+def parse_range_ratio(
+    text: str, compat: str = "vllm", given: str = "--random-range-ratio"
+) -> tuple[float, float]:
     """The (input, output) ratios of `--random-range-ratio`: one number or `{"input": R, "output": R}`.
 
-    Raises UsageError unless both are in [0, 1), or in [0, 1] where `compat` has 1.
+    Raises UsageError, by the flag that was `given`, unless both are in [0, 1), or in [0, 1] where `compat`
+    has 1.
     """
     rule = RANGE_RULES[compat]
-    refused = UsageError(f"--random-range-ratio {text}: {rule.ratios} {_TWO}")
+    refused = UsageError(f"{given} {text}: {rule.ratios} {_TWO}")
     try:
         try:
-            given = _RangeRatios(float(text), float(text))
+            both = _RangeRatios(float(text), float(text))
         except ValueError:
-            given = msgspec.json.decode(text, type=_RangeRatios)
+            both = msgspec.json.decode(text, type=_RangeRatios)
     except msgspec.DecodeError:
         raise refused from None
-    if not all(0 <= ratio < 1 or (rule.to_one and ratio == 1) for ratio in (given.input, given.output)):
+    if not all(0 <= ratio < 1 or (rule.to_one and ratio == 1) for ratio in (both.input, both.output)):
         raise refused
-    return given.input, given.output
+    return both.input, both.output
 
 
 class TokenIds(PromptRequests):

@@ -32,7 +32,7 @@ def at(url: str, simulated: str = "") -> Server:
     ("first", "second", "names"),
     [
         ({}, {}, ["m", "m"]),
-        ({}, {"temperature": 0.7}, ["m (temperature not given)", "m (temperature 0.7)"]),
+        ({}, {"temperature": 0.7}, ["m", "m (temperature 0.7)"]),
         ({}, {"stream": False}, ["m (streamed)", "m (not streamed)"]),
         ({}, {"warmups": 4}, ["m (not warmed up)", "m (warmed up)"]),
         ({"label": "x"}, {"label": "y"}, ["m (x)", "m (y)"]),
@@ -50,6 +50,26 @@ def test_runs_that_are_no_repeats_are_rows_of_their_own(
     first: dict[str, Any], second: dict[str, Any], names: list[str]
 ) -> None:
     assert groups.row_names([ours(**first), ours(**second)]) == names
+
+
+def test_a_run_is_named_by_what_it_has_alone() -> None:
+    cancelled = {"cancel_rate": "10%", "cancel_after": "2s"}
+    runs = [ours(**keys) for keys in ({}, {"prefill_concurrency": 2}, cancelled, {**cancelled, "top_k": 3})]
+    assert groups.row_names(runs) == [
+        "m",
+        "m (prefill_concurrency 2)",
+        "m (cancel_rate 10%, cancel_after 2s)",
+        "m (cancel_rate 10%, cancel_after 2s, top_k 3)",
+    ]
+
+
+def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
+    same_ends = [
+        {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
+        {"temperature": 0.5, "top_p": 0.8, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
+    ]
+    names = groups.row_names([ours(), *(ours(**keys) for keys in same_ends)])
+    assert names == ["m", "m (temperature 0.5, top_p 0.9)", "m (temperature 0.5, top_p 0.8)"]
 
 
 UNNAMED = replace(HIGH, name="", asked_input_len=2048)

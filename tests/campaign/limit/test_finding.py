@@ -159,7 +159,7 @@ def test_a_server_that_is_gone_for_good_ends_the_search(
     assert (record.highest_passing, record.lowest_failing) == (4, 16)
 
 
-def test_an_objective_whose_latency_no_answer_has_is_refused_after_the_probe(
+def test_an_objective_whose_latency_no_answer_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_token = made_runs.run(requests=5, tokens=1, concurrency=1)

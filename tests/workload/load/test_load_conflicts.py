@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from loadgen.errors import UsageError
+from loadgen.workload.load import request_classes
 from loadgen.workload.profile import build, load
+from loadgen.workload.streams import RandomStream
 
 RAMP = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 8.0}
 LONG = {"name": "long", "share": "30%", "input_len": 80, "output_len": 20}
@@ -52,8 +54,24 @@ SHORT = {"name": "short", "share": 70, "input_len": 5, "output_len": 2}
         ({"bursts": "0 every 2s"}, "a burst has 1 to"),
         ({"bursts": "5 every 2"}, "is not a time: write it as 60s"),
         ({"bursts": "often"}, "write it as `50 every 10s`"),
-        ({"classes": [LONG]}, "the shares of the classes sum to 30 %: make them 100 %"),
-        ({"classes": [LONG, {**SHORT, "name": "long"}]}, "class long is given twice"),
+        ({"classes": [LONG]}, "--class: the shares of the classes sum to 30 %: make them 100 %"),
+        (
+            {"classes": [{**SHORT, "name": name, "share": "33.33333%"} for name in "abc"]},
+            "--class: the shares of the classes sum to 99.99999 %: make them 100 %",
+        ),
+        ({"classes": [LONG, {**SHORT, "name": "long"}]}, "--class: class long is given twice"),
+        ({"classes": [LONG, {**SHORT, "name": "a b"}]}, "--class 2: name 'a b': a name is of letters"),
+        ({"classes": [LONG, {**SHORT, "share": "nan"}]}, "--class 2: share 'nan': input should be a finite"),
+        ({**RAMP, "ramp_up_start_rps": 1e-300}, "--ramp-up-start-rps 1e-300: a rate is 0, or from 1e-9"),
+        (
+            {**RAMP, "ramp_up_start_rps": 1e-12, "ramp_up_end_rps": 1e-12},
+            "--ramp-up-start-rps 1e-12: a rate is 0, or from 1e-9 to 1e9 requests per second",
+        ),
+        (
+            {"bursts": "5 every 2s", **RAMP},
+            "--bursts do not go with --ramp-up-strategy, whose rate is by request: write the ramp by time, "
+            'as --schedule "rate 1 to 8 over 60s"',
+        ),
         ({"classes": [LONG, {**SHORT, "share": "much"}]}, "--class 2: share 'much': input should be a valid"),
         ({"classes": [LONG, {**SHORT, "input_len": 0}]}, "--class 2: input_len 0: input should be greater"),
         ({"classes": [LONG, SHORT], "dataset_name": "sharegpt", "dataset_path": "f"}, "--class is of random"),
@@ -68,6 +86,13 @@ def test_two_loads_are_refused_by_name(keys: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as error:
         build(keys)
     assert why in str(error.value)
+    assert "{" not in str(error.value)  # what nobody wrote
+
+
+def test_a_wrong_ratio_of_a_class_is_named_by_the_class() -> None:
+    classes = build({"classes": [LONG, {**SHORT, "range_ratio": "2"}]}).classes
+    with pytest.raises(UsageError, match=r"^--class short: range_ratio 2: give a number from 0"):
+        request_classes.lengths(classes, RandomStream(7), 4, "vllm")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +118,22 @@ def test_a_rate_as_a_flag_stands_in_place_of_a_schedule(tmp_path: Path) -> None:
     path.write_text('schedule = "rate 2 for 60s"\n')
     made = load(str(path), {"request_rate": 3.0, "duration": 5.0}, flags=True)
     assert (made.schedule, made.request_rate, made.duration) == ("", 3.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "left"),
+    [
+        ("concurrency 1 to 4 over 2s", {"schedule": "", "max_concurrency": 3, "duration": None}),
+        ("rate 2 for 60s", {"schedule": "rate 2 for 60s", "max_concurrency": 3, "duration": 60.0}),
+    ],
+)
+def test_a_limit_as_a_flag_replaces_a_schedule_of_concurrency_alone(
+    tmp_path: Path, schedule: str, left: dict[str, Any]
+) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(f'schedule = "{schedule}"\n')
+    made = load(str(path), {"max_concurrency": 3}, flags=True)
+    assert {key: getattr(made, key) for key in left} == left
 
 
 def test_a_stored_schedule_reads_back_as_it_was() -> None:
