@@ -91,7 +91,7 @@ def _difference(record: SweepRecord, request: SweepRequest, fixed: str) -> str:
 
 def _identity(point: SweepPoint) -> tuple[object, ...]:
     """What a point is, whatever came of it."""
-    return point.settings, point.serve, point.repeat
+    return point.number, point.settings, point.serve, point.repeat
 
 
 def finished(

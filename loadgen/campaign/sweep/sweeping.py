@@ -51,8 +51,12 @@ class Sweeping:
         Raises StoreError where nothing can be kept, KeyboardInterrupt, and MeasureError where a server that
         was not started here is gone: what is left can be resumed.
         """
-        self.say(f"{self._amount}, in {self.store.directory}")
-        for point in self.left:
+        left = self.left
+        if left and not self.servers.restartable:
+            self._session(left[0])  # where it is not ready, there is no sweep to announce
+        if left:
+            self.say(f"{self._amount}, in {self.store.directory}")
+        for point in left:
             if (session := self._session(point)) is None:
                 continue
             self._update(point, "under-way")
@@ -94,15 +98,16 @@ class Sweeping:
     def _session(self, point: GridPoint) -> Session | None:
         """A session with the point's server; None where it does not start, which is then recorded."""
         flags = tuple(point.serve.items())
-        for _ in range(0 if flags in self._unstartable else _STARTS):
-            try:
-                return self.servers.session(point.workload, point.serve)
-            except LoadgenError as error:
-                if not self.servers.restartable:
-                    raise
-                # The end of its log follows on other lines.
-                self._unstartable[flags] = "".join(hide(str(error)).splitlines()[:1])
-        reason = self._unstartable[flags]
+        if (reason := self._unstartable.get(flags, "")) == "":
+            for _ in range(_STARTS):
+                try:
+                    return self.servers.session(point.workload, point.serve)
+                except LoadgenError as error:
+                    if not self.servers.restartable:
+                        raise
+                    # The end of its log follows on other lines.
+                    reason = "".join(hide(str(error)).splitlines()[:1])
+            self._unstartable[flags] = reason
         self._update(point, "failed", reason=reason)
         self._report(point, f"FAILED: {reason}")
         return None

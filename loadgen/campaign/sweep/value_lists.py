@@ -19,7 +19,7 @@ _MOST_VALUES = 1000
 _LEAST_STEPPED = 3  # numbers whose equal distances mean steps; of two the ratio is continued
 _LONGEST_NUMBER = 40  # characters
 # Keys of which one value may hold commas.
-_WITH_COMMAS = ("bursts", "input_dist", "output_dist", "slo")
+_WITH_COMMAS = ("input_dist", "output_dist", "slo")
 _BETWEEN = ";"  # values that hold commas; then … is a text as any other
 _OPENING, _CLOSING = "[{", "]}"  # of JSON, inside which a comma parts no values
 
