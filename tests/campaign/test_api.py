@@ -50,6 +50,17 @@ def _without(key: str) -> dict[str, Any]:
 
 
 @pytest.mark.realtime
+def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Path) -> None:
+    rows = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for path in rows:
+        path.write_text('{"prompt": "hello there"}\n')
+    keys = {**TINY, "num_prompts": 1, "output_len": 6, "max_concurrency": 1}
+    del keys["input_len"]
+    sweep = loadgen.sweep(vary={"dataset_path": [str(path) for path in rows]}, **keys)
+    assert [run.metrics.total_output_tokens for run in sweep.runs] == [6, 6]
+
+
+@pytest.mark.realtime
 def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     value = loadgen.Profile(name="mine", input_len=8, output_len=3, num_prompts=2, max_concurrency=9)
     sweep = loadgen.sweep(

@@ -92,8 +92,8 @@ class Sweeping:
         """Announce a point that takes long, or whose time is not known: a log shows no other progress."""
         takes = self._time([point])
         if takes.unknown or takes.seconds >= _LONG_S:
-            shown = ", ".join(filter(None, (f"measuring {amount(point.workload)}", takes.words)))
-            self.say(f"{self._place(point)}{point.label}: {shown}")
+            time = f", {takes.words}" if takes.words and point.workload.duration is None else ""
+            self.say(f"{self._place(point)}{point.label}: measuring {amount(point.workload)}{time}")
 
     def _session(self, point: GridPoint) -> Session | None:
         """A session with the point's server; None where it does not start, which is then recorded."""
