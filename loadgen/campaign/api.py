@@ -94,7 +94,7 @@ def sweep(
     """
     given = keywords.checked(cast("Mapping[str, Any]", options), SweepOptions, "sweep()")
     variation, resume = _variation(given), given.pop("resume", None)
-    asked = keywords.options_of(base_url, given)
+    asked = keywords.options_of(base_url, given, variation.keys)
 
     def build(keys: Mapping[str, Any]) -> Profile:
         return keywords.profile_of(profile, keys, "sweep()")
@@ -165,7 +165,7 @@ def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) ->
         except (MeasureError, signals.Stopped) as stop:
             record = store.record()
             if not any(point.state in FINISHED for point in record.points):
-                store.removed_unbegun()
+                store.removed_empty()
                 raise
             partial = stop.summary if isinstance(stop, MeasureError) else str(stop)
         runs = {

@@ -11,12 +11,14 @@ from pathlib import Path
 from loadgen.errors import UsageError
 
 _OWN = 0o700  # a run may hold a user's prompts and answers
+_MOST_NAME_BYTES = 200  # of the 255 that file systems give a name
 JOURNAL = "journal.bin"  # while a run goes on, and for good where its result could not be written
 
 
 def create_directory(base: Path, name: str, started: datetime, flag: str = "--run-dir") -> Path:
     """A new directory for a run under `base`; raises UsageError with the flag when it cannot be written."""
-    plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything
+    plain = re.sub(r"[^\w.-]+", "-", name)  # a profile's own name may hold anything, and much of it
+    plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
     create_place(base, flag)
     for attempt in range(1, 1000):

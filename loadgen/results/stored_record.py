@@ -38,5 +38,6 @@ def parsed(content: bytes, path: Path, kind: type[_Kind], newest: int) -> _Kind:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path} is damaged: {where}: {first['msg'].lower()}") from None
+        where = ".".join(map(str, first["loc"]))  # "" of what is no JSON at all
+        what = ": ".join(filter(None, (where, first["msg"].lower())))
+        raise UsageError(f"{path} is damaged: {what}") from None

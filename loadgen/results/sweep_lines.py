@@ -1,9 +1,12 @@
-"""Sweep lines: the points of a sweep that have no whole run, each in words with its reason."""
+"""Sweep lines: what was varied at a point of a sweep, and the points without a whole run with the reason."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from loadgen.protocol.printable import printable
-from loadgen.results.sweep_record import SweepPoint, SweepRecord
+from loadgen.results.sweep_record import AXES, SweepPoint, SweepRecord
 
 _STATES = {
     "failed": "failed",
@@ -18,12 +21,20 @@ def notes(record: SweepRecord) -> list[str]:
     return [_note(point) for point in record.points if point.state in _STATES]
 
 
-def where(point: SweepPoint) -> str:
-    """What was varied at a point: max_concurrency 8, --max-num-seqs 16."""
-    settings = [f"{key} {value}" for key, value in point.settings.items()]
-    return printable(", ".join([*settings, *(f"--{flag} {value}" for flag, value in point.serve.items())]))
+def label(settings: Mapping[str, Any], serve: Mapping[str, str], repeat: int = 0) -> str:
+    """What was varied at a point: max-num-seqs=16 concurrency=8 repeat 1."""
+    named = {**serve, **{AXES.get(key, key): value for key, value in settings.items()}}
+    again = f" repeat {repeat}" if repeat else ""
+    return " ".join(f"{name}={shown_value(value)}" for name, value in named.items()) + again
+
+
+def shown_value(value: Any) -> str:
+    """A value as it is written on a command line, no two alike."""
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def _note(point: SweepPoint) -> str:
     reason = f": {printable(point.reason)}" if point.reason else ""
-    return f"{where(point)}: {_STATES[point.state]}{reason}"
+    what = printable(label(point.settings, point.serve, point.repeat))
+    return f"{what}: {_STATES[point.state]}{reason}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 from loadgen import __version__
 
@@ -13,6 +13,8 @@ SWEEP = "sweep.json"
 FORMAT = 1
 
 LoadAxis = Literal["concurrency", "rate"]  # requests in flight; requests per second
+# The keys of a profile that are a load.
+AXES: dict[str, LoadAxis] = {"max_concurrency": "concurrency", "request_rate": "rate"}
 # under-way: it was begun, and no run of it is finished.
 PointState = Literal["planned", "under-way", "done", "saturated", "failed"]
 FINISHED: tuple[PointState, ...] = ("done", "saturated")  # of a point that is not measured again
@@ -39,7 +41,15 @@ class SweepRecord(BaseModel, extra="forbid", frozen=True):
     loadgen: str = __version__
     name: str
     command: tuple[str, ...]  # secrets hidden
-    fixed: str  # a digest of all that is not varied: a sweep is resumed only with the same
+    fixed: str  # a digest of all that changes a figure: a sweep is resumed only with the same
     seed: int
     axis: LoadAxis | None = None  # the load that was varied; None: only other fields were
     points: tuple[SweepPoint, ...]
+
+    @field_validator("points")
+    @classmethod
+    def _numbered(cls, points: tuple[SweepPoint, ...]) -> tuple[SweepPoint, ...]:
+        """A point is found by its number."""
+        if len({point.number for point in points}) < len(points):
+            raise ValueError("two have the same number")
+        return points

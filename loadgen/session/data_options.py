@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, get_args
 
 from loadgen.session.load_options import add_load_flags
@@ -22,8 +24,14 @@ def laid_over(values: dict[str, Any]) -> None:
         values["input_len"] = tokens
     if (tokens := values.pop("every_output_len", None)) is not None:
         values["output_len"] = tokens
-        if _NAMING_DATA & values.keys():
+        if _NAMING_DATA & {*values, *_varied(values)}:
             values.update(dict.fromkeys(READ_OUTPUT_LENS, tokens))
+
+
+def _varied(values: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a profile that a sweep's flags vary, as they name them."""
+    for text in (*values.get("vary", ()), *chain.from_iterable(values.get("link", ()))):
+        yield text.partition("=")[0].strip().replace("-", "_")
 
 
 def add_data_flags(parser: argparse._ActionsContainer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -192,14 +192,20 @@ def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "ben
         raise UsageError(_words(str(error))) from None
 
 
-def options_of(base_url: str | Sequence[str] | None, given: Mapping[str, Any]) -> Options:
-    """The command's options of keywords of `bench` that were checked; raises UsageError."""
+def options_of(
+    base_url: str | Sequence[str] | None, given: Mapping[str, Any], varied: Collection[str] = ()
+) -> Options:
+    """The command's options of keywords of `bench` that were checked; raises UsageError.
+
+    `varied` are further keys of a profile, each with several values.
+    """
     urls = _urls(base_url)
     for url in urls:
         _without_zero_bytes("base_url", url)
     values = dict(given)
     overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
-    if "output_len" in overrides and {"dataset_name", "dataset_path"} & overrides.keys():  # as --output-len
+    names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
+    if "output_len" in overrides and names_data:  # as --output-len
         overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
     if values.get("workers") == "auto":
         values["workers"] = AUTO

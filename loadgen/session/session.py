@@ -40,6 +40,7 @@ from loadgen.session.plan_facts import of_client, of_plan, of_server
 from loadgen.session.plan_facts import title as plan_title
 from loadgen.session.progress import Display
 from loadgen.session.proving import proved
+from loadgen.session.repeated_command import repeated
 from loadgen.session.replicas import Replica
 from loadgen.session.sendable import check_sendable
 from loadgen.session.shards import part
@@ -355,7 +356,7 @@ class Session(msgspec.Struct, frozen=True):
         return StartFacts(
             started=started,
             finished=started,
-            command=command_line(),
+            command=repeated(command_line()),
             **of_plan(made) | replicas.facts(self.served, self.access, self.replicas, made),
             runs=self.options.repeat,
             server=of_server(self.served, replicas.at_path(self.root, made).url),

@@ -1,12 +1,22 @@
-"""Data files: that what a profile reads can be opened, found out before a server is asked or started."""
+"""Data files: that what a profile reads can be opened before a server is asked, and what it holds."""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from loadgen.workload import sources
 from loadgen.workload.paths import place
 from loadgen.workload.profile import Profile
 
+if TYPE_CHECKING:
+    from loadgen.workload.data.lines import OpenedFile
+
 _DISTS = ("input", "output")
+_MADE = (sources.RANDOM, "prefix_repetition")  # which read no --dataset-path
+_OF_CLIENTS = "chunk-*"  # files in a directory of ServeGen's
+_TABLE = "histogram:"  # of lengths, in a file
 
 
 def check(profile: Profile) -> None:
@@ -16,7 +26,7 @@ def check(profile: Profile) -> None:
     """
     if profile.trace and not _directory(profile.trace):
         _open(profile.trace, "--trace")
-    if profile.dataset_path and sources.of(profile) not in (sources.RANDOM, "prefix_repetition"):
+    if profile.dataset_path and sources.of(profile) not in _MADE:
         _open(profile.dataset_path, "--dataset-path")
     if profile.prompt_corpus:
         _open(profile.prompt_corpus, "--prompt-corpus")
@@ -28,12 +38,32 @@ def check(profile: Profile) -> None:
             lengths.parse(text, f"--{way}-dist", usual)
 
 
+def digest(profiles: Iterable[Profile]) -> str:
+    """A blake2b hash of the content of all that these profiles read; raises UsageError as `check` does."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for path, flag in sorted({named for profile in profiles for named in _read(profile)}):
+        for file in sorted(place(path).glob(_OF_CLIENTS)) if _directory(path) else (path,):
+            hashed.update(_open(str(file), flag).digest().encode())
+    return hashed.hexdigest()
+
+
+def _read(profile: Profile) -> Iterator[tuple[str, str]]:
+    """The files and directories that a profile reads, each with its flag."""
+    files = {
+        "--trace": profile.trace,
+        "--dataset-path": profile.dataset_path if sources.of(profile) not in _MADE else "",
+        "--prompt-corpus": profile.prompt_corpus,
+        **{f"--{way}-dist": getattr(profile, f"{way}_dist").partition(_TABLE)[2] for way in _DISTS},
+    }
+    yield from ((path, flag) for flag, path in files.items() if path)
+
+
 def _directory(path: str) -> bool:
     """Whether a trace is a directory, as ServeGen's is."""
     return place(path).is_dir()
 
 
-def _open(path: str, flag: str) -> None:
+def _open(path: str, flag: str) -> OpenedFile:
     from loadgen.workload.data.lines import OpenedFile  # few runs read a file
 
-    OpenedFile(path, flag)
+    return OpenedFile(path, flag)

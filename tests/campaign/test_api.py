@@ -50,6 +50,17 @@ def _without(key: str) -> dict[str, Any]:
 
 
 @pytest.mark.realtime
+def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Path) -> None:
+    rows = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for path in rows:
+        path.write_text('{"prompt": "hello there"}\n')
+    keys = {**TINY, "num_prompts": 1, "output_len": 6, "max_concurrency": 1}
+    del keys["input_len"]
+    sweep = loadgen.sweep(vary={"dataset_path": [str(path) for path in rows]}, **keys)
+    assert [run.metrics.total_output_tokens for run in sweep.runs] == [6, 6]
+
+
+@pytest.mark.realtime
 def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     value = loadgen.Profile(name="mine", input_len=8, output_len=3, num_prompts=2, max_concurrency=9)
     sweep = loadgen.sweep(
@@ -80,10 +91,10 @@ def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
         keys = {**TINY, "num_prompts": 6, "ready_check_timeout_s": 1.0}
         del keys["preset"]
         sweep = loadgen.sweep(server.base_url, concurrency=[1, 2, 3], **keys)
-    assert sweep.points[0].state == "done"
-    assert sweep.points[2].state == "failed"
+    assert [point.state for point in sweep.points] == ["done", "done", "failed"]
+    assert [point.reason for point in sweep.points[:2]] == ["", ""]
     assert "http" in sweep.points[2].reason
-    assert len(sweep.runs) < len(sweep.points)
+    assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2]
 
 
 @pytest.mark.realtime
@@ -176,6 +187,25 @@ def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> No
     assert [point.state for point in sweep.points] == ["done", "done", "planned"]
     assert sweep.partial == "stopped by Ctrl-C"
     assert len(sweep.runs) == 2
+
+
+@pytest.mark.realtime
+def test_ctrl_c_in_the_first_point_keeps_what_it_measured(tmp_path: Path) -> None:
+    """The first point would take five minutes."""
+
+    def press() -> None:
+        journals = (tmp_path, "*-sweep-*/unfinished/*/*/journal.bin")
+        until(lambda: any(path.stat().st_size > 10**4 for path in Path.glob(*journals)), "the first point")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    keys = {**_without("num_prompts"), "duration": 300.0}
+    with pytest.raises(loadgen.SweepInterrupted) as caught:
+        loadgen.sweep(concurrency=[1, 2], run_dir=str(tmp_path), **keys)
+    pressing.join()
+    assert caught.value.sweep is None
+    assert [path.name for path in tmp_path.glob("*-sweep-*/interrupted/*")] == ["000-concurrency-1"]
 
 
 @pytest.mark.realtime

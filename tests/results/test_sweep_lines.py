@@ -17,8 +17,8 @@ def test_points_that_are_not_done_are_listed_with_their_reasons() -> None:
     )  # fmt: skip
     record = SweepRecord(name="s", command=(), fixed="", seed=0, points=points)
     assert sweep_lines.notes(record) == [
-        "max_concurrency 8: ended early, saturated: TTFT rises",
-        "input_len 512, --max-num-seqs 8: failed: out of memory",
-        "max_concurrency 16: not measured",
-        "max_concurrency 32: begun, not finished",
+        "concurrency=8: ended early, saturated: TTFT rises",
+        "max-num-seqs=8 input_len=512: failed: out of memory",
+        "concurrency=16: not measured",
+        "concurrency=32: begun, not finished",
     ]

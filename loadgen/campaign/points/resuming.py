@@ -6,15 +6,9 @@ import shlex
 from pathlib import Path
 
 from loadgen.endpoint.secrecy import command_line
+from loadgen.session.repeated_command import repeated
 
 
 def command(directory: Path) -> str:
     """This command with `--resume DIRECTORY` in place of its own, secrets hidden."""
-    words, rest = [], iter(command_line()[1:])
-    for word in rest:
-        if word == "--resume":
-            following = next(rest, "")  # its directory, where it was given one
-            words += [following] if following.startswith("--") else []
-        elif not word.startswith("--resume="):
-            words.append(word)
-    return shlex.join(["loadgen", *words, "--resume", str(directory)])
+    return shlex.join(["loadgen", *repeated(command_line())[1:], "--resume", str(directory)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,8 +19,9 @@ from loadgen.campaign.sweep.forecast import TimedPoint, forecast
 from loadgen.campaign.sweep.grid import Variation
 from loadgen.campaign.sweep.sweep_request import SweepRequest
 from loadgen.campaign.sweep.sweep_store import SweepStore
+from loadgen.campaign.sweep.sweeping import amount
 from loadgen.errors import ExitCode, MeasureError
-from loadgen.protocol.layout import counted
+from loadgen.protocol.layout import counted, wrapped
 from loadgen.protocol.printable import plain
 from loadgen.results.printing import printed
 from loadgen.results.sweep_record import FINISHED, SweepRecord
@@ -30,6 +32,7 @@ from loadgen.workload.bounds import whole
 
 _LATEST = ""  # --resume without a directory
 _MOST_REPEATS = 1000
+_NEGATIVE = re.compile(r"-\.?\d")  # begins a list of numbers, which is refused by its values, not as a flag
 
 
 class SweepFlags(msgspec.Struct, frozen=True):
@@ -72,6 +75,7 @@ def sweep_parser() -> argparse.ArgumentParser:
         "and the prefix cache is emptied before it where the server can. A rate at which the server falls "
         "further and further behind ends early. The other flags are those of `loadgen bench`."
     )
+    parser._negative_number_matcher = _NEGATIVE
     parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here
     _add_own(parser.add_argument_group("what is varied (docs/sweeps.md)"))
     return parser
@@ -91,7 +95,8 @@ def _add_own(group: argparse._ActionsContainer) -> None:
     add("--concurrency", metavar="LIST", help="requests in flight, as 1,2,4…512: … goes on to the last")
     add("--rate", metavar="LIST", help="requests per second, as 0.05,0.1…2 (with --concurrency: the grid)")
     add("--vary", action="append", metavar="KEY=LIST",
-        help="any key of a profile, as input_len=512,2048 (repeatable: the grid)")
+        help="any key of a profile, as input_len=512,2048; with ; between values that hold commas "
+        "(repeatable: the grid)")
     add("--link", action="append", nargs="+", metavar="KEY=LIST",
         help="lists that vary together, as input_len=512,2048 output_len=128,64")
     add("--serve-param", action="append", metavar="FLAG=LIST",
@@ -123,16 +128,15 @@ def _preview(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
     over = {number for number, point in states.items() if point.state in FINISHED}
     yield f"{request.name}: {counted(len(request.points), 'point')}" + f", {len(over)} are done" * bool(over)
     for point in request.points:
-        workload = point.workload
-        requests = "all requests" if workload.num_prompts is None else f"{workload.num_prompts} requests"
-        amount = f"{workload.duration:g} s" if workload.duration else requests
-        yield f"  {point.number + 1:>3} {point.label}: {amount}" + ", done" * (point.number in over)
+        done = ", done" * (point.number in over)
+        yield f"  {point.number + 1:>3} {point.label}: {amount(point.workload)}{done}"
     left = [point for point in request.points if point.number not in over]
     if request.options.launching.wanted:
         starts = counted(len({tuple(point.serve.items()) for point in left}), "start")
         yield f"{starts} of a server, unless it ends by itself"
-    done = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
-    yield f"estimated time: {forecast(left, done, ()).words}; warm-up and starts come on top"
+    timed = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
+    time = forecast(left, timed, ()).words
+    yield f"estimated time: {time}; warm-up and starts come on top" if time else "estimated time: unknown"
     yield "nothing was started or written (--dry-run)"
 
 
@@ -141,7 +145,7 @@ def _run(request: SweepRequest, store: SweepStore) -> int:
 
     def say(line: str) -> None:
         if not quiet:
-            printed(plain(line), sys.stdout)
+            printed("\n".join(wrapped(plain(line))), sys.stdout)
 
     resume = resuming.command(store.directory)
     try:
@@ -153,10 +157,10 @@ def _run(request: SweepRequest, store: SweepStore) -> int:
     except StoreError as error:
         raise StoreError(f"{error}; when it can be written: {resume}") from None
     except MeasureError as error:
-        if store.removed_unbegun():
+        if store.removed_empty():
             raise
         _show(request, store, store.record())
-        raise MeasureError(f"{error.summary}: {resume}") from None
+        raise MeasureError(f"{error.summary}; resume with: {resume}") from None
     _show(request, store, record)
     states = [point.state for point in record.points]
     if not any(state in FINISHED for state in states):
@@ -173,6 +177,6 @@ def _show(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None
     if table := sweep_table.text(store.directory, record, request.points):
         printed(f"\n{table}", sys.stdout)
     over = sum(point.state in FINISHED for point in record.points)
-    where = shlex.quote(str(store.directory))
     printed(f"{over} of {len(record.points)} points are measured: {store.directory}", sys.stdout)
-    printed(f"to see:  loadgen report --html {where}", sys.stdout)
+    if any(point.directory for point in record.points):
+        printed(f"to see:  loadgen report --html {shlex.quote(str(store.directory))}", sys.stdout)

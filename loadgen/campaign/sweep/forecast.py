@@ -28,10 +28,10 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The time in words: about 3 min; at least 40 s where some is not known."""
-        if not self.unknown:
-            return f"about {duration(self.seconds)}"
-        return f"at least {duration(self.seconds)}" if self.seconds else "unknown"
+        """The time in words: about 3 min; at least 40 s where some is not known; "" where none is."""
+        if round(self.seconds) < 1:
+            return "" if self.unknown else "less than 1 s"
+        return f"{'at least' if self.unknown else 'about'} {duration(self.seconds)}"
 
 
 def forecast(left: Sequence[GridPoint], done: Sequence[TimedPoint], starts_s: Sequence[float]) -> Forecast:

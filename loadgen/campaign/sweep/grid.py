@@ -12,18 +12,23 @@ import msgspec
 
 from loadgen.campaign.sweep import value_lists
 from loadgen.errors import UsageError
-from loadgen.results.sweep_record import LoadAxis
+from loadgen.results.sweep_lines import label, shown_value
+from loadgen.results.sweep_record import AXES, LoadAxis
 from loadgen.spelling import nearest
+from loadgen.workload import data_conflicts, sources
+from loadgen.workload.data_names import READ_OUTPUT_LENS
 from loadgen.workload.profile import Profile
+from loadgen.workload.server_settings import flag_of
 
 T = TypeVar("T")
-CONCURRENCY, RATE = "max_concurrency", "request_rate"
-_AXES: dict[str, LoadAxis] = {CONCURRENCY: "concurrency", RATE: "rate"}
+Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
+CONCURRENCY, RATE = AXES
 # Keys of a profile that have one value in a sweep: they name it, or are tables or lists.
 _FIXED = {
     "name", "description", "table", "ladder", "server", "extra_body", "chat_template_kwargs", "goodput",
     "percentile_metrics", "metric_percentiles", "classes", "schedule",
 }  # fmt: skip
+_LOADS = ("--rate", "--concurrency", "rate", "concurrency")  # flags and keywords of a load alone
 FIELDS = tuple(name for name in Profile.model_fields if name not in _FIXED)
 _MOST_POINTS = 10_000
 _LEAST_REQUESTS = 50  # of a point: the P90's bound at 99 % confidence needs 44
@@ -60,7 +65,7 @@ class Variation(msgspec.Struct, frozen=True):
     @property
     def axis(self) -> LoadAxis | None:
         """The load that varies fastest; None where only other keys do."""
-        return next((_AXES[key] for key in reversed(self.keys) if key in _AXES), None)
+        return next((AXES[key] for key in reversed(self.keys) if key in AXES), None)
 
     def combinations(self) -> Iterator[tuple[dict[str, str], int, dict[str, Any]]]:
         """Server flags, the repeat and the keys of the profile of each point, in order.
@@ -88,24 +93,14 @@ class GridPoint(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What was varied, in words: concurrency=8 max-num-seqs=16."""
-        named = {_AXES.get(key, key): value for key, value in self.settings.items()}
-        again = f" repeat {self.repeat}" if self.repeat else ""
-        return (
-            " ".join(f"{name}={shown_value(value)}" for name, value in {**self.serve, **named}.items())
-            + again
-        )
+        """What was varied, in words."""
+        return label(self.settings, self.serve, self.repeat)
 
     @property
     def directory_name(self) -> str:
         """The name of its directory: 003-concurrency-8."""
-        plain = re.sub(r"[^\w.]+", "-", self.label).strip("-")
+        plain = re.sub(r"[^\w.]+", "-", self.label, flags=re.ASCII).strip("-")
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
-
-
-def shown_value(value: Any) -> str:
-    """A value as it is written on a command line."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def loads(flag: str, key: str, text: str) -> Dimension:
@@ -152,7 +147,8 @@ def columns(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
 def _field(flag: str, name: str) -> str:
     key = name.replace("-", "_")
     if key not in FIELDS:
-        raise UsageError(f"{flag} {name}: no key of a profile that can vary{nearest(key, FIELDS)}")
+        known = nearest(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
+        raise UsageError(f"{flag} {name}: no key of a profile that can vary{known}")
     return key
 
 
@@ -185,7 +181,7 @@ def check(variation: Variation, given: Mapping[str, Any], launched: bool) -> Non
     """Raise UsageError where the lists make no sweep; `given` are the keys that have one value by a flag."""
     seen: dict[str, str] = {}
     for dimension in (*variation.serve, *variation.fields):
-        for key in dimension.keys:
+        for key in (name.replace("-", "_") for name in dimension.keys):
             if key in seen:
                 raise UsageError(f"{key} is varied twice, by {seen[key]} and {dimension.flag}: keep one")
             seen[key] = dimension.flag
@@ -205,23 +201,46 @@ def check(variation: Variation, given: Mapping[str, Any], launched: bool) -> Non
         raise UsageError(f"{count * variation.repeats} points: a sweep has {_MOST_POINTS} at most")
 
 
-def points(
-    variation: Variation, given: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Profile]
-) -> tuple[GridPoint, ...]:
-    """The points in order, each with its workload; `build` makes a profile of these keys over the others.
+def points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
+    """The points in order, each with its workload.
 
     A point lasts as `given` or its profile's duration has it, else as `requests` does.
-    Raises UsageError for a value that the profile does not take.
+    Raises UsageError for a value that the profile does not take, or that changes nothing.
     """
     made = []
     for number, (serve, repeat, settings) in enumerate(variation.combinations()):
-        keys = {**given, **settings}
-        workload = build(keys)
-        if not {"num_prompts", "duration"} & keys.keys() and (count := requests(workload)) is not None:
-            workload = build({**keys, "num_prompts": count})
+        try:
+            workload = _workload(given, settings, build)
+        except UsageError as error:
+            raise UsageError(_as_passed(str(error), variation)) from None
         name = _name(workload.name, settings, serve)
         made.append(GridPoint(number, settings, serve, repeat, workload.model_copy(update={"name": name})))
     return tuple(made)
+
+
+def _workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Build) -> Profile:
+    """The workload of a point: output_len is that of every data set, as --output-len is."""
+    keys = {**given, **settings}
+    workload = build(keys)
+    source = sources.of(workload)
+    if "output_len" in settings and source != sources.RANDOM:
+        keys = {**keys, **dict.fromkeys(READ_OUTPUT_LENS, settings["output_len"])}
+        workload = build(keys)
+    unheeded = data_conflicts.unheeded(workload.__dict__, settings)
+    unheeded += [flag_of("output_len")] * (source in sources.TRACES)
+    for key in (key for key in settings if flag_of(key) in unheeded):
+        raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
+    if not {"num_prompts", "duration"} & keys.keys() and (count := requests(workload)) is not None:
+        workload = build({**keys, "num_prompts": count})
+    return workload
+
+
+def _as_passed(message: str, variation: Variation) -> str:
+    """A message about a load, with the flag that varies it in place of that of `bench`."""
+    for dimension in variation.fields:
+        if dimension.flag in _LOADS:
+            message = message.replace(flag_of(dimension.keys[0]), dimension.flag)
+    return message
 
 
 def requests(workload: Profile) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from loadgen.campaign.fixed_options import digest
 from loadgen.campaign.points.point_servers import overlaid
 from loadgen.campaign.points.refused_flags import refuse
 from loadgen.campaign.sweep import grid
-from loadgen.campaign.sweep.grid import GridPoint, Variation
+from loadgen.campaign.sweep.grid import Build, GridPoint, Variation
 from loadgen.errors import UsageError
 from loadgen.session.asked_settings import settings
 from loadgen.session.bench import check
@@ -34,14 +34,13 @@ class SweepRequest(msgspec.Struct, frozen=True):
 
     @property
     def fixed(self) -> str:
-        """A digest of all that is not varied."""
-        varied = {*self.variation.keys, "name", "num_prompts"}
-        first = self.points[0].workload.model_dump(mode="json")
-        workload = {key: value for key, value in first.items() if key not in varied}
-        return digest(self.options, workload)
+        """A digest of all that changes a figure: what the points measure, files included, and with what."""
+        workloads = [point.workload for point in self.points]
+        measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
+        return digest(self.options, measured, data_files.digest(workloads))
 
 
-def by_flags(options: Options) -> Callable[[Mapping[str, Any]], Profile]:
+def by_flags(options: Options) -> Build:
     """What makes the profile of the command line with these keys over it."""
     names = options.profiles
 
@@ -51,9 +50,7 @@ def by_flags(options: Options) -> Callable[[Mapping[str, Any]], Profile]:
     return build
 
 
-def made(
-    options: Options, variation: Variation, build: Callable[[Mapping[str, Any]], Profile]
-) -> SweepRequest:
+def made(options: Options, variation: Variation, build: Build) -> SweepRequest:
     """The sweep of these options; raises UsageError for what cannot be done, before anything is started.
 
     `build` makes the workload with keys over it: those of the options, and what is varied.
@@ -64,9 +61,9 @@ def made(
     points = grid.points(variation, options.overrides, build)
     for point in points:
         run_metadata.check(point.workload)
+        data_files.check(point.workload)
     first = points[0]
     name = build({**options.overrides, **first.settings}).name or "bench"
-    data_files.check(first.workload)
     if first.workload.ladder is not None:
         raise UsageError(f"{name} is a ladder of input lengths: run it with `loadgen ladder`")
     check(options)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadgen.campaign.points.point_servers import PointServers
-from loadgen.campaign.sweep import sweep_store
+from loadgen.campaign.sweep import vllm_layout
 from loadgen.campaign.sweep.grid import GridPoint
 from loadgen.campaign.sweep.sweep_request import SweepRequest
-from loadgen.campaign.sweep.sweep_store import SERVERS, SweepStore
+from loadgen.campaign.sweep.sweep_store import SERVERS, SweepStore, updated
 from loadgen.campaign.sweep.sweeping import Sweeping
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
-from loadgen.results import run_place
-from loadgen.results.sweep_record import SweepPoint, SweepRecord
+from loadgen.results import run_directory, run_place
+from loadgen.results.sweep_record import FINISHED, SWEEP, SweepPoint, SweepRecord
 from loadgen.session.bench import seeded
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload.plan_inputs import Seed
@@ -23,12 +24,14 @@ from loadgen.workload.plan_inputs import Seed
 def begun(request: SweepRequest) -> SweepStore:
     """The directory of a sweep that begins, with its record; raises UsageError where there can be none."""
     base, now = Path(request.options.run_dir or "runs"), run_place.now()
-    store = SweepStore(run_place.create_directory(base, f"sweep-{request.name}", now))
+    fixed = request.fixed  # of files that are there
+    directory = run_place.create_directory(base, f"sweep-{request.name}", now)
+    store = SweepStore(directory, begun_here=True)
     store.write(
         SweepRecord(
             name=request.name,
             command=tuple(command_line()),
-            fixed=request.fixed,
+            fixed=fixed,
             seed=seeded(request.options).value,
             axis=request.variation.axis,
             points=planned(request.points),
@@ -46,30 +49,49 @@ def planned(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
 
 
 def resumed(request: SweepRequest, directory: Path | None) -> SweepStore:
-    """The directory of the same sweep that goes on, None: the latest in its run directory.
+    """The directory of the same sweep that goes on, None: the latest such one in its run directory.
 
     Raises UsageError where there is none, or where it was begun by another command.
     """
     if directory is None:
-        return sweep_store.latest(Path(request.options.run_dir or "runs"), request.fixed)
+        return _latest(request, Path(request.options.run_dir or "runs"))
     store = SweepStore(directory)
-    record, options = store.record(), request.options
-    why = ""
-    if options.seed is not None and options.seed != record.seed:
-        why = f"its seed is {record.seed}"
-    elif [_identity(point) for point in record.points] != [_identity(p) for p in planned(request.points)]:
-        why = "it has other points"
-    elif record.fixed != request.fixed:
-        why = "what is not varied differs"
-    if why:
+    record = store.record()
+    if why := _difference(record, request, request.fixed):
         began = " ".join(record.command)
         raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
     return store
 
 
+def _latest(request: SweepRequest, base: Path) -> SweepStore:
+    """The sweep of this request that began last under `base`; raises UsageError."""
+    others: list[str] = []
+    fixed = request.fixed
+    for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
+        store = SweepStore(path.parent)
+        with contextlib.suppress(UsageError):  # a damaged one
+            if not (why := _difference(store.record(), request, fixed)):
+                return store
+            others.append(f"; of the latest, {store.directory}, {why}")
+    raise UsageError(
+        f"no sweep by this command to resume under {base}: give its flags, or its directory to --resume"
+        + "".join(others[:1])
+    )
+
+
+def _difference(record: SweepRecord, request: SweepRequest, fixed: str) -> str:
+    """Why a record is of another sweep; "" where it is of this one."""
+    seed = request.options.seed
+    if seed is not None and seed != record.seed:
+        return f"the seed is {record.seed}"
+    if [_identity(point) for point in record.points] != [_identity(p) for p in planned(request.points)]:
+        return "the points differ"
+    return "" if record.fixed == fixed else "what is not varied differs, or a file that is read"
+
+
 def _identity(point: SweepPoint) -> tuple[object, ...]:
     """What a point is, whatever came of it."""
-    return point.settings, point.serve, point.repeat
+    return point.number, point.settings, point.serve, point.repeat
 
 
 def finished(
@@ -82,9 +104,10 @@ def finished(
     """
     with store.locked():
         store.drop()  # what an earlier process left
-        record, options = store.record(), request.options
+        record, options = _readable(store, request.points, say), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
         servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
+        vllm_layout.complete(store, record, request.points)
         try:
             with servers:
                 sweeping = Sweeping(store, record, request.points, servers, seed, say)
@@ -92,3 +115,19 @@ def finished(
         finally:
             store.drop()
     return sweeping.record
+
+
+def _readable(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
+    """The record, its finished points only those whose runs can be read; the others are planned again."""
+    record = store.record()
+    for known, point in zip(record.points, points, strict=True):
+        if known.state not in FINISHED:
+            continue
+        try:
+            run_directory.load(store.directory / known.directory)
+        except UsageError as error:
+            say(f"{point.label}: its run cannot be read, and is measured again: {error}")
+            store.set_damaged_aside(point)
+            record = updated(record, planned([point])[0])
+            store.write(record)
+    return record

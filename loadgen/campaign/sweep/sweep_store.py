@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from pathlib import Path
 
 from loadgen.campaign.kept_directory import KeptDirectory, made
 from loadgen.campaign.sweep.grid import GridPoint
-from loadgen.errors import UsageError
 from loadgen.results import stored_record
 from loadgen.results.sweep_record import FORMAT, SWEEP, SweepPoint, SweepRecord
 
@@ -29,8 +27,9 @@ class SweepStore(KeptDirectory):
     interrupted/<point>/    runs that were cut off, with what they had measured: loadgen report reads each
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, begun_here: bool = False) -> None:
         super().__init__(directory, "sweep")
+        self._begun_here = begun_here  # by this command or call, not by an earlier one
 
     def record(self) -> SweepRecord:
         """What the directory holds of its sweep; raises UsageError where it is no sweep's, or damaged."""
@@ -57,12 +56,20 @@ class SweepStore(KeptDirectory):
             shutil.rmtree(self.directory / UNFINISHED / point.directory_name, ignore_errors=True)
         return str(place.relative_to(self.directory))
 
-    def removed_unbegun(self) -> bool:
-        """Remove the directory of a sweep if none of its points was begun; whether that is so."""
-        unbegun = all(point.state == "planned" for point in self.record().points)
-        if unbegun:
+    def set_damaged_aside(self, point: GridPoint) -> None:
+        """Keep the run of a point that cannot be read under `interrupted`; raises StoreError."""
+        with self.writing():
+            name = point.directory_name
+            self.set_aside(self.directory / POINTS / name, self.directory / INTERRUPTED / name)
+
+    def removed_empty(self) -> bool:
+        """Remove a directory that was begun here and holds no run of any point; whether that is so."""
+        runs = (self.directory / name for name in (POINTS, FAILED, INTERRUPTED, UNFINISHED))
+        planned = all(point.state == "planned" for point in self.record().points)
+        empty = self._begun_here and planned and not any(place.exists() for place in runs)
+        if empty:
             shutil.rmtree(self.directory, ignore_errors=True)
-        return unbegun
+        return empty
 
     def drop(self) -> None:
         """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
@@ -77,13 +84,3 @@ def updated(record: SweepRecord, point: SweepPoint) -> SweepRecord:
     """The record with another state of one point."""
     points = (*record.points[: point.number], point, *record.points[point.number + 1 :])
     return record.model_copy(update={"points": points})
-
-
-def latest(base: Path, fixed: str) -> SweepStore:
-    """The sweep of that digest that began last under `base`; raises UsageError."""
-    for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
-        with contextlib.suppress(UsageError):
-            store = SweepStore(path.parent)
-            if store.record().fixed == fixed:
-                return store
-    raise UsageError(f"no sweep by this command to resume under {base}: give its directory to --resume")

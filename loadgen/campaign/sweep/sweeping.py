@@ -10,16 +10,21 @@ from msgspec.structs import replace
 from loadgen.campaign.points.measuring import MeasuredPoint, measured
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.campaign.sweep import vllm_layout
-from loadgen.campaign.sweep.forecast import TimedPoint, forecast
+from loadgen.campaign.sweep.forecast import Forecast, TimedPoint, forecast
 from loadgen.campaign.sweep.grid import GridPoint
 from loadgen.campaign.sweep.sweep_store import SweepStore, updated
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError
+from loadgen.protocol.layout import counted
 from loadgen.results.run_directory import Result
 from loadgen.results.sweep_record import FINISHED, PointState, SweepPoint, SweepRecord
 from loadgen.session import signals
 from loadgen.session.session import Session
 from loadgen.workload.plan_inputs import Seed
+from loadgen.workload.profile import Profile
+
+_STARTS = 2  # of a server with the same flags, before they are given up: a port may be taken in between
+_LONG_S = 30.0  # of a point that is announced
 
 
 @dataclass
@@ -46,14 +51,19 @@ class Sweeping:
         Raises StoreError where nothing can be kept, KeyboardInterrupt, and MeasureError where a server that
         was not started here is gone: what is left can be resumed.
         """
-        for point in self.left:
+        left = self.left
+        if left and not self.servers.restartable:
+            self._session(left[0])  # where it is not ready, there is no sweep to announce
+        if left:
+            self.say(f"{self._amount}, in {self.store.directory}")
+        for point in left:
             if (session := self._session(point)) is None:
                 continue
             self._update(point, "under-way")
-            heading = f"[{point.number + 1}/{len(self.points)}] "
+            self._begin(point)
             seed, place = replace(self.seed, repeat=point.number), self.store.begin(point)
             try:
-                outcome = measured(replace(session, heading=heading), point.workload, seed, place)
+                outcome = measured(replace(session, heading=self._place(point)), point.workload, seed, place)
             except KeyboardInterrupt:
                 self._update(point, "planned")
                 raise
@@ -61,17 +71,43 @@ class Sweeping:
             if outcome.server_gone:
                 self._restart()
 
+    @property
+    def _amount(self) -> str:
+        """How many points there are, and how long they take as far as it is known."""
+        left, all_of_them = self.left, counted(len(self.points), "point")
+        begun = all_of_them if len(left) == len(self.points) else f"{len(left)} of {all_of_them} left"
+        return ", ".join(filter(None, (begun, self._time(left).words)))
+
+    def _place(self, point: GridPoint) -> str:
+        """Where a point stands, as a line about it begins."""
+        return f"[{point.number + 1}/{len(self.points)}] "
+
+    def _time(self, left: Sequence[GridPoint]) -> Forecast:
+        """What these points take, by those that are done."""
+        states = zip(self.record.points, self.points, strict=True)
+        done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
+        return forecast(left, done, self.servers.starts_s)
+
+    def _begin(self, point: GridPoint) -> None:
+        """Announce a point that takes long, or whose time is not known: a log shows no other progress."""
+        takes = self._time([point])
+        if takes.unknown or takes.seconds >= _LONG_S:
+            time = f", {takes.words}" if takes.words and point.workload.duration is None else ""
+            self.say(f"{self._place(point)}{point.label}: measuring {amount(point.workload)}{time}")
+
     def _session(self, point: GridPoint) -> Session | None:
         """A session with the point's server; None where it does not start, which is then recorded."""
         flags = tuple(point.serve.items())
-        if (reason := self._unstartable.get(flags)) is None:
-            try:
-                return self.servers.session(point.workload, point.serve)
-            except LoadgenError as error:
-                if not self.servers.restartable:
-                    raise
-                reason = hide(error.summary)
-                self._unstartable[flags] = reason
+        if (reason := self._unstartable.get(flags, "")) == "":
+            for _ in range(_STARTS):
+                try:
+                    return self.servers.session(point.workload, point.serve)
+                except LoadgenError as error:
+                    if not self.servers.restartable:
+                        raise
+                    # The end of its log follows on other lines.
+                    reason = "".join(hide(str(error)).splitlines()[:1])
+            self._unstartable[flags] = reason
         self._update(point, "failed", reason=reason)
         self._report(point, f"FAILED: {reason}")
         return None
@@ -105,7 +141,7 @@ class Sweeping:
     def _restart(self) -> None:
         """Prepare for another start of a server that is gone; raises MeasureError of one that is not ours."""
         if not self.servers.restartable:
-            raise MeasureError("the server answers no more: start it again, then resume the sweep")
+            raise MeasureError("the server answers no more: start it again")
         self.servers.close()
 
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
@@ -118,17 +154,23 @@ class Sweeping:
 
     def _report(self, point: GridPoint, outcome: str) -> None:
         """A line for a point that is over, with the time left for all that are not, as far as it is known."""
-        states = zip(self.record.points, self.points, strict=True)
-        done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
-        after = [planned for planned in self.left if planned.number > point.number]
-        rest = forecast(after, done, self.servers.starts_s)
-        later = f"; {rest.words} left" if rest.seconds else ""
-        self.say(f"[{point.number + 1}/{len(self.points)}] {point.label}: {outcome}{later}")
+        rest = self._time([planned for planned in self.left if planned.number > point.number])
+        later = f"; {rest.words} left" if round(rest.seconds) else ""
+        self.say(f"{self._place(point)}{point.label}: {outcome}{later}")
+
+
+def amount(workload: Profile) -> str:
+    """How much is asked of a point: 50 requests, or 30 s."""
+    if workload.duration:
+        return f"{workload.duration:g} s"
+    return "all requests" if workload.num_prompts is None else counted(workload.num_prompts, "request")
 
 
 def _figures(run: Result) -> str:
     """What matters of a run, in short."""
     metrics = run.metrics
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
+    # An answer that comes whole has no first token.
+    name, latency = ("TTFT", metrics.ttft) if run.facts.profile.stream else ("E2EL", metrics.e2el)
     early = ", ended early: saturated" * run.facts.saturated
-    return f"{tokens}mean TTFT {metrics.ttft.mean_ms:.1f} ms, {run.verdict.level.value}{early}"
+    return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {run.verdict.level.value}{early}"

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from loadgen.campaign.points.typed_values import typed
+from loadgen.workload import bounds
 from loadgen.workload.bounds import shown
 from loadgen.workload.profile import Profile
 
 _ELLIPSIS = re.compile(r"\s*,?\s*(?:…|\.\.\.)\s*,?\s*")
 _MOST_VALUES = 1000
 _LEAST_STEPPED = 3  # numbers whose equal distances mean steps; of two the ratio is continued
+_LONGEST_NUMBER = 40  # characters
+# Keys of which one value may hold commas.
+_WITH_COMMAS = ("input_dist", "output_dist", "slo")
+_BETWEEN = ";"  # values that hold commas; then … is a text as any other
+_OPENING, _CLOSING = "[{", "]}"  # of JSON, inside which a comma parts no values
 
 
 def numbers(text: str) -> tuple[int | float, ...]:
@@ -24,9 +31,13 @@ def numbers(text: str) -> tuple[int | float, ...]:
     8,16,24…64 adds 8. Whole numbers stay whole. Raises ValueError.
     """
     begun, *rest = _ELLIPSIS.split(text.strip())
-    first = [_number(word, text) for word in begun.split(",")]
     if len(rest) > 1:
         raise ValueError(f"{shown(text)}: one … is enough: write 1,2,4…512")
+    if rest and not begun:
+        raise ValueError(f"{shown(text)}: two numbers before the … show how it goes on, as in 1,2…64")
+    if rest and not rest[0]:
+        raise ValueError(f"{shown(text)}: the last number is missing: write it behind the …, as in 1,2…64")
+    first = [_number(word, text) for word in _parts(begun, text, ",")]
     found = first if not rest else _continued(first, _number(rest[0], text), text)
     if twice := next((value for at, value in enumerate(found) if value in found[:at]), None):
         raise ValueError(f"{shown(text)}: {_plain(twice)} is listed twice: --repeat measures points again")
@@ -61,11 +72,29 @@ def _continued(first: Sequence[Fraction], end: Fraction, text: str) -> list[Frac
             raise ValueError(f"{shown(text)}: has more than {_MOST_VALUES} numbers")
 
 
+def _parts(listed: str, text: str, between: str) -> list[str]:
+    """The values of a list, none of them empty; raises ValueError that quotes the whole `text`."""
+    if not listed.strip():
+        raise ValueError(f"{shown(text)}: the list is empty: write values, as 1,2,4")
+    parts = [part.strip() for part in listed.split(between)]
+    if not all(parts):
+        sign = {",": "comma", _BETWEEN: "semicolon"}[between]
+        raise ValueError(f"{shown(text)}: a value is missing before or behind a {sign}")
+    return parts
+
+
 def _number(word: str, text: str) -> Fraction:
+    """A number that a figure can be: of one like 1e999999999 the fraction would fill the memory."""
     try:
-        return Fraction(word.strip())
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{shown(text)}: {shown(word.strip())} is not a number") from None
+        value = Decimal(word if len(word) <= _LONGEST_NUMBER else "")
+        plain = float(value)
+    except (ArithmeticError, ValueError):
+        raise ValueError(f"{shown(text)}: {shown(word)} is not a number") from None
+    if not value:
+        return Fraction(0)
+    if not bounds.figure(plain):
+        raise ValueError(f"{shown(text)}: {shown(word)}: give numbers from 1e-15 to 1e15")
+    return Fraction(value)
 
 
 def _plain(value: Fraction) -> int | float:
@@ -82,6 +111,11 @@ def named(text: str) -> tuple[str, str]:
 
 def of_field(name: str, text: str) -> tuple[Any, ...]:
     """The values of a profile's key: numbers, which `…` may continue, or words; raises ValueError."""
+    if name in _WITH_COMMAS and "," in text and _BETWEEN not in text:
+        raise ValueError(
+            f"{name}: its values may hold commas: write {_BETWEEN} between them, as {_BETWEEN.join('AB')}, "
+            f"and behind a single one"
+        )
     if Profile.model_fields[name].annotation is str:
         return words(text)
     if _ELLIPSIS.search(text):
@@ -90,10 +124,21 @@ def of_field(name: str, text: str) -> tuple[Any, ...]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The values as words; a list of numbers may have a `…`; raises ValueError."""
+    """The values as words, between commas, or semicolons where there are any; raises ValueError.
+
+    A list of numbers may have a `…`.
+    """
+    if _BETWEEN in text:
+        return tuple(_parts(text.strip().removesuffix(_BETWEEN), text, _BETWEEN))
     if _ELLIPSIS.search(text):
         return tuple(map(str, numbers(text)))
-    found = tuple(word.strip() for word in text.split(","))
-    if not all(found):
-        raise ValueError(f"{shown(text)}: a value is empty")
-    return found
+    found = _parts(text, text, ",")
+    if any(_torn(word) for word in found):
+        raise ValueError(f"{shown(text)}: a value holds a comma: write {_BETWEEN} between the values")
+    return tuple(found)
+
+
+def _torn(word: str) -> bool:
+    """Whether a word is a part of JSON that a comma inside it has torn."""
+    opened, closed = (sum(map(word.count, signs)) for signs in (_OPENING, _CLOSING))
+    return opened != closed

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadgen.campaign.kept_directory import made
-from loadgen.campaign.sweep.grid import GridPoint, shown_value
+from loadgen.campaign.points.typed_values import typed
+from loadgen.campaign.sweep.grid import GridPoint
 from loadgen.campaign.sweep.sweep_store import SweepStore
 from loadgen.errors import UsageError
 from loadgen.metrics import files
 from loadgen.results.run_directory import RESULT
-from loadgen.results.sweep_record import FINISHED, SweepRecord
+from loadgen.results.sweep_lines import shown_value
+from loadgen.results.sweep_record import FINISHED, SweepPoint, SweepRecord
 from loadgen.results.vllm_json import OURS
 
 VLLM, SUMMARY = "vllm", "summary.json"
+_LONGEST_NAME = 150
 
 
 def write(store: SweepStore, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint) -> None:
@@ -29,15 +34,38 @@ def write(store: SweepStore, record: SweepRecord, points: Sequence[GridPoint], o
     name = _combination(of)
     runs = [
         _run(store.directory / point.directory, planned)
-        for point, planned in zip(record.points, points, strict=True)
-        if point.state in FINISHED and _combination(planned) == name
+        for point, planned in _finished(record, points)
+        if _combination(planned) == name
     ]
     with store.writing():
         place = store.directory / VLLM / name
         made(place)
-        for run in runs:
-            files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
         files.write_text(place / SUMMARY, json.dumps(runs, indent=4))
+        for run in runs:  # last: `complete` finds by them what was not written to its end
+            files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
+
+
+def complete(store: SweepStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
+    """Write the folders that lack a finished point, as where a process ended before; raises StoreError."""
+    lacking = {
+        _combination(point): point
+        for _, point in _finished(record, points)
+        if not _place(store, point).is_file()
+    }
+    for point in lacking.values():
+        write(store, record, points, point)
+
+
+def _finished(record: SweepRecord, points: Sequence[GridPoint]) -> Iterator[tuple[SweepPoint, GridPoint]]:
+    """The points that are finished, as the record and the grid have them."""
+    for known, point in zip(record.points, points, strict=True):
+        if known.state in FINISHED:
+            yield known, point
+
+
+def _place(store: SweepStore, point: GridPoint) -> Path:
+    """The file of a point's run."""
+    return store.directory / VLLM / _combination(point) / f"run={point.repeat}.json"
 
 
 def _run(directory: Path, point: GridPoint) -> dict[str, Any]:
@@ -51,29 +79,23 @@ def _run(directory: Path, point: GridPoint) -> dict[str, Any]:
 
 
 def _varied(point: GridPoint) -> Iterator[tuple[str, Any]]:
-    for name, value in point.serve.items():
-        yield name.replace("-", "_"), _number(value)
-    for name, value in point.settings.items():
-        yield name, value if value != float("inf") else "inf"
-
-
-def _number(text: str) -> float | str:
-    """A server's flag as vLLM's own parameters have it: a number where it is one."""
-    try:
-        return int(text) if text.lstrip("-").isdecimal() else float(text)
-    except ValueError:
-        return text
+    """What was varied, as vLLM's own parameters have it: a number or a switch where it is one."""
+    served = {name.replace("-", "_"): typed(value) for name, value in point.serve.items()}
+    for name, value in {**served, **point.settings}.items():
+        finite = not isinstance(value, float) or math.isfinite(value)
+        yield name, value if finite else str(value)  # JSON has no infinity
 
 
 def _combination(point: GridPoint) -> str:
-    """The folder's name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4."""
+    """The folder's name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4; no two combinations' is the same."""
     parts = []
     for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):
         if table:
-            parts.append(f"{kind}--{_joined(table)}")
-    return "-".join(parts)
-
-
-def _joined(table: Mapping[str, Any]) -> str:
-    named = "-".join(f"{name.replace('-', '_')}={shown_value(value)}" for name, value in table.items())
-    return re.sub(r"[^\w.=-]+", "_", named)
+            named = (f"{name.replace('-', '_')}={shown_value(value)}" for name, value in table.items())
+            parts.append(f"{kind}--{'-'.join(named)}")
+    whole = "-".join(parts)
+    plain = re.sub(r"[^\w.=-]+", "_", whole, flags=re.ASCII)[:_LONGEST_NAME]
+    if plain == whole:
+        return plain
+    digest = hashlib.blake2b(whole.encode("utf-8", "surrogateescape"), digest_size=4)
+    return f"{plain}-{digest.hexdigest()}"

@@ -86,7 +86,7 @@ def test_a_sweeps_failed_points_are_listed_with_reasons(
         points.append(done)
     record = SweepRecord(name="s", command=(), fixed="", seed=0, axis="concurrency", points=tuple(points))
     (tmp_path / SWEEP).write_text(record.model_dump_json())
-    line = "max_concurrency 64: failed: out of memory"
+    line = "concurrency=64: failed: out of memory"
     for form in ([], ["--markdown", "-"]):
         assert command.main([str(tmp_path), *form]) == 0
         assert line in capsys.readouterr().out.replace("\\_", "_")

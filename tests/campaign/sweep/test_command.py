@@ -18,6 +18,7 @@ from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
 from loadgen.analysis.importers import sources
 from loadgen.campaign.sweep.sweep_store import SweepStore
+from loadgen.results import data_identity
 from loadgen.results.run_directory import load
 from loadgen.results.sweep_record import SweepRecord
 from loadgen.session import session
@@ -147,9 +148,9 @@ def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--vary", "temperature=0,1", "--concurrency", "1,4"), "it has other points"),
-        (("--concurrency", "1,2", "--output-len", "9"), "what is not varied differs"),
-        (("--concurrency", "1,2", "--seed", "8"), "its seed is 7"),
+        (("--vary", "temperature=0,1", "--concurrency", "1,4"), "the points differ"),
+        (("--concurrency", "1,2", "--output-len", "9"), "what is not varied differs, or a file that is read"),
+        (("--concurrency", "1,2", "--seed", "8"), "the seed is 7"),
     ],
 )
 def test_another_sweep_is_not_resumed(
@@ -204,9 +205,9 @@ def test_a_sweep_stops_at_the_point_whose_server_is_gone(
     assert [point.state for point in record.points] == expected
     (reason,) = {point.reason for point in record.points if point.state == "failed"}
     assert "/health does not answer" in reason
-    assert f"input_len=64: FAILED: {reason}" in shown
+    assert f"input_len=64: FAILED: {reason}" in " ".join(shown.split())
     assert f"{expected.count('done')} of 3 points are measured: {the_store().directory}" in shown
-    assert "the server answers no more: start it again, then resume the sweep: loadgen " in failure
+    assert "the server answers no more: start it again; resume with: loadgen " in failure
     assert f"--resume {the_store().directory}" in failure
     with running(launch_command(tmp_path, "Server().serve()"), port) as base_url:
         again = ("--base-url", base_url, *words, "--resume", str(the_store().directory))
@@ -245,6 +246,92 @@ def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> No
     assert [run.profile.name for run in runs] == ["max-num-seqs=8"] * 2 + ["max-num-seqs=16"] * 2
 
 
+def test_a_server_that_does_not_start_is_tried_twice_and_names_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
+    fails = "any('=8' in word for word in sys.argv)"
+    code = f"import sys\nif {fails}:\n    sys.exit(2)\nServer().serve()"
+    assert launched(tmp_path, code, *words) == 0
+    record = the_store().record()
+    assert [point.state for point in record.points] == ["failed", "failed", "done", "done"]
+    (reason,) = {point.reason for point in record.points[:2]}
+    words_before, _, log = reason.partition("; its whole log: ")
+    assert words_before == "command ended with 2 before it was ready"
+    assert Path(log).is_file()
+    assert len(starts()) == 3
+    assert all(len(line) <= 80 or log in line for line in capsys.readouterr().out.splitlines()[:6])
+
+
+def test_a_start_that_fails_once_fails_no_point(tmp_path: Path) -> None:
+    fails = "if not os.path.exists('tried'):\n    open('tried', 'w')\n    sys.exit(2)"
+    code = f"import os, sys\n{fails}\nServer().serve()"
+    assert launched(tmp_path, code, "--concurrency", "1,2", "--input-len", "8") == 0
+    assert [point.state for point in the_store().record().points] == ["done", "done"]
+
+
+def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> None:
+    Path("d.jsonl").write_text('{"prompt": "hello there", "output_tokens": 4}\n' * 3)
+    Path("e.jsonl").write_text('{"prompt": "hello there"}\n' * 3)
+    words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
+    assert sweep(*words, "--vary", "output_len=8,16", "--dataset-path", "d.jsonl") == 0
+    assert outputs(the_store()) == [8, 16]
+    given = ("--output-len", "6", "--vary", "dataset_path=d.jsonl,e.jsonl", "--run-dir", "given")
+    assert sweep(*words, *given) == 0
+    assert outputs(the_store("given")) == [6, 6]
+
+
+def outputs(store: SweepStore) -> list[int | None]:
+    """The tokens of every answer that each point asked for."""
+    facts = [load(store.directory / point.directory).facts for point in store.record().points]
+    return [data_identity.asked_output(each) for each in facts]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--vary", "dataset_path=d.jsonl,nowhere.jsonl"), "--dataset-path nowhere.jsonl: No such file"),
+        (("--vary", "input_dist=fixed;unifrm:min=1,max=8"), "'unifrm' is no distribution"),
+        (("--vary", "input_len=8,16", "--dataset-path", "d.jsonl"), "input_len is varied, and the data set"),
+        (
+            ("--concurrency", "-1,2"),
+            "--concurrency -1,2: give whole numbers of requests in flight, 1 or more",
+        ),
+        (("--concurrency", "1,1e5000"), "give numbers from 1e-15 to 1e15"),
+        (("--rate", "1,1e99999999"), "give numbers from 1e-15 to 1e15"),
+    ],
+)
+def test_what_is_wrong_at_any_point_is_refused_before_the_first(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("d.jsonl").write_text('{"prompt": "hello there", "output_tokens": 4}\n')
+    assert sweep("--preset", "instant", *words) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_values_as_long_as_paths_are_measured() -> None:
+    place = Path("x" * 120, "y" * 120)
+    place.mkdir(parents=True)
+    for name in ("a", "b"):
+        (place / name).write_text('{"prompt": "hello there", "output_tokens": 4}\n')
+    words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
+    assert sweep(*words, "--vary", f"dataset_path={place / 'a'},{place / 'b'}") == 0
+    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert len(list(the_store().directory.glob("vllm/*/summary.json"))) == 2
+
+
+def test_a_log_shows_how_many_points_there_are_and_what_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("--preset", "instant", "--concurrency", "1,2", "--disable-stream", *TINY[:-1]) == 0
+    begun, first, *lines = capsys.readouterr().out.splitlines()
+    assert begun == f"2 points, in {the_store().directory}"
+    assert first == "[1/2] concurrency=1: measuring 6 requests"
+    assert lines[0].startswith("[1/2] concurrency=1: ")
+    assert " tok/s, mean E2EL " in lines[0]
+    assert lines[1].startswith("[2/2] concurrency=2: ")  # whose time the first one shows
+    assert not any("nan" in line or " 0 s left" in line for line in lines[:2])
+
+
 def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep("--base-url", f"http://127.0.0.1:{closed_port()}", "--concurrency", "1,2", *TINY) == 1
     assert "is not ready" in capsys.readouterr().err
@@ -260,4 +347,6 @@ def test_a_dry_run_shows_the_points_and_writes_nothing(capsys: pytest.CaptureFix
         "estimated time: about 25 min; warm-up and starts come on top",
         "nothing was started or written (--dry-run)",
     ]
+    assert sweep("--concurrency", "1,2", "--dry-run") == 0
+    assert "estimated time: unknown" in capsys.readouterr().out.splitlines()
     assert not Path("runs").exists()

@@ -31,8 +31,10 @@ def test_a_closed_loop_takes_as_long_a_request_as_the_nearest_point() -> None:
 
 def test_what_nothing_shows_is_unknown() -> None:
     left = [point(0, max_concurrency=1), point(1, request_rate=1.0, num_prompts=60)]
-    assert forecast(left[:1], (), ()).words == "unknown"
+    assert forecast(left[:1], (), ()).words == ""
     assert forecast(left, (), ()).words == "at least 60 s"
+    assert Forecast(0.4, 0).words == "less than 1 s"
+    assert Forecast(0.4, 1).words == ""
 
 
 def test_a_server_with_other_flags_takes_a_start() -> None:

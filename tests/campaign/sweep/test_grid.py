@@ -11,6 +11,7 @@ from loadgen.campaign.sweep import grid
 from loadgen.campaign.sweep.grid import Variation
 from loadgen.errors import UsageError
 from loadgen.workload import profile
+from loadgen.workload.data_names import READ_OUTPUT_LENS
 from loadgen.workload.profile import Profile
 
 
@@ -97,7 +98,10 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
             lambda: grid.varied("input_ln=1,2"),
             "--vary input_ln: no key of a profile that can vary, did you mean",
         ),
-        (lambda: grid.varied("ladder=1,2"), "--vary ladder: no key of a profile that can vary"),
+        (
+            lambda: grid.varied("ladder=1,2"),
+            "--vary ladder: no key of a profile that can vary: docs/profiles.md lists them, as input_len",
+        ),
         (
             lambda: grid.varied("input_len"),
             "--vary 'input_len': write NAME=VALUE,VALUE, as input_len=512,2048",
@@ -107,7 +111,10 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
             lambda: grid.linked(["input_len=1,2", "output_len=3"]),
             "--link: linked lists are of one length: input_len has 2, output_len has 1",
         ),
-        (lambda: grid.served("max-num-seqs=8,"), "--serve-param '8,': a value is empty"),
+        (
+            lambda: grid.served("max-num-seqs=8,"),
+            "--serve-param '8,': a value is missing before or behind",
+        ),
     ],
 )
 def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> None:
@@ -139,6 +146,12 @@ def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> Non
             "max_concurrency has one value by its own flag, and is varied by --concurrency: keep one",
         ),
         (
+            Variation((), (grid.served("max-num-seqs=8,16"), grid.served("--max_num_seqs=8,16"))),
+            {},
+            True,
+            "max_num_seqs is varied twice, by --serve-param and --serve-param: keep one",
+        ),
+        (
             Variation((), (grid.served("max-num-seqs=8,16"),)),
             {},
             False,
@@ -155,6 +168,66 @@ def test_what_is_no_sweep_is_refused(
     assert str(caught.value).startswith(message)
 
 
-def test_a_value_that_the_profile_does_not_take_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match=r"^--random-input-len 0: "):
-        grid.points(Variation((grid.varied("input_len=8,0"),)), {}, build)
+@pytest.mark.parametrize(
+    ("dimension", "given", "message"),
+    [
+        (grid.varied("input_len=8,0"), {}, "--random-input-len 0: "),
+        (
+            grid.varied("input_len=8,16"),
+            {"dataset_path": "rows.jsonl"},
+            "input_len is varied, and the data set of these points has none of it: leave it out",
+        ),
+        (
+            grid.linked(["dataset_path=a.jsonl,b.jsonl", "range_ratio=0,0.5"]),
+            {},
+            "range_ratio is varied, and the data set of these points has none of it",
+        ),
+        (
+            grid.varied("output_len=8,16"),
+            {"trace": "trace.jsonl"},
+            "output_len is varied, and the data set of these points has none of it",
+        ),
+        (
+            rate("1,2"),
+            {"schedule": "rate 2 for 60s"},
+            "--schedule and --rate are two loads: leave out one of them",
+        ),
+        (
+            concurrency("1,2"),
+            {"schedule": "concurrency 1 to 8 over 60s"},
+            "--concurrency 1 and the concurrency of --schedule are two",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
+    dimension: grid.Dimension, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        grid.points(Variation((dimension,)), given, build)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "given"),
+    [
+        (grid.varied("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
+        (grid.varied("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
+        (grid.linked(["output_len=8,16", "dataset_path=a.jsonl,b.jsonl"]), {"dataset_name": "sharegpt"}),
+    ],
+)
+def test_an_output_length_that_varies_is_that_of_every_data_set(
+    dimension: grid.Dimension, given: dict[str, Any]
+) -> None:
+    made = grid.points(Variation((dimension,)), given, profile.build)
+    for key in READ_OUTPUT_LENS:
+        assert [getattr(point.workload, key) for point in made] == [8, 16]
+
+
+def test_an_output_length_that_varies_leaves_random_prompts_as_they_are() -> None:
+    made = grid.points(Variation((grid.varied("output_len=8,16"),)), {}, profile.build)
+    assert {point.workload.custom_output_len for point in made} == {None}
+
+
+def test_a_label_and_a_directory_tell_near_values_apart() -> None:
+    made = grid.points(Variation((rate("0.1234567,0.1234568"),)), {"num_prompts": 5}, build)
+    assert [point.label for point in made] == ["rate=0.1234567", "rate=0.1234568"]

@@ -38,11 +38,18 @@ def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float
         ("2,2…8", "'2,2…8': 8 is never reached from 2"),
         ("1,3,4…9", "'1,3,4…9': the numbers before the … have neither one ratio nor one distance"),
         ("0,1…8", "'0,1…8': give numbers above 0"),
-        ("1,2,…", "'1,2,…': '' is not a number"),
+        ("1,2,…", "'1,2,…': the last number is missing: write it behind the …, as in 1,2…64"),
+        ("…8", "'…8': two numbers before the … show how it goes on, as in 1,2…64"),
+        ("1,,2", "'1,,2': a value is missing before or behind a comma"),
+        (",", "',': a value is missing before or behind a comma"),
+        ("1,1e5000", "'1,1e5000': '1e5000': give numbers from 1e-15 to 1e15"),
+        ("1,1e99999999", "'1,1e99999999': '1e99999999': give numbers from 1e-15 to 1e15"),
+        ("1,1e-99999999", "'1,1e-99999999': '1e-99999999': give numbers from 1e-15 to 1e15"),
+        ("1,nan", "'1,nan': 'nan': give numbers from 1e-15 to 1e15"),
         ("1,x", "'1,x': 'x' is not a number"),
         ("1,2,1", "'1,2,1': 1 is listed twice: --repeat measures points again"),
         ("1,1.001…9999", "'1,1.001…9999': has more than 1000 numbers"),
-        ("", "'': '' is not a number"),
+        ("", "'': the list is empty: write values, as 1,2,4"),
     ],
 )
 def test_a_list_that_makes_no_sense_is_refused(text: str, message: str) -> None:
@@ -58,7 +65,38 @@ def test_a_list_that_makes_no_sense_is_refused(text: str, message: str) -> None:
         ("stream", "true,false", (True, False)),
         ("backend", "openai, openai-chat", ("openai", "openai-chat")),
         ("range_ratio", "0.0,0.5", ("0.0", "0.5")),
+        ("input_dist", "uniform:min=1,max=8;fixed", ("uniform:min=1,max=8", "fixed")),
+        ("slo", "ttft p99 < 1s, e2el p50 < 9s;", ("ttft p99 < 1s, e2el p50 < 9s",)),
+        ("dataset_path", "a,b...c.jsonl;d.jsonl", ("a,b...c.jsonl", "d.jsonl")),
+        ("input_len", "8;16", (8, 16)),
     ],
 )
 def test_a_keys_values_have_the_keys_type(key: str, text: str, expected: tuple[object, ...]) -> None:
     assert value_lists.of_field(key, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (
+            "input_dist",
+            "uniform:min=1,max=8,fixed",
+            "input_dist: its values may hold commas: write ; between them, as A;B, and behind a single one",
+        ),
+        (
+            "slo",
+            "ttft p99 < 1s,e2el p50 < 9s",
+            "slo: its values may hold commas: write ; between them, as A;B, and behind a single one",
+        ),
+        (
+            "range_ratio",
+            '0,{"input":0.1,"output":0}',
+            """'0,{"input":0.1,"output":0}': a value holds a comma: write ; between the values""",
+        ),
+        ("backend", "openai;;vllm", "'openai;;vllm': a value is missing before or behind a semicolon"),
+        ("backend", "openai,", "'openai,': a value is missing before or behind a comma"),
+    ],
+)
+def test_a_comma_parts_no_value_that_may_hold_one(key: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        value_lists.of_field(key, text)
