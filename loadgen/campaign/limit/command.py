@@ -98,6 +98,7 @@ def find(
     axis = axis_of(workload, request.over)
     run_metadata.check(workload.model_copy(update={"slo": ", ".join(map(str, goals))}))
     SearchLoads(request.start, request.lowest, request.highest).check(workload, axis, request.names)
+    content = workload.model_dump(mode="json"), data_files.digest([workload])
     asked = LimitRecord(
         name=workload.name or "search",
         command=tuple(command),
@@ -107,7 +108,7 @@ def find(
         budget_s=request.budget_s,
         most_runs=request.most_runs,
         least_run_s=request.least_run_s,
-        fixed=digest(options, workload.model_dump(mode="json"), axis, list(map(str, goals))),
+        fixed=digest(options, content, axis, list(map(str, goals))),
         seed=bench.seeded(options).value,
         start=request.start,
         lowest=request.lowest,

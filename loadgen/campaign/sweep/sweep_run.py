@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def resumed(request: SweepRequest, directory: Path | None) -> SweepStore:
     store = SweepStore(directory)
     record = store.record()
     if why := _difference(record, request, request.fixed):
-        began = " ".join(record.command)
+        began = shlex.join(record.command)
         raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
     return store
 
