@@ -64,6 +64,7 @@ OF_DATA = {
         "--random-input-len 64 --random-output-len 50 --num-prompts 40 --max-concurrency 4 "
         "--cancel-rate 100% --cancel-after 1tok",
         {"all-cancelled"},
+        code=1,
     ),
     "the speed of prefill in a queue": Provocation(
         engine("--max-num-seqs", "2"),
