@@ -30,7 +30,7 @@ class PointServers:
     options: Options
     asked: ServerSettings  # of a server that is started; the varied flags are laid over them
     logs: Path  # directory for the logs of servers that are started
-    say: Callable[[str], None]
+    say: Callable[[str], None]  # reports a server that does not end
     interrupts: Interrupts = SIGNALS
     starts_s: list[float] = field(default_factory=list)  # how long each start took
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -70,7 +70,7 @@ class PointServers:
         return session
 
     def close(self) -> None:
-        """End the server, where it was started here; that it does not end is said, and no point's fault."""
+        """End the server, where it was started here; an error of its end is reported, and is no point's."""
         self._open = None
         stack, self._stack = self._stack, ExitStack()
         try:
