@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 _ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"
 _LAYERS = (16, 32)
 _LIMIT_S = 900.0
+_ATTEMPTS = 3  # a shared machine may take its CPUs away in mid-search: then there is rightly no verdict
 _PROFILE = """\
 input_len = 64
 output_len = 16
@@ -63,26 +64,36 @@ def test_twice_the_layers_lower_the_limit_and_the_verdict_says_so(
     engines_python: Path, tmp_path: Path
 ) -> None:
     models = {f"{layers} layers": place.tiny_model(engines_python, layers) for layers in _LAYERS}
-    _campaign(tmp_path, engines_python, models)
-    finished = _ended(["limits.toml", "--allow-launch"], tmp_path, "campaign")
-    assert finished.code == 0, finished.err
-    until_nothing_is_left(*map(str, models.values()))
-    (directory,) = (tmp_path / "runs").glob("*-limits")
-    records = [
-        LimitRecord.model_validate_json(path.read_text("utf-8"))
-        for path in sorted(directory.glob("cells/*/limit.json"))
-    ]
-    assert all(len(record.runs) <= 12 for record in records)
-
-    compared = loadgen([str(directory), "--json"], tmp_path, "compare")
-    assert compared.code == 0, compared.err
-    (table,) = json.loads(compared.out)["limits"]
-    shallow, deep = table["rows"]
-    assert (shallow["name"], deep["name"]) == tuple(models)
+    for attempt in range(_ATTEMPTS):
+        shallow, deep = _searched(tmp_path / str(attempt), engines_python, models)
+        assert (shallow["name"], deep["name"]) == tuple(models)
+        if deep["effect"]["call"] not in ("undecided", "no verdict"):
+            break
     assert deep["limit"]["value"] < shallow["limit"]["value"]
     assert deep["effect"]["call"] == "fewer"
     assert deep["effect"]["ratio"] < 0.9
-    assert deep["words"] in " ".join(finished.out.split())
+
+
+def _searched(directory: Path, python: Path, models: dict[str, Path]) -> list[dict[str, Any]]:
+    """The rows of a campaign of searches, as it has printed them."""
+    directory.mkdir()
+    _campaign(directory, python, models)
+    finished = _ended(["limits.toml", "--allow-launch"], directory, "campaign")
+    assert finished.code == 0, finished.err
+    until_nothing_is_left(*map(str, models.values()))
+    (runs,) = (directory / "runs").glob("*-limits")
+    for path in runs.glob("cells/*/limit.json"):
+        record = LimitRecord.model_validate_json(path.read_text("utf-8"))
+        assert len(record.runs) <= 12
+        assert record.limit is not None
+        ends = record.limit.low, record.limit.value, record.limit.high
+        assert list(filter(None, ends)) == sorted(filter(None, ends))
+    compared = loadgen([str(runs), "--json"], directory, "compare")
+    assert compared.code == 0, compared.err
+    (table,) = json.loads(compared.out)["limits"]
+    rows: list[dict[str, Any]] = table["rows"]
+    assert rows[1]["words"] in " ".join(finished.out.split())
+    return rows
 
 
 def test_a_sweep_restarts_the_server_where_its_flags_differ(engines_python: Path, tmp_path: Path) -> None:

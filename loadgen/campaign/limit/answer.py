@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from loadgen.campaign.limit.edge import EdgeFit
 from loadgen.campaign.limit.search import edges, limiting, narrow
 from loadgen.campaign.limit.trial import SearchSettings, Trial, above
 from loadgen.metrics.knee import knee
@@ -19,10 +20,34 @@ def estimate(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate
     # Where a server ended or failed its requests no share says how far above the edge that was.
     counted = any(trial.beyond and not trial.invalid for trial in trials)
     if edge is not None and (counted or narrow(settings, edge)):
-        value, low, high = (_known(load, settings.axis) for load in (edge.load, edge.low, edge.high))
-        return LimitEstimate(value=value, low=low, high=high)
+        low, high = (_known(load, settings.axis) for load in _ends(settings, trials, edge))
+        return LimitEstimate(value=_known(edge.load, settings.axis), low=low, high=high)
     passing, failing = highest_passing(settings, trials), lowest_failing(settings, trials)
     return None if passing is failing is None else LimitEstimate(value=None, low=passing, high=failing)
+
+
+def _ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> tuple[float, float]:
+    """The interval; over concurrency an end that the likelihood leaves open is one that single runs show.
+
+    Up to the lower one every run passed, or else none was above the limit; beyond the upper one all were.
+    """
+    low, high = edge.low, edge.high
+    if settings.axis == "concurrency":
+        counted = [trial for trial in trials if not trial.client_limited]
+        if math.isnan(low):
+            low = _below_all(counted, lambda trial: not trial.passed)
+        if math.isnan(low):
+            low = _below_all(counted, lambda trial: trial.beyond)
+        if math.isnan(high):
+            last = max(trial.load for trial in counted if not trial.beyond)
+            high = min((trial.load - 1 for trial in counted if trial.load > last), default=math.nan)
+    return min(low, edge.load), max(high, edge.load)  # NaN stays
+
+
+def _below_all(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
+    """The highest load below all that failed; NaN if there is none."""
+    first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
+    return max((trial.load for trial in trials if trial.load < first), default=math.nan)
 
 
 def highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:

@@ -134,7 +134,7 @@ def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[
     below = [trial.load for trial in trials if not trial.beyond and not trial.client_limited]
     last = max((load for load in below if load < first), default=math.nan)
     # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
-    return (low if last != last or low < last else last), (high if high > first - 1 else first - 1)
+    return (last if low > last else low), (first - 1 if high < first - 1 else high)
 
 
 def _points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:

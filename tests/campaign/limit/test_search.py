@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadgen.campaign.limit.answer import binding, estimate, highest_passing, lowest_failing
-from loadgen.campaign.limit.search import NextRun, least_run, limiting, next_run
+from loadgen.campaign.limit.search import NextRun, least_run, limiting, narrow, next_run
 from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
 from loadgen.results.limit_record import LimitEstimate
@@ -248,3 +248,29 @@ def test_a_server_that_ended_shows_no_objective_to_be_the_limit() -> None:
     assert binding(STREAMS, [trial(NextRun(8, 60), 49.0), killed]) is None
     saturated = trial(NextRun(12, 60), 51.0, saturated=True)
     assert binding(STREAMS, [trial(NextRun(8, 60), 49.0), saturated]) == 0
+
+
+def test_runs_that_contradict_leave_all_loads_between_them_open() -> None:
+    """Another program took the machine during the second run at 16; its server is that of the others."""
+    over_of = ((8, 0), (32, 1000), (16, 0), (23, 200), (21, 300), (18, 0), (20, 90), (21, 180), (16, 970))
+    p90 = replace(STREAMS, objectives=(Objective("e2el", 90, 1000),))
+
+    def at(load: int, over: int) -> Trial:
+        batches = tuple((50, min(50, round(over / 20) + shift)) for shift in (0, 1) * 10)
+        total = sum(above for _, above in batches) if over else 0
+        counts = batches if over else ((50, 0),) * 20
+        evidence = ObjectiveEvidence(p90.objectives[0], 1000, total, 900.0, 950.0, counts, dispersion=3.0)
+        return Trial(load, 20, 20, (evidence,), requests_per_s=20.0)
+
+    trials = [at(load, over) for load, over in over_of]
+    found = estimate(p90, trials)
+    assert found is not None
+    assert found.value is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= 8
+    assert found.low <= found.value <= found.high
+    assert found.high >= 19
+    edge = limiting(p90, trials)
+    assert edge is not None
+    assert not narrow(p90, edge)
