@@ -12,7 +12,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from loadgen.campaign.limit import command as limit_command
-from loadgen.campaign.limit.limit_request import LimitRequest
+from loadgen.campaign.limit.limit_request import KEYS, LimitRequest
 from loadgen.campaign.sweep import grid, sweep_request, sweep_run
 from loadgen.campaign.sweep.grid import Dimension, Variation
 from loadgen.campaign.sweep.sweep_request import SweepRequest
@@ -123,7 +123,7 @@ def limit(
     given = keywords.checked(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
     own = {name: given.pop(name) for name in list(given) if name in _LIMIT_FIELDS}
     asked_for = {_LIMIT_FIELDS[name]: value for name, value in own.items()}
-    request = LimitRequest(**asked_for, names=("start =", "lowest =", "highest ="))
+    request = LimitRequest(**asked_for, names=KEYS)
     asked = keywords.options_of(base_url, given)
     workload = keywords.profile_of(profile, asked.overrides, "limit()")
     call = BackgroundRun(lambda interrupts: _limit(asked, request, workload, interrupts))

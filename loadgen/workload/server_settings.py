@@ -28,7 +28,7 @@ _FLAGS = {
     "environment": "--server-env",
     "seed": "--server-seed",
 }
-_TABLES = ("classes",)  # whose flag was read into a table, which nobody wrote
+_TABLES = ("classes",)  # whose flag was read into a table, which is not as it was typed
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 

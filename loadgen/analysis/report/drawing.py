@@ -10,7 +10,7 @@ from itertools import repeat
 import msgspec
 import numpy as np
 
-from loadgen.analysis.report.lettering import Box, beside, fitted, width
+from loadgen.analysis.report.lettering import Box, fitted, placed, width
 from loadgen.analysis.report.palette import DASHES, MARKERS, SERIES
 from loadgen.analysis.report.panel import Bar, Curve, CurveStyle, Floats, Panel, Spans
 
@@ -230,7 +230,7 @@ def _labels(curve: Curve, x: Axis, y: Axis, taken: list[Box]) -> Iterator[Text]:
     """What stands next to points, on their right while there is room; "" where there is none."""
     downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
     for point, text in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
-        label = beside(text, (point[0], point[1]), downs, _LABEL, (x.start, x.end), taken)
+        label = placed(text, (point[0], point[1]), downs, _LABEL, (x.start, x.end), taken)
         yield Text(label.x, label.y, label.text, size=_LABEL, anchor=label.anchor, part=Part.LABEL)
 
 

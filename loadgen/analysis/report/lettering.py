@@ -63,7 +63,7 @@ class Label(NamedTuple):
     anchor: str
 
 
-def beside(
+def placed(
     text: str, point: tuple[float, float], downs: Sequence[float], size: float, ends: tuple[float, float],
     taken: list[Box],
 ) -> Label:  # fmt: skip

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from loadgen.campaign.limit.edge import EdgeFit
-from loadgen.campaign.limit.search import edges, limiting, narrow
+from loadgen.campaign.limit.search import below_all, edges, limiting, narrow
 from loadgen.campaign.limit.trial import SearchSettings, Trial, above
 from loadgen.metrics.knee import knee
 from loadgen.results.limit_record import LimitEstimate, LimitRun, SearchEnd
@@ -35,19 +35,13 @@ def _ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> t
     if settings.axis == "concurrency":
         counted = [trial for trial in trials if not trial.client_limited]
         if math.isnan(low):
-            low = _below_all(counted, lambda trial: not trial.passed)
+            low = below_all(counted, lambda trial: not trial.passed)
         if math.isnan(low):
-            low = _below_all(counted, lambda trial: trial.beyond)
+            low = below_all(counted, lambda trial: trial.beyond)
         if math.isnan(high):
             last = max(trial.load for trial in counted if not trial.beyond)
             high = min((trial.load - 1 for trial in counted if trial.load > last), default=math.nan)
     return min(low, edge.load), max(high, edge.load)  # NaN stays
-
-
-def _below_all(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
-    """The highest load below all that failed; NaN if there is none."""
-    first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
-    return max((trial.load for trial in trials if trial.load < first), default=math.nan)
 
 
 def highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:

@@ -12,7 +12,7 @@ from loadgen.workload.profile import Profile
 
 BUDGET_S = 1800.0
 FLAGS = ("--start", "--from", "--to")
-KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit]
+KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
 
 
 class LimitRequest(msgspec.Struct, frozen=True):

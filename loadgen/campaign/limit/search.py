@@ -8,7 +8,7 @@ learned. Where shares jump from 0 to 1 this is bisection on a log scale.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -131,10 +131,15 @@ def narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
 def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
     """An interval of whole numbers that covers all between the last that was below and the first above."""
     first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
-    below = [trial.load for trial in trials if not trial.beyond and not trial.client_limited]
-    last = max((load for load in below if load < first), default=math.nan)
+    last = below_all([trial for trial in trials if not trial.client_limited], lambda trial: trial.beyond)
     # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
     return (last if low > last else low), (first - 1 if high < first - 1 else high)
+
+
+def below_all(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
+    """The highest load below all that failed; NaN if there is none."""
+    first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
+    return max((trial.load for trial in trials if trial.load < first), default=math.nan)
 
 
 def _points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
