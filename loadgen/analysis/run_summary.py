@@ -87,11 +87,13 @@ class Reported(msgspec.Struct, frozen=True):
         return None if value is None else float(value)
 
     @property
-    def held(self) -> Figures:
-        """The figures that hold of its load: all of them, but of a saturated run."""
-        if not self.saturated:
-            return self.figures
-        return {} if self.run is None else saturated_run.figures(self.run)
+    def held(self) -> dict[str, float]:
+        """The figures that are numbers and hold of its load: all of them, but of a saturated run."""
+        figures = self.figures
+        if self.saturated:
+            figures = {} if self.run is None else saturated_run.figures(self.run)
+        known = ((key, bounds.figure(value)) for key, value in figures.items())
+        return {key: float(value) for key, value in known if value is not None}
 
     @property
     def selected(self) -> tuple[str, ...]:

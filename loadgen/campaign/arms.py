@@ -130,12 +130,11 @@ def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[
 
 
 def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
-    """Raises UsageError of a workload that no limit can be searched for, or of loads that cannot be."""
+    """Raises UsageError of a workload that cannot be searched so, by its name."""
     loads = SearchLoads(table.start, table.lowest, table.highest)
     for workload in profiles:
         try:
-            loads.check(workload, axis_of(workload, table.over), KEYS)
-            run_metadata.check(workload.model_copy(update={"slo": table.slo}))
+            loads.check(workload, axis_of(workload, table.over), table.slo, KEYS)
         except UsageError as error:
             raise UsageError(f"[limit], profile {workload.name}: {error}") from None
 

@@ -70,7 +70,7 @@ class KeptDirectory:
         marks = [path for name in (run_place.JOURNAL, run_directory.RESULT) for path in place.rglob(name)]
         for run in {mark.parent for mark in marks}:
             made(kept)
-            os.rename(run, _free(kept / run.name))
+            os.rename(run, next(free for free in run_place.numbered(kept / run.name) if not free.exists()))
         shutil.rmtree(place, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -87,15 +87,6 @@ def made(directory: Path) -> None:
     for path in (*reversed(directory.parents), directory):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
-
-
-def _free(path: Path) -> Path:
-    """The path, with a number behind it where it is taken."""
-    return next(
-        free
-        for free in (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000)))
-        if not free.exists()
-    )
 
 
 def _sync(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,8 +22,7 @@ def create_directory(base: Path, name: str, started: datetime, flag: str = "--ru
     plain = plain.encode()[:_MOST_NAME_BYTES].decode(errors="ignore")
     stem = f"{started.astimezone():%Y%m%d-%H%M%S}-{plain}"
     create_place(base, flag)
-    for attempt in range(1, 1000):
-        path = base / (stem if attempt == 1 else f"{stem}-{attempt}")
+    for path in numbered(base / stem):
         try:
             path.mkdir(mode=_OWN)
         except FileExistsError:
@@ -31,6 +31,12 @@ def create_directory(base: Path, name: str, started: datetime, flag: str = "--ru
             raise UsageError(f"cannot write {path}: {error.strerror}; choose another {flag}") from None
         return path
     raise UsageError(f"{base} has too many runs of this second; choose another {flag}")
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """The path, then with the numbers 2 to 999 after it: one for each that is taken."""
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in range(2, 1000))
 
 
 def create_place(directory: Path, flag: str) -> None:

@@ -13,7 +13,6 @@ from loadgen.analysis.comparison.rows import INVALID
 from loadgen.analysis.run_summary import Reported
 from loadgen.results import load_table
 from loadgen.results.load_table import SIMULATION, LoadRow
-from loadgen.workload import bounds
 
 _FEWEST = 2  # rows that make a table
 _SWEEP = 3  # loads of one row that are shown next to one another although each is compared as well
@@ -125,8 +124,8 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
 
 
 def _figures(run: Reported) -> dict[str, float]:
-    held = ((figure.key, bounds.figure(run.held.get(figure.key))) for figure in load_table.FIGURES)
-    return {key: float(value) for key, value in held if value is not None}
+    held = run.held
+    return {figure.key: held[figure.key] for figure in load_table.FIGURES if figure.key in held}
 
 
 def _asked(run: Reported) -> Collection[str]:

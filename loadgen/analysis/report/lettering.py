@@ -27,7 +27,7 @@ def width(text: str, size: float) -> float:
 
 
 def fitted(name: str, most: float, size: float) -> str:
-    """A name in at most so many pixels, its middle left out."""
+    """A name in at most `most` pixels, its middle left out."""
     letters = len(name)
     while letters > 1 and width(middle_cut(name, letters), size) > most:
         letters -= 1

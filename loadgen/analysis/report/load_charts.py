@@ -19,7 +19,6 @@ from loadgen.analysis.run_summary import Load, Reported
 from loadgen.metrics.knee import knee
 from loadgen.results import load_table
 from loadgen.results.limit_lines import load as shown_load
-from loadgen.workload import bounds
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
     "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"
@@ -146,11 +145,8 @@ def _by_row(
 def _timed(reported: Iterable[Reported]) -> list[Reported]:
     """The runs that have what every picture needs; of saturated ones the throughput."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
-    return [run for run in reported if all((_held(run, key) or 0.0) > 0 for key in keys[run.saturated])]
-
-
-def _held(run: Reported, key: str) -> float | None:
-    return bounds.figure(run.held.get(key))
+    held = ((run, run.held) for run in reported)
+    return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
 
 
 def _drawable(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
@@ -204,7 +200,7 @@ def _points(runs: Sequence[Reported]) -> list[Point]:
 def _point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
     valid = [run for run in runs if run.level != INVALID]
     held = [run.held for run in valid or runs]
-    values = {key: [bounds.figure(figures.get(key)) for figures in held] for key in _KEYS}
+    values = {key: [figures.get(key) for figures in held] for key in _KEYS}
     figures = {
         key: float(np.mean([value for value in of if value is not None]))
         for key, of in values.items()

@@ -96,19 +96,21 @@ def find(
         raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p99 < 500ms'")
     bench.check(options)
     axis = axis_of(workload, request.over)
-    run_metadata.check(workload.model_copy(update={"slo": ", ".join(map(str, goals))}))
-    SearchLoads(request.start, request.lowest, request.highest).check(workload, axis, request.names)
+    slo = tuple(map(str, goals))
+    SearchLoads(request.start, request.lowest, request.highest).check(
+        workload, axis, ", ".join(slo), request.names
+    )
     content = workload.model_dump(mode="json"), data_files.digest([workload])
     asked = LimitRecord(
         name=workload.name or "search",
         command=tuple(command),
         axis=axis,
-        objectives=tuple(map(str, goals)),
+        objectives=slo,
         within=request.within,
         budget_s=request.budget_s,
         most_runs=request.most_runs,
         least_run_s=request.least_run_s,
-        fixed=digest(options, content, axis, list(map(str, goals))),
+        fixed=digest(options, content, axis, list(slo)),
         seed=bench.seeded(options).value,
         start=request.start,
         lowest=request.lowest,

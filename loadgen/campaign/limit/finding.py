@@ -238,8 +238,9 @@ def _cause(
     record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
 ) -> dict[str, object]:
     """The bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
-    found: dict[str, object] = {"evidence": "", "headroom_at_least": False}
-    found |= dict.fromkeys(("bottleneck", "headroom"))
+    found: dict[str, object] = {
+        "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
+    }  # fmt: skip
     limited = [run for run in record.runs if run.client_limited]
     client = record.lowest_failing is None or end == "client-limited"
     failing = [run for run in record.runs if run.load == record.lowest_failing and run.directory]

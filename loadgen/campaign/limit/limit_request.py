@@ -8,6 +8,7 @@ from loadgen.campaign.points.refused_flags import refuse
 from loadgen.errors import UsageError
 from loadgen.results.sweep_record import LoadAxis
 from loadgen.session.options import Options
+from loadgen.validity import run_metadata
 from loadgen.workload.profile import Profile
 
 BUDGET_S = 1800.0
@@ -38,12 +39,14 @@ class SearchLoads(msgspec.Struct, frozen=True):
     lowest: float | None = None
     highest: float | None = None
 
-    def check(self, workload: Profile, axis: LoadAxis, names: tuple[str, str, str]) -> None:
-        """Raises UsageError of a workload that has no one load, and of loads that cannot be.
+    def check(self, workload: Profile, axis: LoadAxis, slo: str, names: tuple[str, str, str]) -> None:
+        """Raises UsageError of a workload that no limit can be searched for, and of loads that cannot be.
 
-        `names` are those of start, lowest and highest where they were written.
+        `slo` are the objectives of the search; `names` are those of start, lowest and highest where they
+        were written.
         """
         check_load(workload)
+        run_metadata.check(workload.model_copy(update={"slo": slo}))
         start, lowest, highest = names
         if axis == "concurrency":
             for name, load in zip(names, (self.start, self.lowest, self.highest), strict=True):

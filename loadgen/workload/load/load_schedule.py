@@ -9,12 +9,13 @@ import numpy as np
 
 from loadgen.arrays import Float64, Int64
 from loadgen.clock import SECOND_NS
+from loadgen.workload.arrival import LEAST_RATE_PER_S
 from loadgen.workload.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds, shown
 from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 from loadgen.workload.load.load_stage import LoadStage
 
 _MOST_STAGES = 1000
-_MOST_RATE_PER_S, _LEAST_RATE_PER_S = 1e9, 1e-9
+_MOST_RATE_PER_S = 1e9
 _LEAST_S = 0.001
 _STAGE = re.compile(
     rf"(?:(?P<kind>rate|concurrency)\s+)?(?P<begin>{NUMBER})\s+"
@@ -139,6 +140,6 @@ def _stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
     for level in (begin, end):
         if kind == "concurrency" and not (level == int(level) and 1 <= level <= MOST_STREAMS):
             raise ValueError(f"{where}: a concurrency is a whole number from 1 to {MOST_STREAMS}")
-        if kind == "rate" and level and not _LEAST_RATE_PER_S <= level <= _MOST_RATE_PER_S:
+        if kind == "rate" and level and not LEAST_RATE_PER_S <= level <= _MOST_RATE_PER_S:
             raise ValueError(f"{where}: a rate is 0 (a pause), or from 1e-9 to 1e9 requests per second")
     return LoadStage(span_s, begin, end, exponential)

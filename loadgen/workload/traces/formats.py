@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from loadgen.clock import SECOND_NS
+from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload.data.lines import Lines
@@ -20,7 +20,6 @@ from loadgen.workload.traces.sheet_rows import SheetColumns
 from loadgen.workload.traces.trace_rows import TraceRows
 
 FLAG = "--trace"
-_NS_PER_MS = 1_000_000
 _SAMPLE = 1000  # rows by which a file is recognised
 _MOST_RATE_PER_S = 50  # of a trace in milliseconds, by which it is known from one in seconds
 _AZURE = SheetColumns("TIMESTAMP", "ContextTokens", "GeneratedTokens", dated=True)
@@ -65,7 +64,7 @@ def _servegen(source: TraceSource) -> TraceRows:
 
 
 FORMATS = {
-    "mooncake": _hashed("mooncake", "milliseconds", _NS_PER_MS, 512),
+    "mooncake": _hashed("mooncake", "milliseconds", MS_NS, 512),
     "bailian": _hashed("bailian", "seconds", SECOND_NS, 16),
     "timed": _hashed("timed", "seconds", SECOND_NS, 16),
     "azure-2023": _sheet("azure-2023", "dates", _AZURE),
