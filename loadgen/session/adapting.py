@@ -186,7 +186,7 @@ class Adapter(msgspec.Struct, frozen=True):
 
 def _trial(made: Plan, trials: TrialBodies) -> Plan:
     """The plan with small requests in place of its own."""
-    return replace(made, requests=trials, count=len(trials.input_lens))
+    return replace(made, requests=trials, count=len(trials.input_lens), turns=None)
 
 
 def _key(made: Plan) -> str:

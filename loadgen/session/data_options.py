@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from loadgen.session.load_options import add_load_flags
 from loadgen.session.other_options import dataset
+from loadgen.session.session_options import add_session_flags
 from loadgen.workload import bounds
 from loadgen.workload.bounds import real, whole
 from loadgen.workload.data_names import READ_OUTPUT_LENS, Compat, PromptFormat, TraceFormat
@@ -35,8 +36,9 @@ def _varied(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def add_data_flags(parser: argparse._ActionsContainer) -> None:
-    """Add the keys of LoadKeys, DataKeys, LengthKeys and TraceKeys as flags, in four groups."""
+    """Add the keys of LoadKeys, SessionKeys, DataKeys, LengthKeys and TraceKeys as flags, in five groups."""
     add_load_flags(parser.add_argument_group("load over time, and classes (docs/load-shapes.md)"))
+    add_session_flags(parser.add_argument_group("sessions of several turns (docs/sessions.md)"))
     _data_flags(parser.add_argument_group("data (docs/datasets.md)"))
     _length_flags(parser.add_argument_group("lengths and text of random prompts"))
     _trace_flags(parser.add_argument_group("traces (docs/traces.md)"))

@@ -25,6 +25,7 @@ def of_plan(made: Plan) -> dict[str, Any]:
         "adapted": made.adaptation.fields,
         "notes": made.notes,
         "requests": made.total or 1,
+        "session_turns": () if made.turns is None else tuple(made.turns.counts.tolist()),
         "repeated_prompts": repeated_prompts(made),
     }
 

@@ -65,6 +65,7 @@ class Client(BaseModel, extra="forbid", frozen=True):
     cpu_s: float = 0.0
     wall_s: float = 0.0
     clock_step_ms: float = 0.0
+    reconnects: int = 0  # connections that the server closed between two turns of a session
     late_bodies: int = 0
     backlog_bytes: int = 0
     stopped_s: float = 0.0  # the longest time it did not run at all: suspended, or its container paused
@@ -83,6 +84,7 @@ class LateFacts(TypedDict, total=False):
     finished: datetime
     client: Client
     requests: int
+    bodies_digest: str
     under_way: bool
     notes: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -155,6 +157,8 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     label: str | None = None
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
+    session_turns: tuple[int, ...] = ()  # requests of each session, in the plan's order; (): no sessions
+    bodies_digest: str = ""  # of all bodies that were sent, in any order, without the model's name
     repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
     targets: tuple[str, ...] = ()  # base URLs, where there were several: slot s is of number s mod as many
     shard: ShardFacts | None = None  # which part of the plan this is; None: all of it

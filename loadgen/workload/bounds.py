@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 MOST_TOKENS = 20_000_000  # of a prompt or an answer
 MOST_REQUESTS = 100_000_000
 MOST_STREAMS = 1_000_000
+MOST_TURNS = 10_000  # of one conversation that is made here
 MOST_SECONDS = 1e9  # 31 years
 YEAR_S = 31_536_000.0  # a year
 MOST_GB_PER_S = 1e9  # of a memory's bandwidth

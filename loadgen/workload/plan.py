@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -28,9 +29,11 @@ from loadgen.workload.load.processes import process_of
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.prompts import random_prompts
-from loadgen.workload.requests import Requests
+from loadgen.workload.requests import Requests, TurnRequests
+from loadgen.workload.session_keys import NO_SESSIONS
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
 from loadgen.workload.traces import prompt_form
+from loadgen.workload.turns import Turns
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
@@ -46,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
     seed: Seed
     requests: Requests
     count: int  # of `requests` that are planned: the first of them
-    offsets_ns: Int64 | None  # int64[count]; None: closed loop
+    offsets_ns: Int64 | None  # int64[count], of sessions int64[sessions]; None: closed loop
     dialect: Dialect
     path: str
     model: str
@@ -59,6 +62,7 @@ class Plan(msgspec.Struct, frozen=True):
     sessions: Int64 | None = None  # of each request; None: there are none, each request is one of its own
     concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
     cancellations: Cancellations | None = None
+    turns: Turns | None = None  # of sessions, which are sent as such; None: each request has its own time
 
     def __len__(self) -> int:
         return self.count
@@ -66,7 +70,8 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def total(self) -> int | None:
         """How many requests there will be; None where only the time for sending decides."""
-        return None if self.profile.duration is not None and self.offsets_ns is None else len(self)
+        open_ended = self.offsets_ns is None or self.turns is not None
+        return None if self.profile.duration is not None and open_ended else len(self)
 
     @property
     def rate_per_s(self) -> float:
@@ -84,8 +89,9 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def streams(self) -> int:
         """About how many requests are under way at once, as far as the plan decides that."""
-        at_once = len(self) if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
-        return min(self.profile.max_concurrency or len(self), len(self), max(at_once, 1))
+        all_of_them = len(self) if self.turns is None else len(self.turns)
+        at_once = all_of_them if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
+        return min(self.profile.max_concurrency or all_of_them, all_of_them, max(at_once, 1))
 
     @property
     def divisible(self) -> tuple[str, int] | None:
@@ -130,6 +136,12 @@ class Plan(msgspec.Struct, frozen=True):
         request = self.requests.request(index, self.dialect, self.model)
         return msgspec.json.encode(merged(request, self.fields))
 
+    def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
+        """The same where the turns before it have the server's own answers, messages, as their history."""
+        requests = cast(TurnRequests, self.requests)
+        request = requests.request_after(index, answers, self.dialect, self.model)
+        return msgspec.json.encode(merged(request, self.fields))
+
     def digest(self) -> str:
         """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
         hashed = hashlib.blake2b(
@@ -137,6 +149,9 @@ class Plan(msgspec.Struct, frozen=True):
         )
         if self.offsets_ns is not None:
             hashed.update(self.offsets_ns.astype("<i8").tobytes())
+        if self.turns is not None:
+            hashed.update(self.turns.begins.astype("<i8").tobytes())
+            hashed.update(self.turns.delays_ns.astype("<i8").tobytes())
         if self.concurrency is not None:
             hashed.update(self.concurrency.from_ns.astype("<i8").tobytes())
             hashed.update(self.concurrency.limits.astype("<i8").tobytes())
@@ -161,7 +176,9 @@ def warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None
     count = profile.warmups
     wave = min(count, profile.max_concurrency or count)
     update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
-    return _plan(profile.model_copy(update=update | NO_DATA | NO_SHAPE), subject, seed, "warmup")
+    return _plan(
+        profile.model_copy(update=update | NO_DATA | NO_SHAPE | NO_SESSIONS), subject, seed, "warmup"
+    )
 
 
 def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
@@ -203,7 +220,9 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _scheduled(inputs)
     made = sourced.requests
+    turns = _sent_turns(sourced, profile, offsets_ns)
     count = len(made.input_lens) if offsets_ns is None else len(offsets_ns)
+    count = count if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
     facts = sourced.facts.model_copy(
         update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
@@ -226,9 +245,18 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
         sessions=sourced.sessions,
+        turns=turns,
         cancellations=cancelled,
         concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
     )
+
+
+def _sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
+    """The turns of the sessions that begin in time, with the delays of the profile."""
+    if sourced.turns is None:
+        return None
+    begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)
+    return sourced.turns.first(begun).scaled(profile.turn_delays)
 
 
 def _again(facts: DataFacts, seed: Seed) -> list[str]:
@@ -249,7 +277,8 @@ def _scheduled(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[
         return sources.requests(replace(inputs, most=count)), offsets_ns, notes
     sourced = sources.requests(inputs)
     if sourced.offsets_ns is None:
-        offsets_ns, _, notes = _schedule(profile, inputs.stream, len(sourced.requests.input_lens))
+        most = len(sourced.requests.input_lens if sourced.turns is None else sourced.turns)
+        offsets_ns, _, notes = _schedule(profile, inputs.stream, most)
         return sourced, offsets_ns, notes
     offsets_ns, notes = sourced.offsets_ns, []
     if profile.duration is not None:

@@ -14,6 +14,7 @@ from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.profile import Profile
 from loadgen.workload.requests import Requests
 from loadgen.workload.streams import RandomStream
+from loadgen.workload.turns import Turns
 
 SEED_BITS = 32
 
@@ -105,4 +106,5 @@ class SourcedRequests(msgspec.Struct, frozen=True):
     ids_source: str = ""  # where token ids are drawn from; "" for text
     tokenizer: str = ""  # that made the texts, where none was named
     sessions: Int64 | None = None  # of each request: those of one stay in one shard; None: there are none
+    turns: Turns | None = None  # where the requests of a session are sent one after another
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words

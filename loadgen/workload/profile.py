@@ -30,6 +30,7 @@ from loadgen.workload.load.cancel_keys import CancelKeys
 from loadgen.workload.load.load_keys import LoadKeys
 from loadgen.workload.paths import place
 from loadgen.workload.server_settings import FLAGS, ServerSettings, refusal, validated
+from loadgen.workload.session_keys import SessionKeys
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
@@ -59,6 +60,7 @@ class Profile(
     TraceKeys,
     CancelKeys,
     LoadKeys,
+    SessionKeys,
     extra="forbid",
     frozen=True,
     allow_inf_nan=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -37,6 +37,16 @@ class Requests(Protocol):
 
     def digest(self) -> str:
         """A fingerprint: equal requests have equal digests, in every process, on every machine."""
+        ...
+
+
+class TurnRequests(Requests, Protocol):
+    """The requests of sessions, whose turns may have the server's own answers as their history."""
+
+    def request_after(
+        self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
+    ) -> dict[str, Any]:
+        """The fields of request i with these answers, messages, in place of its session's first ones."""
         ...
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload.bounds import MOST_TOKENS, YEAR_S, shown
@@ -150,6 +151,7 @@ class Conversations:
         self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
         self.with_tools, self.models = found.with_tools, found.models
         self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
+        self.delays_ns: Int64 = np.frombuffer(found.delays_ns, dtype=np.int64).copy()
 
     def __len__(self) -> int:
         return len(self.begins) - 1
@@ -184,12 +186,14 @@ class _Checked:
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
         self.codes, self.turns = array("q"), array("q")  # of each row
-        self.answers, self.limits = array("q"), array("q")  # rows of assistants, and tokens of their answers
+        # Rows of assistants, tokens of their answers, and the pauses before they were asked for.
+        self.answers, self.limits, self.delays_ns = array("q"), array("q"), array("q")
         self.with_tools: int | None = None
         self.models: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._tooled: set[int] = set()  # conversations with tools
         self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
+        self._waited_ns = array("q")  # since the last answer of each conversation
         self._last_role: list[str] = []
         self._last_model: dict[int, str | None] = {}  # of conversations whose last turn waits for its answer
         self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
@@ -206,7 +210,7 @@ class _Checked:
         code = self._known.setdefault(row.conversation_id, len(self._known))
         if code == len(self._last_role):
             self._last_role.append("")
-            for column in (self._last_turn, self._last_limit, self._system):
+            for column in (self._last_turn, self._last_limit, self._system, self._waited_ns):
                 column.append(0)
         if why := self._wrong(code, row):
             raise self._refusal(i, row, why)
@@ -221,11 +225,14 @@ class _Checked:
             self.answers.append(i)
             limit = self._last_limit[code] or row.output_tokens
             self.limits.append(UNKNOWN_LEN if limit is None else limit)
+            self.delays_ns.append(self._waited_ns[code])
+            self._waited_ns[code] = 0
             self._calls.pop(code, None)
             if row.tool_calls:
                 self._calls[code] = frozenset(call.id for call in row.tool_calls)
         else:
             self._last_model[code] = row.model
+            self._waited_ns[code] += round((row.delay_seconds or 0.0) * SECOND_NS)
         self._last_turn[code], self._last_role[code] = row.turn, row.role
         self._last_limit[code] = row.limit or 0
 

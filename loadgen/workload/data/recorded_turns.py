@@ -1,18 +1,24 @@
-"""Recorded turns: each recorded answer of a file's conversations is one request with the turns before it."""
+"""Recorded turns: each recorded answer of a file's conversations is a turn, sent with the turns before it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
+from loadgen.protocol.layout import counted
 from loadgen.protocol.openai import Chat, Dialect
 from loadgen.workload.data import bodies, sent_rows
-from loadgen.workload.data.conversations import Conversations
+from loadgen.workload.data.conversations import ASSISTANT, Conversations, RecordedTurn
 from loadgen.workload.data.lines import Lines
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.requests import UNKNOWN_LEN, fingerprint
+from loadgen.workload.turns import Turns, of_counts
+
+_CALLS = "tool_calls"
 
 
 class RecordedTurns:
@@ -25,16 +31,27 @@ class RecordedTurns:
         self.format = form
         self._conversations, self._answers = conversations, answers
         self.output_lens = output_lens
-        with_tools = conversations.with_tools
-        asks = with_tools is not None and with_tools < len(answers)
-        self.features = {"tools": with_tools} if asks else {}  # by name, the first request that asks for it
-        self.models = {name: i for name, i in conversations.models.items() if i < len(answers)}
+        sent = {int(answer): i for i, answer in reversed(list(enumerate(answers.tolist())))}
+        with_tools = sent.get(-1 if conversations.with_tools is None else conversations.with_tools)
+        self.features = {} if with_tools is None else {"tools": with_tools}  # the first request that asks
+        self.models = {name: sent[i] for name, i in conversations.models.items() if i in sent}
         self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The whole chat body of request i."""
+        return self.request_after(i, (), dialect, model)
+
+    def request_after(
+        self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
+    ) -> dict[str, Any]:
+        """The same with the server's own `answers`, messages, in place of the first recorded ones.
+
+        Where the recorded answer called tools its calls stay: the recorded results are theirs.
+        """
         conversation, turn = self._conversations.generated[self._answers[i]].tolist()
         recorded = self._conversations.before(conversation, turn)
+        if answers:
+            recorded = msgspec.structs.replace(recorded, turns=_answered(recorded.turns, answers))
         body = {"model": model, "messages": recorded.history(), **recorded.settings()}
         if self.output_lens[i] > 0:
             body[getattr(dialect, "limit_field", bodies.LIMITS[1])] = int(self.output_lens[i])
@@ -50,18 +67,63 @@ class RecordedTurns:
         return fingerprint(self.format, (self._answers, self.output_lens), [file])
 
 
+def _answered(turns: Sequence[RecordedTurn], answers: Sequence[dict[str, Any]]) -> list[RecordedTurn]:
+    """The turns with these answers in place of the first recorded ones."""
+    live, own = iter(answers), []
+    for turn in turns:
+        answer = next(live, None) if turn.role == ASSISTANT else None
+        if answer is not None:
+            fields = {**answer, **{key: turn.fields[key] for key in (_CALLS,) if key in turn.fields}}
+            turn = msgspec.structs.replace(turn, fields=fields)
+        own.append(turn)
+    return own
+
+
 def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
-    """A request for each recorded answer; raises UsageError of rows that are no conversations."""
+    """A turn for each recorded answer, conversation by conversation; raises UsageError of other rows."""
     conversations = Conversations(lines)
     if not isinstance(inputs.dialect, Chat):
         raise bodies.other_api(lines, kind, inputs.dialect, "openai-chat")
-    answers = sent_rows.order(len(conversations.generated), inputs)
+    answers, turns = _sent(conversations, inputs)
     output_lens = conversations.output_lens[answers]
     asked = inputs.profile.custom_output_len or UNKNOWN_LEN
     if asked > 0:
         output_lens = np.full_like(output_lens, asked)
     facts = sent_rows.facts(kind, lines, answers)
-    asked_for = f"{len(conversations)} conversations, {len(conversations.generated)} recorded answers"
-    note = f"{asked_for}: each is a request of its own, with the recorded turns before it"
+    recorded = (
+        f"{counted(len(conversations), 'conversation')}, {len(conversations.generated)} recorded answers"
+    )
+    sent = f"{counted(len(turns), 'session')} with {counted(len(answers), 'turn')}"
     made = RecordedTurns(conversations, answers, output_lens, kind)
-    return SourcedRequests(made, facts, notes=(note,), sessions=conversations.generated[answers, 0])
+    return SourcedRequests(
+        made, facts, notes=(f"{recorded}: sent as {sent}",), sessions=turns.numbers(), turns=turns
+    )
+
+
+def _sent(conversations: Conversations, inputs: PlanInputs) -> tuple[Int64, Turns]:
+    """Which recorded answer each request asks for, int64[requests], conversation by conversation."""
+    by_conversation = np.argsort(conversations.generated[:, 0], kind="stable").astype(np.int64)
+    counts = np.bincount(conversations.generated[:, 0], minlength=len(conversations))
+    counts = counts[counts > 0].astype(np.int64)
+    whole = of_counts(counts, conversations.delays_ns[by_conversation])
+    sessions = _sessions(whole, inputs)
+    times = -(-sessions // len(whole))
+    repeated = of_counts(np.tile(counts, times), np.tile(whole.delays_ns, times)).first(sessions)
+    answers = np.tile(by_conversation, times)[: len(repeated.delays_ns)]
+    return _cut(answers, repeated, inputs.most)
+
+
+def _sessions(whole: Turns, inputs: PlanInputs) -> int:
+    """How many sessions there are at most: those of the file, and again where more are asked for."""
+    profile, most = inputs.profile, inputs.most or 0
+    sessions = profile.num_sessions or max(len(whole), -(-most // int(whole.begins[-1])) * len(whole))
+    return min(sessions, len(whole)) if profile.no_oversample else sessions
+
+
+def _cut(answers: Int64, turns: Turns, most: int | None) -> tuple[Int64, Turns]:
+    """The first `most` requests, the last session ended where they are; None: all."""
+    if most is None or most >= len(answers):
+        return answers, turns
+    sessions = int(np.searchsorted(turns.begins, most))
+    begins = np.append(turns.begins[:sessions], most)
+    return answers[:most], Turns(begins, turns.delays_ns[:most])

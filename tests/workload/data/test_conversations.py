@@ -56,7 +56,10 @@ def test_the_requests_of_a_conversation_are_one_session(tmp_path: Path) -> None:
     rows = [{**turn, "conversation_id": name} for turn in WHOLE for name in "ab"]
     made = planned(jsonl(tmp_path, rows), num_prompts=6, **CHAT_API)
     assert made.sessions is not None
-    assert made.sessions.tolist() == [0, 1, 0, 1, 0, 1]
+    assert made.sessions.tolist() == [0, 0, 1, 1, 2, 2]
+    assert made.turns is not None
+    assert made.turns.begins.tolist() == [0, 2, 4, 6]
+    assert made.turns.delays_ns.tolist() == [0, 500_000_000] * 3
 
 
 def test_values_keep_their_bytes(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_conversations_may_be_interleaved(tmp_path: Path) -> None:
     assert len(found) == 2
     assert found.rows.tolist() == [0, 2, 4, 5, 1, 3]
     assert found.generated.tolist() == [[0, 1], [1, 1], [0, 3]]
-    assert [len(body["messages"]) for body in bodies(path)] == [2, 1, 4]
+    assert [len(body["messages"]) for body in bodies(path)] == [2, 4, 1]
     assert found.with_tools == 0
     assert [turn.delay_s for turn in found.before(0, 4).turns] == [0, 0, 0.5, 0]
 
