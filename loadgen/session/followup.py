@@ -46,6 +46,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
         cpu_s=health.cpu_ns / 1e9,
         wall_s=(health.ended_ns - health.started_ns) / 1e9,
         clock_step_ms=health.clock_step_ns / 1e6,
+        reconnects=health.reconnects,
         late_bodies=health.late_bodies,
         backlog_bytes=health.backlog_bytes,
         stopped_s=health.stopped_ns / 1e9,
@@ -71,6 +72,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "reasoned": outcome.reasoned,
             "hidden_reasoning": outcome.hidden,
             "requests": max(1, len(outcome.records) if planned is None else planned),
+            "bodies_digest": health.bodies_digest,
             "journal_error": journal_error,
             "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
         }

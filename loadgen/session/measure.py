@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from loadgen import clock
@@ -19,6 +20,7 @@ from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
+from loadgen.session import turn_answers
 from loadgen.session.firing import Ending, Firing, OneProcess, no_collector
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.progress import Display, Progress
@@ -26,9 +28,11 @@ from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.stop_rules import StopRules
 from loadgen.transport.capture_process import start
 from loadgen.transport.job import Health, Job, Limits, Target
+from loadgen.transport.session_job import SessionJob, TurnOrder
 from loadgen.transport.share import WHOLE, Listed, Order, Share
 from loadgen.transport.start import AtOnce, RunStart
 from loadgen.workload.plan import Plan
+from loadgen.workload.profile import Profile
 from loadgen.workload.requests import UNKNOWN_LEN
 
 _SPARE_FILES, _HELD_FILES = 64, 512
@@ -188,17 +192,23 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     """What one process is to send of a plan."""
     profile, part = plan.profile, options.part
     indices = part.share.indices(len(plan), plan.sessions)
+    sessions: SessionJob | None = None
+    order = part.order or Listed(indices)
+    if plan.turns is not None:
+        indices = np.unique(plan.turns.numbers()[indices])
+        order, sessions = TurnOrder(plan.turns, indices.tolist()), turn_answers.of_plan(plan, plan.turns)
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:
         most, steps = steps.most, steps.part(part.share.number, part.share.of)
     return Job(
         target=options.target_of(part.share.number),
-        order=part.order or Listed(indices),
+        order=order,
         body=plan.body,
         offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
         max_concurrency=None if most is None else part.share.slots(most),
         limits=Limits(
-            request_timeout_ns=int(profile.request_timeout * 1e9),
+            request_timeout_ns=int(_timeout_s(profile) * 1e9),
+            timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
             # A whole answer has no token to wait for: only --request-timeout ends it.
             stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
             answer_bytes=_answer_bytes(plan),
@@ -214,7 +224,13 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         concurrency_steps=steps,
         prefill_concurrency=None if prefills is None else part.share.slots(prefills),
         cancellations=plan.cancellations,
+        sessions=sessions,
     )
+
+
+def _timeout_s(profile: Profile) -> float:
+    """How long a request may take, in seconds; 0: any time."""
+    return min((limit for limit in (profile.turn_timeout, profile.request_timeout) if limit), default=0.0)
 
 
 def _answer_bytes(plan: Plan) -> int:

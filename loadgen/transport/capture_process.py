@@ -96,9 +96,8 @@ class CaptureRun:
     def _lost(self) -> Iterator[Capture]:
         """Of each request that died with the process what is known: that it was sent, though not when."""
         now_ns = clock.now_ns()
-        for index in self.order.taken(self.counters.sent):
-            if index < len(self.delivered) and self.delivered[index]:
-                continue
+        have = {index for index, came in enumerate(self.delivered) if came}
+        for index in self.order.unanswered(self.counters.sent, have):
             self.lost += 1
             yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
 

@@ -47,7 +47,7 @@ class Deadlines:
         """The failure of a request that took longer than --request-timeout."""
         limit_ns = self.limits.request_timeout_ns
         if limit_ns and now_ns - stream.sent_ns - stream.excused_ns > limit_ns:
-            return Failure(FailureKind.TIMEOUT, "not finished within --request-timeout")
+            return Failure(FailureKind.TIMEOUT, f"not finished within {self.limits.timeout_flag}")
         return None
 
     def stalled(self, stream: Stream, now_ns: int) -> Failure | None:

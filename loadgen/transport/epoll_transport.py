@@ -20,10 +20,9 @@ from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
-from loadgen.transport.outgoing import Outgoing
 from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
-from loadgen.transport.sending import Sender
+from loadgen.transport.session_sending import sender_of
 from loadgen.transport.start import started_ns
 
 _ANCILLARY_BYTES = 64
@@ -47,11 +46,10 @@ class EpollTransport:
         self.job, self.outbox, self.counters = job, outbox, counters
         self.network = network or SystemNetwork()
         self.now_ns = self.network.now_ns
-        self.out = Outgoing(job)
         self.pool = Pool(job, self.network, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
-        self.sender = Sender(job, self.pool, self.out, counters, self._send)
+        self.out, self.sender = sender_of(job, self.pool, counters, self._send)
         self.swept_ns = self.now_ns()
         self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
@@ -134,6 +132,8 @@ class EpollTransport:
             late_bodies=self.out.late_bodies,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
+            reconnects=self.out.reconnects,
+            bodies_digest=self.out.bodies_digest(),
         )
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
@@ -279,7 +279,7 @@ class EpollTransport:
         self.ended += 1
         self.reads += len(slot.intake)
         slot.freed_ns = end_ns
-        self.sender.ended(end_ns)
+        self.sender.ended(slot, failure, end_ns)
         # A fresh connection that is lost without a byte is refused in all but name.
         lost = not (len(slot.intake) or slot.served or (failure is not None and failure.kind in _GIVEN_UP))
         refused = lost or (failure is not None and failure.kind is FailureKind.CONNECT)
@@ -323,11 +323,16 @@ class EpollTransport:
         return self.stopping
 
     def _opened(self, slot: Slot) -> None:
-        (self._send if slot.index >= 0 else self._make_free)(slot)  # a request may wait to be sent again
+        if slot.index < 0:
+            self._make_free(slot)
+            return
+        self._send(slot)  # a request that waited for it, or is sent again
+        if not slot.resends:
+            self.sender.note_sent(slot)
 
     def _make_free(self, slot: Slot) -> None:
         slot.intake.state = State.IDLE
-        self.pool.free.append(slot)
+        self.sender.freed(slot)
 
     def _unasked(self, slot: Slot) -> None:
         """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
@@ -347,7 +352,10 @@ class EpollTransport:
             slot.retry_ns = self.now_ns() + _SWEEP_NS
 
     def _dial_if_needed(self, slot: Slot) -> None:
-        if self.out.next < self.out.count and not self.stopping:
+        at_ns, now_ns = self.sender.redial_ns(slot), self.now_ns()
+        if at_ns > now_ns:
+            slot.retry_ns = at_ns
+        elif at_ns and not self.stopping:
             self.pool.dial(slot)
 
     def _lost(self, slot: Slot, error: Exception | None) -> None:

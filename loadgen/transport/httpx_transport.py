@@ -11,147 +11,30 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 import httpx
 
 from loadgen.clock import SYSTEM_CLOCK, Clock
 from loadgen.protocol.address import is_loopback
-from loadgen.protocol.http1 import LONGEST_HEAD_BYTES, SWITCHED, SWITCHING, compressed
+from loadgen.protocol.http1 import SWITCHED, SWITCHING, compressed
 from loadgen.transport.cancelling import Cancelling, cancelling_of
-from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP, Capture
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
-from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
+from loadgen.transport.deadlines import Deadlines, closed_while_idle
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.gate import Gate, gates_of
+from loadgen.transport.httpx_sessions import HttpxSessions
+from loadgen.transport.httpx_stream import Exchange, Link
 from loadgen.transport.job import Counters, Health, Job
-from loadgen.transport.share import Share
-from loadgen.transport.stalls import Stream
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
-_SHOWN_BYTES = 40  # of what is no HTTP
 _LONGEST_HEADER = 100  # characters of one that is shown
 _RETRY_S = 1.0
 _START_S = 0.001
 _CANCEL_S = 0.001
-
-
-@dataclass
-class _Link:
-    """A slot's connection: whether a byte came, which httpx does not report and a resend depends on."""
-
-    received: int = 0  # bytes
-    closed: bool = False  # by the server, in order
-    begin: bytes = b""  # the first few of an answer
-
-    def tap(self, stream: Any) -> None:
-        """Count what is read of a network stream of httpcore's."""
-        read = stream.read
-
-        async def counted(*arguments: Any, **named: Any) -> bytes:
-            data: bytes = await read(*arguments, **named)
-            self.received += len(data)
-            if len(self.begin) < _SHOWN_BYTES:
-                self.begin += data[: _SHOWN_BYTES - len(self.begin)]
-            self.closed = not data
-            return data
-
-        stream.read = counted
-
-
-@dataclass(eq=False)
-class _Exchange(Stream):
-    """One request under way, filled in as it goes."""
-
-    slot: int
-    link: _Link
-    now_ns: Callable[[], int]
-    on_sent: Callable[[Stream], None]
-    connect_begin_ns: int = 0
-    connect_ns: int = 0
-    status: int = 0
-    retry_after: str = ""
-    got: list[Any] = field(default_factory=list)  # as the wire transport's, without the kernel's time
-    size: int = 0  # bytes of the body
-    before: int = 0  # bytes that the connection had brought when this was sent
-    limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
-    given_up: Failure | None = None
-
-    def since(self, count: int) -> list[bytes]:
-        return self.got[count * A_READ :: A_READ]
-
-    def seen_at(self, read: int) -> int:
-        return int(self.got[read * A_READ + 2])
-
-    async def trace(self, event: str, info: dict[str, Any]) -> None:
-        """httpcore's own events: when it dialed, and when it was about to write the request."""
-        if event == "connection.connect_tcp.started":
-            self.connect_begin_ns = self.now_ns()
-        elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            self.link.tap(info["return_value"])
-        elif event.endswith("send_request_headers.started"):
-            self.note_sent()
-
-    def note_sent(self) -> None:
-        """Take the time of sending; where it is sent again, the first one: what was lost is part of it."""
-        now_ns = self.now_ns()
-        if not self.resends:
-            self.sent_ns = now_ns
-        self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
-        if self.connect_begin_ns:
-            self.connect_ns = now_ns - self.connect_begin_ns
-        self.on_sent(self)
-
-    @property
-    def came(self) -> int:
-        """Bytes of an answer, whatever they are."""
-        return self.link.received - self.before
-
-    def headless(self, http2: bool) -> Failure | None:
-        """What is wrong with bytes that httpx still waits to be a head."""
-        begin = self.link.begin
-        if self.status:
-            return None
-        if self.came > LONGEST_HEAD_BYTES:
-            detail = f"a response head of more than {LONGEST_HEAD_BYTES} bytes, with any 1xx ones before it"
-            return Failure(FailureKind.MALFORMED, detail)
-        if not http2 and begin[:5] != b"HTTP/"[: len(begin)]:
-            return Failure(FailureKind.MALFORMED, f"not an HTTP response: {begin!r}")
-        return None
-
-    def lost(self, error: httpx.TransportError, http2: bool) -> Failure:
-        """How a request that was sent came to its end."""
-        if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
-            return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
-        ended = isinstance(error, httpx.NetworkError) or self.link.closed
-        if ended and not self.came:
-            cause = error if isinstance(error, httpx.NetworkError) else None
-            return unanswered(self, self.now_ns(), cause)
-        malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
-        kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
-        return Failure(kind, str(error) or type(error).__name__)
-
-    def give_up(self, failure: Failure) -> None:
-        """End it at once with this failure, where nothing has ended it yet."""
-        if self.given_up is None and self.limit is not None:
-            self.given_up = failure
-            self.limit.reschedule(asyncio.get_running_loop().time())
-
-    def capture(self, failure: Failure | None, share: Share) -> Capture:
-        """What is known of the exchange, but for what it got."""
-        return self.captured(
-            share.slot(self.slot),
-            self.now_ns(),
-            connect_ns=self.connect_ns,
-            framed=False,
-            status=self.status,
-            retry_after=self.retry_after,
-            failure=failure,
-        )
 
 
 class HttpxTransport:
@@ -173,10 +56,11 @@ class HttpxTransport:
         self.sent = self.ended = self.reads = 0
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
+        self.sessions: HttpxSessions | None = None
         self.cancelling = cancelling_of(job)
         self.on_sent = self.cancelling.sent if self.cancelling is not None else lambda _: None
-        self.under_way: dict[int, _Exchange] = {}
-        self.links: list[_Link] = []
+        self.under_way: dict[int, Exchange] = {}
+        self.links: list[Link] = []
         self.deadlines = Deadlines(job, self.under_way.values, self.now_ns)
 
     def run(self) -> Health:
@@ -190,6 +74,8 @@ class HttpxTransport:
             cpu_ns=time.process_time_ns() - cpu_ns,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
+            reconnects=0 if self.sessions is None else self.sessions.turns.reconnects,
+            bodies_digest="" if self.sessions is None else self.sessions.turns.bodies_digest(),
         )
 
     async def _run(self) -> None:
@@ -199,6 +85,8 @@ class HttpxTransport:
             self._add_client()
         self.begin_ns = await self._started_ns(stop)
         self.gates = gates_of(self.job, self.begin_ns)
+        if self.job.sessions is not None:
+            self.sessions = HttpxSessions(self.job, self.job.sessions, self.begin_ns)
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
         if self.cancelling is not None:
             aside.append(asyncio.create_task(self._cancel(self.cancelling)))
@@ -242,7 +130,7 @@ class HttpxTransport:
         )
         self.idle.append((position, self.begin_ns))
         self.clients.append(client)
-        self.links.append(_Link())
+        self.links.append(Link())
 
     async def _fire(self) -> None:
         """Start each request when it is due and a slot is free."""
@@ -261,10 +149,10 @@ class HttpxTransport:
                 slot, freed_ns = self.idle.popleft()
                 due_ns = due_ns or max(freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
                 link = self.links[slot]
-                exchange = _Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
+                exchange = Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
                 for gate in self.gates:
                     gate.sent(exchange)
-                group.create_task(self._exchange(exchange))
+                group.create_task(self._carry_out(exchange))
 
     async def _wait_for_room(self) -> None:
         """Wait for a slot to be free, where one is for what time alone may change."""
@@ -274,7 +162,17 @@ class HttpxTransport:
             async with asyncio.timeout(min(limits_s, default=None)):
                 await self.freed.wait()
 
-    async def _exchange(self, exchange: _Exchange) -> None:
+    async def _carry_out(self, exchange: Exchange) -> None:
+        """Have a slot's request answered, and its session's other ones, and give the slot back."""
+        if self.sessions is None:
+            await self._exchange(exchange)
+        else:
+            await self.sessions.run(exchange, self._exchange)
+        self.idle.append((exchange.slot, self.now_ns()))
+        self.freed.set()
+
+    async def _exchange(self, exchange: Exchange) -> Failure | None:
+        """Have one request answered and deliver what came; how it failed, as far as that is known."""
         self.sent += 1
         self.counters.publish_sent(self.sent)
         failure: Failure | None = None
@@ -300,14 +198,13 @@ class HttpxTransport:
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
-        self.idle.append((exchange.slot, self.now_ns()))
-        self.freed.set()
+        return failure
 
-    def _deliver(self, exchange: _Exchange, failure: Failure | None) -> None:
+    def _deliver(self, exchange: Exchange, failure: Failure | None) -> None:
         capture = exchange.capture(failure, self.job.share)
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
-    async def _answer(self, exchange: _Exchange) -> Failure | None:
+    async def _answer(self, exchange: Exchange) -> Failure | None:
         """Read one response, of a request that may have to be sent again."""
         try:
             return await self._stream(exchange)
@@ -323,17 +220,17 @@ class HttpxTransport:
         exchange.resends = 1
         return await self._answer(exchange)
 
-    async def _stream(self, exchange: _Exchange) -> Failure | None:
+    async def _stream(self, exchange: Exchange) -> Failure | None:
         """Send a request and read its response; what is wrong with it, as far as that is known at once."""
         job, client = self.job, self.clients[exchange.slot]
         request = client.build_request(
             "POST",
             job.target.url,
-            content=job.body(exchange.index),
+            content=exchange.request.partition(b"\r\n\r\n")[2] or job.body(exchange.index),
             headers=[
                 ("content-type", "application/json"),
                 ("accept-encoding", "identity"),
-                ("x-request-id", f"{job.request_id_prefix}{exchange.index}"),
+                *job.own_headers(exchange.index),
                 *job.target.headers,
             ],
             extensions={"trace": exchange.trace},
@@ -374,7 +271,7 @@ class HttpxTransport:
         """Give up the requests whose time to be cancelled has come."""
         while True:
             for stream in cancelling.due(self.now_ns()):
-                assert isinstance(stream, _Exchange)
+                assert isinstance(stream, Exchange)
                 stream.give_up(USER_CANCELLED)
             left_s = cancelling.wait_ns(self.now_ns()) / 1e9
             await asyncio.sleep(min(max(left_s, 0.0), _CANCEL_S))
@@ -391,7 +288,11 @@ class HttpxTransport:
     async def _housekeep(self) -> None:
         """Hand captures over and publish the counters, a few at a time."""
         while True:
-            while self.outbox.flush_some():  # noqa: ASYNC110  # a turn for the streams between two captures
+            while self._work_ahead():  # noqa: ASYNC110  # a turn for the streams between two captures
                 await asyncio.sleep(0)
             self.counters.publish(self.sent, self.ended, self.reads)
             await asyncio.sleep(_HOUSEKEEP_S)
+
+    def _work_ahead(self) -> bool:
+        """Do one small piece of the work that can wait; False where there is none."""
+        return self.outbox.flush_some() or (self.sessions is not None and self.sessions.turns.build_ahead())

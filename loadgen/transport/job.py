@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.session_job import SessionJob
 from loadgen.transport.share import WHOLE, Order, Share
 from loadgen.transport.start import AtOnce, RunStart
 from loadgen.workload.load.cancellations import Cancellations
@@ -51,15 +52,14 @@ class Target(msgspec.Struct, frozen=True):
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path}"
 
-    def request_head(self, length: int, request_id: str) -> bytes:
-        """The request line and headers in front of a body of `length` bytes."""
+    def request_head(self, length: int, own: tuple[tuple[str, str], ...]) -> bytes:
+        """The request line and headers in front of a body of `length` bytes; some are the request's own."""
         lines = [
             f"POST {self.path} HTTP/1.1",
             f"host: {self.authority}",
             "content-type: application/json",
             f"content-length: {length}",
-            f"x-request-id: {request_id}",
-            *(f"{name}: {value}" for name, value in self.headers),
+            *(f"{name}: {value}" for name, value in (*own, *self.headers)),
         ]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
@@ -68,6 +68,7 @@ class Limits(msgspec.Struct, frozen=True):
     """When to give up on a request; 0 means never."""
 
     request_timeout_ns: int = 0  # from sending to the end
+    timeout_flag: str = "--request-timeout"  # that set it
     stall_timeout_ns: int = 0  # without a token, whatever else arrives
     connect_timeout_ns: int = 30_000_000_000
     answer_bytes: int = 64 << 20  # of one answer, head included: more is no answer to what was asked
@@ -92,7 +93,7 @@ class Job(msgspec.Struct, frozen=True):
     target: Target
     order: Order  # which requests, by plan index
     body: Callable[[int], bytes]  # of a plan index
-    offsets_ns: Int64 | None
+    offsets_ns: Int64 | None  # of sessions the first turns'
     max_concurrency: int | None
     limits: Limits = Limits()
     token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
@@ -106,19 +107,26 @@ class Job(msgspec.Struct, frozen=True):
     concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most
     prefill_concurrency: int | None = None  # the most that were sent and have no token yet
     cancellations: Cancellations | None = None
+    sessions: SessionJob | None = None  # of which `order` has the first turns; None: requests of their own
 
     def __post_init__(self) -> None:
         """Raises UsageError where the prefix cannot be sent."""
         check_request_id_prefix(self.request_id_prefix)
 
-    def request(self, index: int) -> bytes:
-        """The whole HTTP request of `index`, head and body."""
-        body = self.body(index)
-        return self.target.request_head(len(body), f"{self.request_id_prefix}{index}") + body
+    def request(self, index: int, body: bytes | None = None) -> bytes:
+        """The whole HTTP request of `index`, head and body; None: the body as planned."""
+        body = self.body(index) if body is None else body
+        return self.target.request_head(len(body), self.own_headers(index)) + body
+
+    def own_headers(self, index: int) -> tuple[tuple[str, str], ...]:
+        """The headers that not every request has alike."""
+        name = ("x-request-id", f"{self.request_id_prefix}{index}")
+        more = () if self.sessions is None else self.sessions.headers(index, self.request_id_prefix)
+        return (name, *more)
 
     @property
     def count(self) -> int:
-        """How many requests there are at most."""
+        """How many requests, or sessions of them, there are at most."""
         return len(self.order)
 
     @property
@@ -158,6 +166,8 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     fallen_back: int = 0  # requests that have their sockets' timestamps although there is a ring
     instead: str = ""  # why there is none, and what is used instead, where one was asked for
     busiest_cpu_ns: int = 0  # of the busiest process where there were several; `cpu_ns` is the sum then
+    reconnects: int = 0  # turns of sessions before which the server had closed their connection
+    bodies_digest: str = ""  # of the bodies of sessions' turns that were sent
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):

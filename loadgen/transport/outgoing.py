@@ -19,6 +19,8 @@ class Outgoing:
     `next` is below it, the next request is claimed, and for this process to send.
     """
 
+    reconnects = 0  # of sessions, which these requests are none of
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.count = job.count
@@ -67,6 +69,10 @@ class Outgoing:
         self._ready.append((index, request))
         self._ready_bytes += len(request)
         return True
+
+    def bodies_digest(self) -> str:
+        """A fingerprint of the bodies that were sent, which only sessions have."""
+        return ""
 
     def _claim(self) -> bool:
         """Make one more request this process's; False where there is none left."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadgen.transport.cancelling import cancelling_of
 from loadgen.transport.connection import Slot
+from loadgen.transport.failure import Failure
 from loadgen.transport.gate import NEVER_NS, SPIN_NS, Gate, gates_of
 from loadgen.transport.job import Counters, Job
 from loadgen.transport.outgoing import Outgoing
@@ -68,6 +69,10 @@ class Sender:
     def _go(self, slot: Slot, due_ns: int) -> None:
         self._take(slot, due_ns)
         self.send(slot)
+        self.note_sent(slot)
+
+    def note_sent(self, slot: Slot) -> None:
+        """Note that a slot's request went out for the first time."""
         for gate in self.gates:
             gate.sent(slot)
         if self.cancelling is not None:
@@ -90,10 +95,18 @@ class Sender:
             for gate in self.gates:
                 gate.sent(slot)
 
-    def ended(self, end_ns: int) -> None:
-        """Note that a request ended."""
+    def ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        """Note that a slot's request ended, and how."""
         for gate in self.gates:
             gate.ended(end_ns)
+
+    def freed(self, slot: Slot) -> None:
+        """Take a slot that is open and has no request."""
+        self.pool.free.append(slot)
+
+    def redial_ns(self, slot: Slot) -> int:
+        """When to open a slot again whose connection ended; 0: no request is left for it."""
+        return self.now_ns() if self.out.next < self.out.count else 0
 
     def wait_ns(self) -> int:
         """How long to wait before there may be something to do that nothing else shows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -68,6 +68,10 @@ class Order(Protocol):
         """All that are for this process to send, and for no other: given out, or chosen beforehand."""
         ...
 
+    def unanswered(self, sent: int, have: Collection[int]) -> Sequence[int]:
+        """Those of the `sent` ones that are not among those that came back."""
+        ...
+
 
 class Listed:
     """Requests that were chosen beforehand: int64[requests], or a range."""
@@ -88,6 +92,9 @@ class Listed:
 
     def claimed(self) -> list[int]:
         return self.taken(len(self.indices))
+
+    def unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        return [index for index in self.taken(sent) if index not in have]
 
 
 class Queue:
@@ -142,6 +149,9 @@ class Shared:
     def claimed(self) -> list[int]:
         """All that it took."""
         return self.taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
+
+    def unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        return [index for index in self.taken(sent) if index not in have]
 
 
 def _shared_file(data: bytes) -> int:

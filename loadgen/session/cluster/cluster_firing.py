@@ -66,6 +66,8 @@ class ClusterFiring:
             segments=client.segments,
             dropped_segments=client.dropped_segments,
             fallen_back=client.fallen_back,
+            reconnects=client.reconnects,
+            bodies_digest=self.merged.facts.bodies_digest,
         )
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from loadgen.session.firing import NO_HEALTH
 from loadgen.transport.job import Health
+from loadgen.transport.session_job import joined_digest
 
 
 def joined(several: Sequence[Health]) -> Health:
@@ -27,5 +28,7 @@ def joined(several: Sequence[Health]) -> Health:
         segments=sum(health.segments for health in several),
         dropped_segments=sum(health.dropped_segments for health in several),
         fallen_back=sum(health.fallen_back for health in several),
+        reconnects=sum(health.reconnects for health in several),
+        bodies_digest=joined_digest(health.bodies_digest for health in several),
         instead=next((health.instead for health in several if health.instead), ""),
     )

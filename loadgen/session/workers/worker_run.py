@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -68,15 +67,12 @@ class WorkerRun:
 
     def owed(self, only_sent: bool, duration_ns: int) -> list[int]:
         """The plan indices of what it was to deliver and did not; `only_sent`: the run was stopped."""
-        job = self.task.job
-        owed: Iterable[int]
-        if only_sent:
-            owed = job.order.taken(self.task.counters.sent)
-        elif job.offsets_ns is not None and duration_ns:
-            owed = job.order.taken(int(np.searchsorted(job.offsets_ns, duration_ns)))
-        else:
-            owed = job.order.claimed()
-        have: set[int] = set()
+        job, have = self.task.job, set[int]()
         for part in self.task.journal.parts():
             have.update(part.index.tolist())
+        if only_sent:
+            return list(job.order.unanswered(self.task.counters.sent, have))
+        owed = job.order.claimed()
+        if job.offsets_ns is not None and duration_ns:
+            owed = job.order.taken(int(np.searchsorted(job.offsets_ns, duration_ns)))
         return [index for index in owed if index not in have]

@@ -37,7 +37,7 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork, schedule
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Counters, Health
-from loadgen.transport.share import Listed, Order, Queue, Shared
+from loadgen.transport.share import Queue, Shared
 from loadgen.transport.start import AtOnce, RunStart, Together
 from loadgen.workload.plan import Plan
 
@@ -106,8 +106,7 @@ class Workers:
             self.together = Together(self.workers)
         tasks: list[WorkerTask] = []
         for number, share in enumerate(part.share.split(self.workers)):
-            own_indices = share.indices(len(plan), plan.sessions)
-            order: Order = Listed(own_indices) if self._queue is None else Shared(self._queue)
+            order = None if self._queue is None else Shared(self._queue)
             start: RunStart = part.start if self.together is None else self.together.of(number)
             own = replace(options, part=PlanPart(share, order, start))
             job = job_of(plan, own, self.watch.rules)
