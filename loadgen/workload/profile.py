@@ -138,6 +138,8 @@ class Profile(
             return table
         filled = {**table}
         _scheduled(filled)
+        if filled.get("users") and filled.get("max_concurrency") is None:
+            filled["max_concurrency"] = filled["users"]  # each has a session at a time
         if _every_row(filled):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:

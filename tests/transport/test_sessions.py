@@ -1,0 +1,281 @@
+"""Sessions on every transport: turns in order over one connection, each when it is due, and no gap's cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from fakes.keep_alive_server import KeepAliveServer
+from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
+from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
+from loadgen.metrics.decode import Decoder
+from loadgen.protocol.openai import Completions
+from loadgen.transport.capture import Capture
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.job import Job, Limits
+from loadgen.transport.session_job import SessionJob, TurnOrder
+from loadgen.workload.turns import of_counts
+
+MS, SECOND = 1_000_000, 1_000_000_000
+NEAR_NS = 3 * MS  # of the portable transport, whose own times are late
+both = pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+
+
+def judged(capture: Capture) -> dict[str, Any] | None:
+    record = Decoder(Completions(), streamed=True).decode(capture)
+    return None if record.failure else {"index": record.index}
+
+
+def sessions_of(
+    server: VirtualServer, counts: Sequence[int], delay_s: float, most: int | None, **changes: Any
+) -> Job:
+    """A job of sessions with so many turns each; a body is its plan index."""
+    session_keys = {key: changes.pop(key) for key in list(changes) if key in SessionJob.__struct_fields__}
+    counted = np.asarray(counts, np.int64)
+    turns = of_counts(counted, np.full(int(counted.sum()), round(delay_s * SECOND), np.int64))
+    sessions = replace(SessionJob(turns, judged), **session_keys)
+    order = TurnOrder(turns, range(len(turns)))
+    return job_of(
+        server.target(),
+        0,
+        most,
+        body=lambda i: b'{"model":"m","turn":%d}' % i,
+        order=order,
+        sessions=sessions,
+        **changes,
+    )
+
+
+def asked_of(server: VirtualServer) -> list[int]:
+    return [int(asked.body.rpartition(b":")[2][:-1]) for asked in server.asked]
+
+
+def waits_ns(driven: Driven) -> list[int]:
+    """From each capture's end to when the one after it was due."""
+    pairs = zip(driven.captures, driven.captures[1:], strict=False)
+    return [after.intended_ns - before.end_ns for before, after in pairs]
+
+
+def late_ns(driven: Driven) -> int:
+    return max(capture.sent_ns - capture.intended_ns for capture in driven.captures)
+
+
+@both
+def test_turns_follow_one_another_over_one_connection(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [3, 2], 0.5, 1), transport, server)
+    assert kinds(driven) == [None] * 5
+    assert asked_of(server) == [0, 1, 2, 3, 4]
+    assert server.connections == 1
+    assert {capture.slot for capture in driven.captures} == {0}
+    assert driven.health.reconnects == driven.health.late_bodies == 0
+
+
+@both
+def test_a_turn_is_due_its_delay_after_the_answer_before_it(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [3], 0.5, 1), transport, server)
+    near_ns = NEAR_NS if transport == "httpx" else WRITE_NS + LATENCY_NS
+    assert waits_ns(driven) == pytest.approx([500 * MS] * 2, abs=near_ns)
+    assert 0 <= late_ns(driven) < near_ns
+
+
+@both
+def test_as_many_sessions_are_in_flight_as_there_are_slots(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [2] * 6, 0.2, 3), transport, server)
+    assert kinds(driven) == [None] * 12
+    slots = [capture.slot for capture in driven.captures]
+    assert slots[::2] == slots[1::2]  # both turns of each over one
+    assert (set(slots), server.connections) == ({0, 1, 2}, 3)
+    assert sorted(asked_of(server)[:3]) == [0, 2, 4]
+
+
+@both
+@pytest.mark.parametrize("gap_s", [4.9, 5.1, 6.0, 20.0])
+def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, gap_s: float) -> None:
+    server = KeepAliveServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [2], gap_s, 1), transport, server)
+    assert kinds(driven) == [None, None]
+    first, second = driven.captures
+    assert second.resends == 0
+    ttft_ns = [int(capture.user_ns()[0]) - capture.sent_ns for capture in (first, second)]
+    assert ttft_ns[1] == pytest.approx(ttft_ns[0], abs=MS // 2)
+    assert late_ns(driven) < NEAR_NS
+    assert server.connections == 1 + (gap_s > 5)
+    assert driven.health.reconnects == (gap_s > 5)
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring"])
+def test_a_connection_closed_long_ago_is_open_again_when_needed(transport: str) -> None:
+    server = KeepAliveServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [2], 6.0, 1), transport, server)
+    assert driven.captures[1].connect_ns == 0
+
+
+@both
+def test_a_close_that_crosses_the_next_turn_costs_no_failure(transport: str) -> None:
+    server = KeepAliveServer(lambda _: stream(3, 0.01))
+    gap_s = 5.0 - 1e-5 if transport != "httpx" else 5.0
+    driven = drive(sessions_of(server, [2], gap_s, 1), transport, server)
+    assert kinds(driven) == [None, None]
+
+
+FAILURES = {
+    "a status": (
+        Answer([whole(b'{"error":{"message":"too long"}}', "400 Bad Request")]),
+        FailureKind.HTTP_STATUS,
+    ),
+    "an error in the stream": (
+        Answer([b"HTTP/1.1 200 OK\r\ncontent-length: 34\r\n\r\n", b'data: {"error":{"message":"no"}}\n\n']),
+        FailureKind.IN_BAND,
+    ),
+    "an answer cut short": (Answer(list(stream(3, 0.01).pieces)[:3], End.CLOSE), FailureKind.TRUNCATED),
+    "a connection reset": (Answer([], End.RESET), FailureKind.TRUNCATED),
+}
+
+
+@both
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failed_turn_ends_its_session_and_not_the_run(transport: str, name: str) -> None:
+    failed, kind = FAILURES[name]
+
+    def script(asked: Asked) -> Answer:
+        return failed if asked.body.endswith(b":1}") else stream(3, 0.01)
+
+    server = VirtualServer(script)
+    driven = drive(sessions_of(server, [4, 2], 0.3, 1), transport, server)
+    assert [(capture.index, kind) for capture, kind in zip(driven.captures, kinds(driven), strict=True)] == [
+        *((0, None), (1, kind), (4, None), (5, None))
+    ]
+    assert driven.counters.sent == driven.counters.ended == 4
+
+
+@both
+def test_a_turn_timeout_ends_its_session_and_is_named(transport: str) -> None:
+    def script(asked: Asked) -> Answer:
+        return stream(3, 0.01) if not asked.body.endswith(b":0}") else Answer([], End.HANG)
+
+    server = VirtualServer(script)
+    limits = Limits(request_timeout_ns=SECOND, timeout_flag="--turn-timeout")
+    driven = drive(sessions_of(server, [3, 2], 0.1, 1, limits=limits), transport, server)
+    assert [capture.index for capture in driven.captures] == [0, 3, 4]
+    failure = driven.captures[0].failure
+    assert failure is not None
+    assert failure.detail == "not finished within --turn-timeout"
+
+
+@both
+def test_a_server_that_closes_after_each_answer_costs_no_turn(transport: str) -> None:
+    server = VirtualServer(lambda _: Answer(list(stream(3, 0.01).pieces), End.CLOSE))
+    driven = drive(sessions_of(server, [3, 3], 0.4, 2), transport, server)
+    assert kinds(driven) == [None] * 6
+    assert driven.health.reconnects == 4
+    assert late_ns(driven) < NEAR_NS
+
+
+@both
+def test_the_servers_own_answers_are_the_history_of_a_live_session(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+
+    def body_after(index: int, answers: Sequence[dict[str, Any]]) -> bytes:
+        return b'{"after":"%b","turn":%d}' % (b"".join(b"%d" % each["index"] for each in answers), index)
+
+    driven = drive(sessions_of(server, [3, 2], 0.1, 1, body_after=body_after), transport, server)
+    assert kinds(driven) == [None] * 5
+    after = [asked.body.partition(b'"after":"')[2].partition(b'"')[0] for asked in server.asked]
+    assert after == [b"", b"0", b"01", b"", b"3"]
+    assert driven.health.late_bodies == 0
+
+
+@both
+def test_a_session_has_one_name_in_all_its_turns(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    drive(sessions_of(server, [2, 2], 0.1, 1, header="X-Session-ID"), transport, server)
+    heads = [dict(line.split(": ", 1) for line in asked.head.split("\r\n")[1:]) for asked in server.asked]
+    names = [{name.lower(): value for name, value in head.items()}["x-session-id"] for head in heads]
+    assert names == ["loadgen-session-0"] * 2 + ["loadgen-session-1"] * 2
+
+
+@both
+def test_sessions_begin_at_their_rate_whatever_is_in_flight(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.3))
+    offsets_ns = np.arange(4) * 100 * MS
+    job = sessions_of(server, [2] * 4, 0.2, None, offsets_ns=offsets_ns, rate_per_s=10.0)
+    driven = drive(job, transport, server)
+    assert kinds(driven) == [None] * 8
+    begins = [capture.intended_ns - driven.health.started_ns for capture in driven.captures[::2]]
+    assert begins == offsets_ns.tolist()
+    assert driven.captures[0].end_ns > driven.captures[6].sent_ns
+
+
+@both
+def test_users_have_their_turns_at_their_own_rate(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    job = sessions_of(server, [2] * 4, 0.0, 2, users=2, user_rate_per_s=2.0)
+    driven = drive(job, transport, server)
+    due_ms = [(capture.intended_ns - driven.health.started_ns) // MS for capture in driven.captures]
+    assert due_ms == [0, 500, 250, 750, 1000, 1500, 1250, 1750]
+    assert [capture.slot for capture in driven.captures] == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
+@both
+def test_a_users_turn_waits_for_the_answer_before_it(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.5))
+    driven = drive(sessions_of(server, [3], 0.0, 1, users=1, user_rate_per_s=2.0), transport, server)
+    near_ns = NEAR_NS if transport == "httpx" else WRITE_NS + LATENCY_NS
+    assert waits_ns(driven) == pytest.approx([0, 0], abs=near_ns)
+
+
+@both
+def test_no_turn_is_sent_once_the_time_is_up(transport: str) -> None:
+    server = VirtualServer(lambda _: stream(3, 0.01))
+    driven = drive(sessions_of(server, [10] * 3, 0.3, 2, duration_ns=SECOND), transport, server)
+    over_ns = driven.health.started_ns + SECOND
+    assert kinds(driven) == [None] * 6
+    assert all(capture.sent_ns < over_ns for capture in driven.captures)
+
+
+@both
+def test_a_stop_ends_sessions_that_wait_for_their_next_turn(transport: str) -> None:
+    holder: list[Callable[[], None]] = []
+
+    def script(asked: Asked) -> Answer:
+        if asked.number == 1:
+            holder[0]()
+        return stream(3, 0.01)
+
+    server = VirtualServer(script)
+    driver = Driver(sessions_of(server, [5, 5], 1000.0, 2), transport, server)
+    holder.append(driver.inbox.stop)
+    driven = driver.run()
+    assert driven.counters.sent == len(driven.captures) == 2
+
+
+@both
+def test_equal_bodies_have_one_digest_in_whatever_order(transport: str) -> None:
+    digests = []
+    for most, model in ((1, b'"m"'), (3, b'"another"')):
+        server = VirtualServer(lambda _: stream(3, 0.01))
+        job = sessions_of(server, [2, 3, 1], 0.1, most)
+        own = replace(job, body=lambda i, model=model: b'{"model":%b,"turn":%d}' % (model, i))
+        digests.append(drive(own, transport, server).health.bodies_digest)
+    assert digests[0] == digests[1] != ""
+    assert len(digests[0]) == 32
+
+
+@both
+def test_a_refused_connection_ends_the_session_that_needs_it(transport: str) -> None:
+    server = VirtualServer(lambda _: Answer(list(stream(3, 0.01).pieces), End.CLOSE))
+
+    def script(asked: Asked) -> Answer:
+        server.refuses = True
+        return Answer(list(stream(3, 0.01).pieces), End.CLOSE)
+
+    server.script = script
+    driven = drive(sessions_of(server, [3], 2.0, 1), transport, server)
+    assert kinds(driven) == [None, FailureKind.CONNECT]
