@@ -73,6 +73,14 @@ FEATURES = (
         f"--tool-call-parser NAME', {_LEAVE_OUT}",
     ),
     Feature(
+        "a system prompt",
+        rb'"role":"system"',
+        r"system.{0,40}(?:not|n't) (?:be )?(?:supported|allowed)|(?:not|n't) support.{0,30}system|"
+        r"roles must alternate",
+        "start the server with a chat template that takes one (--chat-template), or give conversations "
+        "without `system`",
+    ),
+    Feature(
         "images",
         rb'"image_url":',
         r"multi-?modal|at most 0 image|image input|image_url|(?:not|n't) support .{0,30}(?:image|vision)|"

@@ -136,7 +136,9 @@ class Adapter(msgspec.Struct, frozen=True):
             found = refusals.read(answer.body, refusals.paths(body)) if refusing else ()
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
             if not fields and (feature := refusals.feature(answer.status, answer.body, body)):
-                raise self._error(trial, f"refuses {feature.name}", answer, feature.advice)
+                where = trials.where(i) if isinstance(trials := asked.requests, TrialBodies) else ""
+                fix = f"{where} needs it; {feature.advice}" if where else feature.advice
+                raise self._error(trial, f"refuses {feature.name}", answer, fix)
             if not refusing:
                 self._check(trial, answer)
                 break

@@ -53,9 +53,16 @@ class TrialBodies:
         if "messages" not in row:
             return {**dialect.request(model, _prompt(row), length), **kept}
         small = dialect.request(model, TEXT, length)
+        if row["messages"][0].get("role") == "system":
+            small["messages"] = [{"role": "system", "content": TEXT}, *small["messages"]]
         if _IMAGE in raw:
             small["messages"] = [{"role": "user", "content": _with_image()}]
         return {**small, **kept}
+
+    def where(self, i: int) -> str:
+        """Which row of a file the body is like, as `data.jsonl row 17`; "" where there is no file."""
+        where = getattr(self._made.requests, "where", None)
+        return "" if where is None else str(where(self._places[i]))
 
     def digest(self) -> str:
         """Nothing is compared by a trial."""

@@ -134,8 +134,8 @@ class Conversations:
     which they begin in the file; `begins` is int64[conversations + 1], where each begins in `rows`.
     `generated` is int64[answers, 2]: conversation and place in it of each recorded answer, in the file's
     order; `output_lens` is int64[answers], UNKNOWN_LEN where the file names no limit. `with_tools` is the
-    first of them that is asked for with tools, None where no turn has any; `models` has, by name, the first
-    of them that is asked of a model.
+    first of them that is asked for with tools, None where no turn has any, `with_system` the first with a
+    system prompt; `models` has, by name, the first of them that is asked of a model.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -150,6 +150,7 @@ class Conversations:
         turns = np.frombuffer(found.turns, dtype=np.int64)
         self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
         self.with_tools, self.models = found.with_tools, found.models
+        self.with_system = found.with_system
         self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
         self.delays_ns: Int64 = np.frombuffer(found.delays_ns, dtype=np.int64).copy()
 
@@ -189,6 +190,7 @@ class _Checked:
         # Rows of assistants, tokens of their answers, and the pauses before they were asked for.
         self.answers, self.limits, self.delays_ns = array("q"), array("q"), array("q")
         self.with_tools: int | None = None
+        self.with_system: int | None = None
         self.models: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._tooled: set[int] = set()  # conversations with tools
@@ -221,6 +223,8 @@ class _Checked:
         if row.role == ASSISTANT:
             if self.with_tools is None and code in self._tooled:
                 self.with_tools = len(self.answers)
+            if self.with_system is None and self._system[code]:
+                self.with_system = len(self.answers)
             sent_rows.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
             self.answers.append(i)
             limit = self._last_limit[code] or row.output_tokens

@@ -32,8 +32,9 @@ class RecordedTurns:
         self._conversations, self._answers = conversations, answers
         self.output_lens = output_lens
         sent = {int(answer): i for i, answer in reversed(list(enumerate(answers.tolist())))}
-        with_tools = sent.get(-1 if conversations.with_tools is None else conversations.with_tools)
-        self.features = {} if with_tools is None else {"tools": with_tools}  # the first request that asks
+        asking = {"tools": conversations.with_tools, "system": conversations.with_system}
+        # What not every server has, by the first request that asks for it.
+        self.features = {name: sent[i] for name, i in asking.items() if i is not None and i in sent}
         self.models = {name: sent[i] for name, i in conversations.models.items() if i in sent}
         self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
 

@@ -184,10 +184,10 @@ def test_conversations_without_an_answer_or_for_another_api_are_refused(tmp_path
         planned(path)
 
 
-def test_the_first_request_with_tools_is_known(tmp_path: Path) -> None:
+def test_the_first_request_with_tools_or_a_system_prompt_is_known(tmp_path: Path) -> None:
     plain = [row(1, "user", "b", content="x"), row(2, "assistant", "b", content="y")]
     path = jsonl(tmp_path, [*plain, *WHOLE])
-    for keys, features in [({}, {"tools": 1}), ({"num_prompts": 1}, {})]:
+    for keys, features in [({}, {"tools": 1, "system": 1}), ({"num_prompts": 1}, {})]:
         made = planned(path, **CHAT_API, **keys).requests
         assert isinstance(made, RecordedTurns)
         assert made.features == features

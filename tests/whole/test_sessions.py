@@ -1,0 +1,177 @@
+"""Sessions from the command line to a recording server: what arrives, and what ends a conversation."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.counting_api import CountingApi, count
+from fakes.hosted_api import openai_error
+from fakes.scripted_server import ScriptedServer
+from fakes.surroundings import Service, ended, report, started, succeeded
+from loadgen import cli
+from loadgen.errors import ExitCode
+from loadgen.metrics.record import Records
+from loadgen.results.run_directory import ARRIVALS, RESULT
+
+pytestmark = [
+    pytest.mark.realtime,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+ROOT = Path(__file__).parents[2]
+EXCERPT = ROOT / "tests" / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
+TURNS, SESSIONS = 4, 3
+ROLES = "user", "assistant"
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def conversations(sessions: int = SESSIONS, turns: int = TURNS, **first: Any) -> str:
+    """A file of conversations without delays; `first` are keys of each one's first row."""
+    rows = []
+    for name in range(sessions):
+        for turn in range(2 * turns):
+            text = f"{ROLES[turn % 2]} {name} {turn}"
+            row = {"conversation_id": f"c{name}", "turn": turn + 1, "role": ROLES[turn % 2], "content": text}
+            rows.append({**row, **(first if not turn else {})})
+    Path("talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "talks.jsonl"
+
+
+def bench(api: CountingApi, file: str | Path, *words: str) -> int:
+    with ScriptedServer(api) as server:
+        line = ["bench", "--quiet", "--base-url", server.base_url, "--backend", "openai-chat"]
+        return cli.main([*line, "--dataset-path", str(file), "--turn-delays", "none", *words])
+
+
+def runs() -> list[tuple[dict[str, Any], Records]]:
+    """The facts and records of each run, in their order."""
+    directories = sorted(Path("runs").iterdir(), key=lambda each: each.stat().st_mtime)
+    return [
+        (json.loads((each / RESULT).read_text("utf-8"))["loadgen"], Records.load(each / ARRIVALS))
+        for each in directories
+    ]
+
+
+def talks(api: CountingApi) -> list[list[str]]:
+    """The texts of each accepted body's messages, of those that are a conversation's."""
+    bodies = [json.loads(body)["messages"] for body in api.served]
+    texts = [[message.get("content", "") for message in messages] for messages in bodies]
+    return [each for each in texts if each[0].startswith("user")]
+
+
+def test_recorded_answers_make_the_same_requests_for_every_server() -> None:
+    servers = CountingApi(), CountingApi()
+    assert [
+        bench(api, EXCERPT, "--max-concurrency", most) for api, most in zip(servers, "12", strict=True)
+    ] == [0, 0]
+    sent = [Counter(body for body in api.served if b"interact with" in body) for api in servers]
+    assert sent[0] == sent[1]
+    assert sent[0].total() == 7
+    (first, _), (second, _) = runs()
+    assert first["bodies_digest"] == second["bodies_digest"] != ""
+    assert first["plan_digest"] == second["plan_digest"]
+
+
+def test_each_turn_has_the_recorded_turns_before_it() -> None:
+    api = CountingApi()
+    assert bench(api, conversations(), "--max-concurrency", "1") == 0
+    wanted = [
+        [f"{ROLES[turn % 2]} {name} {turn}" for turn in range(2 * asked + 1)]
+        for name in range(SESSIONS)
+        for asked in range(TURNS)
+    ]
+    assert talks(api) == wanted
+
+
+def test_a_live_history_has_what_the_server_answered() -> None:
+    api = CountingApi()
+    assert bench(api, conversations(1), "--max-concurrency", "1", "--assistant", "live") == 0
+    assert talks(api)[-1] == ["user 0 0", " a a a", "user 0 2", " a a a", "user 0 4", " a a a", "user 0 6"]
+
+
+def too_long(most: int) -> CountingApi:
+    """A server whose model takes prompts of so many tokens."""
+
+    def refusal(body: Mapping[str, Any]) -> dict[str, Any] | None:
+        words = f"This model's maximum context length is {most} tokens. However, you requested more."
+        return openai_error(words) if count(body) > most else None
+
+    return CountingApi(refusal=refusal)
+
+
+def test_a_context_that_outgrows_the_model_ends_its_conversation() -> None:
+    api = too_long(40)
+    assert bench(api, conversations(), "--max-concurrency", "2") == 0
+    ((facts, records),) = runs()
+    asked = len(talks(api)) // SESSIONS
+    assert 0 < asked < TURNS
+    assert int(records.ok.sum()) == asked * SESSIONS
+    assert len(records.failed) == SESSIONS  # of each conversation the turn that was too long
+    assert facts["requests"] == SESSIONS * TURNS
+
+
+@pytest.mark.parametrize(
+    ("first", "asked", "words", "reported"),
+    [
+        (
+            {"system": "be kind"},
+            "system",
+            "System role not supported",
+            "refuses a system prompt (400: System role not supported): ",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            "tools",
+            '"auto" tool choice requires --enable-auto-tool-choice',
+            'refuses tools (400: "auto" tool choice requires --enable-auto-tool-choice',
+        ),
+    ],
+)
+def test_what_a_server_refuses_is_named_with_row_and_conversation(
+    first: dict[str, Any], asked: str, words: str, reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(body: Mapping[str, Any]) -> dict[str, Any] | None:
+        has = asked in body or any(message["role"] == asked for message in body["messages"])
+        return openai_error(words) if has else None
+
+    api = CountingApi(refusal=refusal)
+    assert bench(api, conversations(**first), "--max-concurrency", "1") == ExitCode.NOTHING
+    said = capsys.readouterr().err
+    assert reported in said
+    assert "talks.jsonl row 1, conversation 'c0' needs it; " in said
+    assert said.count("\n") == 1
+    assert talks(api) == []
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service().serving() as up:
+        yield up
+
+
+def test_kill_9_in_mid_conversation_loses_no_finished_turn(service: Service, tmp_path: Path) -> None:
+    file = conversations(2000, 5)
+    words = f"bench --base-url {service.base_url} --backend openai-chat --dataset-path {file}"
+    more = "--max-concurrency 2 --turn-delays none --no-observe --quiet"
+    client = started([sys.executable, "-m", "loadgen", *words.split(), *more.split()], tmp_path)
+    service.until(81)
+    at_s = time.monotonic()
+    os.kill(client.pid, signal.SIGKILL)
+    assert ended(client).code == -signal.SIGKILL
+    found = report(tmp_path)
+    assert found.out.startswith("PARTIAL")
+    assert succeeded(found.out) >= service.ended_before(at_s - 1.0) > 0
