@@ -26,6 +26,7 @@ from benchmarks.bars import (  # noqa: E402
     replay,
     saturation,
     scale,
+    sessions,
     starved,
     streams,
 )
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[Installed, int], Section]] = {
     "plan": local.planning,
     "rows": data.million_rows,
     "replay": replay.replay,
+    "sessions": sessions.sessions,
     "workers": scale.workers,
     "wider": scale.wider,
     "rate": scale.rate,
