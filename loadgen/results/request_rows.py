@@ -60,6 +60,7 @@ WORDS = {
     FailureKind.TIMEOUT: "--request-timeout passed",
     FailureKind.STALL: "--stall-timeout passed without a token",
     FailureKind.HTTP_STATUS: "the status is not 200",
+    FailureKind.CONTEXT_LIMIT: "prompt and answer are more than the model's context",
     FailureKind.RATE_LIMITED: "the server takes fewer requests or tokens a minute",
     FailureKind.IN_BAND: "the server reported an error inside the answer",
     FailureKind.ABORTED: "the server stopped this request",
