@@ -199,7 +199,7 @@ def _ours(
         plan_digest=facts.plan_digest,
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
-        joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
+        joules_per_token=sensed.joules_per_token(_tokens(figures, run)) if sensed else None,
         level=verdict[0],
         doubts=verdict[1],
         saturated=facts.saturated,
@@ -210,6 +210,12 @@ def _ours(
         cell=facts.cell,
         run=run,
     )
+
+
+def _tokens(figures: Figures, run: Result | None) -> int:
+    """The output tokens of the whole run, as the energy is."""
+    tokens: int = figures["total_output_tokens"] if run is None else run.whole.total_output_tokens
+    return tokens
 
 
 def named(facts: Facts) -> str:

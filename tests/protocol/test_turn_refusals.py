@@ -7,16 +7,16 @@ import pytest
 from loadgen.protocol.turn_refusals import past_context, refused
 
 LONG = {
-    "vLLM 0.6": "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 "
-    "in the messages, 1000 in the completion). Please reduce the length of the messages or completion.",
+    "vLLM 0.6": "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens "
+    "(4000 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.",
     "vLLM 0.12": "'max_tokens' or 'max_completion_tokens' is too large: 500. This model's maximum context "
     "length is 4096 tokens and your request has 4000 input tokens (500 > 4096 - 4000).",
     "vLLM, input": "You passed 4097 input tokens and requested 1 output tokens. However, the model's context "
     "length is only 4096 tokens, resulting in a maximum input length of 4095 tokens.",
     "vLLM, engine": "The decoder prompt (length 9000) is longer than the maximum model length of 4096.",
     "vLLM, limit": "max_tokens=5000 cannot be greater than max_model_len=4096.",
-    "SGLang": "Requested token count exceeds the model's maximum context length of 8192 tokens. You requested "
-    "a total of 50001 tokens",
+    "SGLang": "Requested token count exceeds the model's maximum context length of 8192 tokens. You "
+    "requested a total of 50001 tokens",
     "SGLang, input": "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
     "llama.cpp": "request (4200 tokens) exceeds the available context size (4096 tokens), try increasing it",
     "llama.cpp, type": '{"code":400,"type":"exceed_context_size_error","n_prompt_tokens":4200,"n_ctx":4096}',
