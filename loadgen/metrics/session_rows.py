@@ -61,7 +61,8 @@ class SessionRows(msgspec.Struct, frozen=True):
         next_index = records.index[self.last] + 1
         counts = np.where(self.early, self.planned - self.sent, 0)
         offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(next_index, counts) + offsets
+        dropped: Int64 = np.repeat(next_index, counts) + offsets
+        return dropped
 
     def means(self, rows: Int64, values: Float64) -> tuple[Int64, Float64]:
         """The first of some requests of each session, and values in which that has the mean of its own."""
