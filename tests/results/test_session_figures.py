@@ -10,10 +10,11 @@ import pytest
 
 from builders.made_runs import keep
 from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of
+from builders.shard_runs import divided, named, part
 from loadgen.analysis.report.run_section import account
 from loadgen.analysis.run_summary import of_run
 from loadgen.metrics.metrics import compute
-from loadgen.results import report, request_rows, run_directory, session_figures
+from loadgen.results import merge, report, request_rows, run_directory, session_figures
 from loadgen.results.run_directory import Result
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 
@@ -198,3 +199,24 @@ def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
 def test_sessions_in_flight_include_those_between_two_turns() -> None:
     text = report.render(made([3, 3], rows_of([3, 3])))
     assert "concurrency: 2.00 sessions on average of 2, 1.09 requests in flight" in text
+
+
+def test_turns_after_an_early_end_are_not_lost_with_another_shard() -> None:
+    turns = [3, 3, 3, 3]
+    whole = made(turns, rows_of(turns, failures={(0, 2): CUT, (2, 1): CUT}))
+    first, second = divided(whole, 2)  # sessions 0 and 2, and 1 and 3
+    merged = merge.merge_results(named([first]))
+    assert merged.facts.lost == ("shard 1/2 is missing: its 6 requests are lost",)
+    again = merge.merge_results(named([first, second]))
+    assert again.sessions == whole.sessions
+    assert again.facts.session_turns == whole.facts.session_turns
+
+
+def test_the_digests_of_shards_are_one_sum() -> None:
+    digests = [f"{2**128 - 2:032x}", "", f"{5:032x}"]
+    parts = [part(made([1, 1, 1], rows_of([1, 1, 1], slots=3), 3), at, 3) for at in range(3)]
+    of = [
+        Result(each.facts.model_copy(update={"bodies_digest": digest}), each.records)
+        for each, digest in zip(parts, digests, strict=True)
+    ]
+    assert merge.merge_results(named(of)).facts.bodies_digest == f"{3:032x}"
