@@ -24,6 +24,7 @@ from loadgen.validity.run_facts import Facts
 from loadgen.workload import bounds
 
 OURS = "loadgen"
+SESSION_MS = "mean_session_ms"  # a figure of ours: how long a finished session takes, mean
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -146,6 +147,8 @@ def of_run(directory: Path, run: Result) -> Reported:
     for key, rates in metrics.selectable_rates.items():
         figures |= rate_statistics(key, rates)
     figures |= {key: getattr(metrics, name) for key, name in _SHARES.items()}
+    if run.sessions is not None:
+        figures[SESSION_MS] = run.sessions.figures.duration.mean_ms
     figures = _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms)
     verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
     return _ours(facts, figures, verdict, str(directory), run)
@@ -166,6 +169,8 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
         figures |= {f"{word}_{key}": rates.get(f"{word}_tok_s") for word in ("mean", "median", "std")}
         figures |= {f"p{rank}_{key}": value for rank, value in rates["percentiles_tok_s"].items()}
     figures |= {key: latencies.get(name) for key, name in _SHARES.items()}
+    if sessions := stored["loadgen"].get("sessions"):
+        figures[SESSION_MS] = sessions["figures"]["duration"]["mean_ms"]
     doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
     figures = _derived(figures, latencies["e2el"], latencies["itl"]["max_ms"])
     return _ours(facts, figures, (verdict["level"], doubts), source, run)
@@ -199,7 +204,7 @@ def _ours(
         plan_digest=facts.plan_digest,
         memory_bytes=peak.peak_bytes if peak else None,
         weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
-        joules_per_token=sensed.joules_per_token(figures["total_output_tokens"]) if sensed else None,
+        joules_per_token=sensed.joules_per_token(_tokens(figures, run)) if sensed else None,
         level=verdict[0],
         doubts=verdict[1],
         saturated=facts.saturated,
@@ -210,6 +215,12 @@ def _ours(
         cell=facts.cell,
         run=run,
     )
+
+
+def _tokens(figures: Figures, run: Result | None) -> int:
+    """The output tokens of the whole run, as the energy is."""
+    tokens: int = figures["total_output_tokens"] if run is None else run.whole.total_output_tokens
+    return tokens
 
 
 def named(facts: Facts) -> str:

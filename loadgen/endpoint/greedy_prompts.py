@@ -36,7 +36,7 @@ from loadgen.workload.prompts.tokenizers import Tokenizer, load_tokenizer
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
-_REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
+_REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.CONTEXT_LIMIT)
 _ANSWERED = (FailureKind.NOT_STREAMED, FailureKind.EMPTY)
 
 

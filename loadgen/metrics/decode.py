@@ -19,6 +19,7 @@ from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_ma
 from loadgen.protocol import sse
 from loadgen.protocol.http1 import HttpBody
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
+from loadgen.protocol.turn_refusals import past_context
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
@@ -29,6 +30,7 @@ _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no tim
 # What the server itself reports explains more than how its connection then ended.
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
+_MAY_BE_LONG = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
 
 
 class Decoder(msgspec.Struct, eq=False):
@@ -72,7 +74,8 @@ class Decoder(msgspec.Struct, eq=False):
         if settled is not None:
             # Masked before it is cut: half a secret would no longer be found.
             detail = line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
-            record.failure = Failure(settled.kind, detail)
+            past = settled.kind in _MAY_BE_LONG and past_context(detail)
+            record.failure = Failure(FailureKind.CONTEXT_LIMIT if past else settled.kind, detail)
         return record
 
     def _answer(

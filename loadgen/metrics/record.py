@@ -221,6 +221,22 @@ class Records(Columns, frozen=True, kw_only=True):
             texts=[rows.texts[i] for i in where],
         )
 
+    def only(self, mask: Bool) -> Records:
+        """The records that a mask selects, bool[requests], with copies of their messages."""
+        if mask.all():
+            return self
+        rows, counts = np.flatnonzero(mask).tolist(), np.diff(self.start)
+        messages = np.repeat(mask, counts)
+        return Records(
+            **{name: column[mask] for name, column in self.columns.items()},
+            start=_starts(counts[mask]),
+            arrival_ns=self.arrival_ns[messages],
+            tokens=self.tokens[messages],
+            failures=[self.failures[row] for row in rows],
+            finish_reasons=[self.finish_reasons[row] for row in rows],
+            texts=[self.texts[row] for row in rows],
+        )
+
     def pack(self) -> bytes:
         """Everything of these records, texts too, as one message that `unpack` reads."""
         narrowest = np.min_scalar_type(int(self.tokens.max(initial=0))).newbyteorder("<")

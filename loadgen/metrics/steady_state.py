@@ -77,10 +77,17 @@ def _margin(flag: str, text: str) -> Margin:
 
 
 def steady(
-    records: Records, asked_concurrency: int | None, trim: Trim, ask: MetricOptions
+    records: Records,
+    asked_concurrency: int | None,
+    trim: Trim,
+    ask: MetricOptions,
+    begins: Bool | None = None,
 ) -> Steady | Unsteady:
-    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open."""
-    held = held_ns(records, asked_concurrency)
+    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open.
+
+    `begins`, bool[requests], are the first turns of sessions; None: each request is one of its own.
+    """
+    held = held_ns(records, asked_concurrency, begins)
     if isinstance(held, Unsteady):
         return held
     begin_ns, end_ns = _narrowed(*held, trim, records)
@@ -89,18 +96,21 @@ def steady(
     return _inside(records, begin_ns, end_ns, ask)
 
 
-def held_ns(records: Records, asked_concurrency: int | None) -> tuple[int, int] | Unsteady:
+def held_ns(
+    records: Records, asked_concurrency: int | None, begins: Bool | None = None
+) -> tuple[int, int] | Unsteady:
     """From when to when the load asked for was held, untrimmed, or why it never was.
 
     Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
     from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
-    the first request sent to the last.
+    the first request sent to the last, of sessions to the last one that began.
     """
     sent = records.where(records.sent)
     if not len(sent):
         return Unsteady("no request was sent")
     if asked_concurrency is None:
-        begin_ns, end_ns = int(sent.sent_ns.min()), int(sent.sent_ns.max())
+        begun = sent if begins is None else records.where(records.sent & begins)
+        begin_ns, end_ns = int(sent.sent_ns.min()), int(begun.sent_ns.max(initial=0))
         lost = "every request was sent at the same moment"
         if begin_ns < end_ns < int(sent.end_ns.min()):
             return Unsteady("every request was sent before the first one ended")

@@ -22,7 +22,7 @@ def cancel_lines(result: Result) -> Iterator[str]:
     point = facts.profile.cancel_point
     if point is None:
         return
-    planned, cancelled = _planned(facts, records, point), result.metrics.cancelled
+    planned, cancelled = _planned(facts, records, point), result.whole.cancelled
     share = f"{100 * parse_rate(facts.profile.cancel_rate):g} %"
     line = f"cancelled as planned: {cancelled} of {planned} ({share} of the requests) after {point}"
     if cancelled:
@@ -31,7 +31,7 @@ def cancel_lines(result: Result) -> Iterator[str]:
     if planned > cancelled:
         yield f"not cancelled: {planned - cancelled} of these ended before, or failed"
     if cancelled:
-        yield f"figures are of the {result.metrics.completed} requests that were answered in full"
+        yield f"figures are of the {result.whole.completed} requests that were answered in full"
         yield from _server_lines(result)
 
 
@@ -54,10 +54,10 @@ def _late_ns(records: Records, point: CancelPoint) -> Int64:
 
 def _server_lines(result: Result) -> Iterator[str]:
     """What the server's counters show of the cancelled requests, where they show something."""
-    window, cancelled = result.facts.window, result.metrics.cancelled
+    window, cancelled = result.facts.window, result.whole.cancelled
     if window is None or window.finished is None:
         return
     if aborted := window.requests.get("abort"):
         yield f"the server counts {aborted} aborted requests, {cancelled} were cancelled"
-    elif not finished_after_cancel(window, result.metrics):
+    elif not finished_after_cancel(window, result.whole):
         yield f"the server counts no abort, and finished none of the {cancelled} cancelled requests"

@@ -17,6 +17,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.metrics.record import Records
+from loadgen.metrics.session_rows import session_rows
 from loadgen.results import merge_facts, merge_records, run_directory
 from loadgen.results.merge_clocks import ClockShift, ClockSpan, shifts
 from loadgen.results.merge_facts import ShardRun
@@ -150,7 +151,7 @@ def _parts(
     first = next(iter(given.values()))[0]
     of, none = first.shard.of, np.zeros(0, np.int64)
     whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
-    unheld = _unheld([result.records.index for _, result in given.values()], total)
+    unheld = _unheld([held for _, result in given.values() for held in _settled(result)], total)
     if first.shard.sessions:  # the index does not say whose a request is
         left = {next((number for number in range(of) if number not in whole), 0): unheld}
         shared = of - len(whole) > 1
@@ -176,6 +177,13 @@ def _parts(
         else:
             why = f"{run.name}: {run.facts.recovered}; {known}{cause}"
             yield _Part(number, of, run, result.records, result.samples, mine, why)
+
+
+def _settled(result: Result) -> Iterator[Int64]:
+    """The plan indices of which a shard has a record, and those of turns that it was not to send any more."""
+    yield result.records.index
+    if (rows := session_rows(result.records, result.facts.session_turns)) is not None:
+        yield rows.dropped_indices(result.records)
 
 
 def _unheld(held: Sequence[Int64], total: int | None) -> Int64:

@@ -83,6 +83,19 @@ def listed(of: NamedValues) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for values in of.values for value in values))
 
 
+def bodies_digest(of: NamedValues) -> str:
+    """The fingerprint of the bodies of all shards: each is a sum, of as many bits as its digits have."""
+    known = [value for value in of.values if value]
+    if not known:
+        return ""
+    return f"{sum(int(value, 16) for value in known) % 16 ** len(known[0]):0{len(known[0])}x}"
+
+
+def turn_places(of: NamedValues) -> tuple[tuple[int, str], ...]:
+    """Where sessions ended early in any shard, by plan index."""
+    return tuple(sorted(place for values in of.values for place in values))
+
+
 def environment(of: NamedValues) -> dict[str, str]:
     """By name what all machines have, or the different ones."""
     names = dict.fromkeys(name for values in of.values for name in values)
@@ -158,9 +171,12 @@ def _different_of(of: NamedValues) -> str:
     return _different(busy(of).values)
 
 
+_SUMMED = (
+    "cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "workers", "reconnects",
+)  # fmt: skip
 JOINS_OF_CLIENT: dict[str, Join] = {
     **dict.fromkeys(("transport", "why", "why_workers", "cpus"), _different_of),
-    **dict.fromkeys(("cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "workers"), _sum),
+    **dict.fromkeys(_SUMMED, _sum),
     **dict.fromkeys(("wall_s", "backlog_bytes", "stopped_s"), _max),
     "clock_step_ms": lambda of: max(of.values, key=abs),
 }
@@ -171,7 +187,7 @@ JOINS: dict[str, Join] = {
         (
             "format", "command", "profile", "seed", "seed_chosen", "repeat", "runs", "plan_digest",
             "prompt_format", "ids_source", "data", "server", "ignore_eos_refused", "adapted",
-            "repeated_prompts", "targets", "cell",
+            "repeated_prompts", "targets", "cell", "session_turns",
         ),
         first,
     ),
@@ -190,6 +206,8 @@ JOINS: dict[str, Join] = {
     **dict.fromkeys(("label", "request_id_prefix"), common),
     "started": lambda of: min(of.values),
     "metadata": listed,
+    "bodies_digest": bodies_digest,
+    "turn_places": turn_places,
     "environment": environment,
     "client": client,
     "window": window,

@@ -18,6 +18,7 @@ from loadgen.results import (
     figure_basis,
     more_figures,
     result_block,
+    session_lines,
     shape_figures,
     shape_lines,
     shard_lines,
@@ -73,7 +74,7 @@ def _block(result: Result, options: ReportOptions) -> Iterator[str]:
     """The block; a layout that has its own percentiles shows these, and every latency of its own."""
     metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
-        metrics = compute(result.records, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
+        metrics = compute(result.counted, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
     sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
     yield result_block.render({**sglang, **vllm_keys.figures(metrics, facts)}, layout)
@@ -145,7 +146,7 @@ def _requests(facts: Facts) -> str:
 
 def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """What became of the requests that the block does not count: failed, lost, or never sent."""
-    for kind, tally in result.metrics.failures.items():
+    for kind, tally in result.whole.failures.items():
         yield _failure(kind, tally)
         yield from _hint(tally.detail)
     yield from cancel_lines(result)
@@ -165,7 +166,7 @@ def _hint(detail: str) -> Iterator[str]:
 
 def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """The same, of the most frequent kinds alone."""
-    kinds = sorted(result.metrics.failures.items(), key=lambda item: -item[1].count)
+    kinds = sorted(result.whole.failures.items(), key=lambda item: -item[1].count)
     for kind, tally in kinds[:_MOST_KINDS]:
         yield cut(_failure(kind, tally), _MOST_DETAIL)
         yield from _hint(tally.detail)
@@ -177,14 +178,15 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _missing(result: Result) -> Iterator[str]:
-    facts, metrics = result.facts, result.metrics
-    missing = facts.own_requests - metrics.requests
+    facts = result.facts
+    missing = facts.own_requests - len(result.records) - session_lines.dropped(result)
     lost = min(facts.unfinished, max(missing, 0))
     if lost:
         yield f"lost: {lost} of {facts.own_requests} requests were under way when the client was killed"
     if missing - lost > 0:
         what = "not sent, or not in the journal yet" if facts.recovered else "not sent"
         yield f"{what}: {missing - lost} of {facts.own_requests} requests"
+    yield from session_lines.missing(result)
     resent = int((result.records.resends > 0).sum())
     if resent:
         yield f"sent again: {resent} requests, after the server closed their idle connection"
@@ -204,7 +206,7 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "TPOT and ITL need responses of more than one message: there were none"
     yield from figure_basis.token_lines(metrics, result.facts.text_tokenizer)
     facts = result.facts
-    yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, metrics.completed)
+    yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
     if metrics.unknown_inputs:
@@ -214,7 +216,10 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
     facts, metrics = result.facts, result.metrics
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
-    if not metrics.queue_time.n:
+    if of_sessions := session_lines.in_flight(result):
+        yield of_sessions
+        yield from short_lines.from_due(result)
+    elif not metrics.queue_time.n:
         yield line
     elif facts.held_concurrency is not None or facts.profile.stepped:
         turnaround = f"turnaround {metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
@@ -296,7 +301,7 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.sensed is not None and result.facts.whole_load:
-        yield from sensor_summary.render(result.facts.sensed, result.metrics.total_output_tokens)
+        yield from sensor_summary.render(result.facts.sensed, result.whole.total_output_tokens)
 
 
 def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -344,6 +349,7 @@ SECTIONS = (
     Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
     Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
+    Section("measured", session_lines.measured, room=Room.ALWAYS),
     Section(
         "verdict",
         lambda result, options: (verdict.explain if options.explain else verdict.lines)(result.verdict),
@@ -358,6 +364,8 @@ SECTIONS = (
     Section("targets", _targets, wrapped=False, room=Room.ALWAYS, short=_few_targets),
     Section("classes", shape_lines.classes, wrapped=False, room=Room.TABLE),
     Section("stages", shape_lines.stages, wrapped=False, room=Room.TABLE),
+    Section("sessions", session_lines.lines, room=Room.ALWAYS, short=session_lines.short),
+    Section("turns", session_lines.turns, wrapped=False, room=Room.TABLE),
     Section("load-over-time", _nothing, room=Room.TABLE, short=shape_lines.over_time),
     Section("load", _load, room=Room.ALWAYS, short=short_lines.load),
     Section("client", _client, room=Room.FIRST, short=short_lines.client),

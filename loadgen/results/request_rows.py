@@ -16,6 +16,7 @@ from loadgen.errors import ExitCode, UsageError
 from loadgen.metrics.files import write_whole
 from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.record import UNKNOWN
+from loadgen.metrics.session_rows import session_rows
 from loadgen.results import run_directory, shape_figures
 from loadgen.results.csv_text import csv_text
 from loadgen.results.printing import encodable, printed
@@ -60,6 +61,7 @@ WORDS = {
     FailureKind.TIMEOUT: "--request-timeout passed",
     FailureKind.STALL: "--stall-timeout passed without a token",
     FailureKind.HTTP_STATUS: "the status is not 200",
+    FailureKind.CONTEXT_LIMIT: "prompt and answer are more than the model's context",
     FailureKind.RATE_LIMITED: "the server takes fewer requests or tokens a minute",
     FailureKind.IN_BAND: "the server reported an error inside the answer",
     FailureKind.ABORTED: "the server stopped this request",
@@ -74,8 +76,12 @@ WORDS = {
 
 
 def columns(run: Result) -> dict[str, str]:
-    """The columns of a run: those of all, and the target of each request where there were several."""
-    return {**COLUMNS, "target": "string"} if run.facts.targets else COLUMNS
+    """The columns of a run: those of all, the session and turn of each, the target where there were several.
+
+    Sessions are counted from 0, as plan indices are, turns from 1.
+    """
+    more = {"session": "int64", "turn": "int64"} if run.facts.session_turns else {}
+    return {**COLUMNS, **more, **({"target": "string"} if run.facts.targets else {})}
 
 
 def rows(run: Result) -> Iterator[list[Row]]:
@@ -114,7 +120,9 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
     first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
     first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
     last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
+    sessions = session_rows(records, run.facts.session_turns)
     return {
+        **({} if sessions is None else {"session": sessions.session, "turn": sessions.turn}),
         **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
         "intended_ns": records.intended_ns,
         "sent_ns": np.where(records.sent, records.sent_ns, UNKNOWN),

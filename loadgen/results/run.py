@@ -85,7 +85,7 @@ class Run:
         """Every figure, latencies in milliseconds with mean, median, standard deviation, P90, P95 and P99."""
         ask = self.result.facts.ask()
         wanted = tuple(dict.fromkeys((*_PERCENTILES, *ask.metric_percentiles)))
-        return compute(self.result.records, replace(ask, metric_percentiles=wanted))
+        return compute(self.result.counted, replace(ask, metric_percentiles=wanted))
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -143,7 +143,7 @@ class Run:
         import pandas
 
         frame = pandas.DataFrame(self.requests())
-        for name, kind in request_rows.COLUMNS.items():
+        for name, kind in request_rows.columns(self.result).items():
             if kind == "int64":
                 frame[name] = frame[name].astype("Int64").where(frame[name] >= 0)
             elif kind == "double":

@@ -20,11 +20,14 @@ from loadgen.metrics.judging import judged
 from loadgen.metrics.metrics import Metrics, PerRequest, compute
 from loadgen.metrics.objectives import ObjectiveEvidence
 from loadgen.metrics.record import Records
+from loadgen.metrics.session_rows import session_rows
 from loadgen.metrics.stages import StageFigures
 from loadgen.metrics.steady_state import Steady, Trim, Unsteady
-from loadgen.results import journal, sample_file, shape_figures
+from loadgen.metrics.turn_figures import TurnFigures
+from loadgen.results import journal, sample_file, session_figures, shape_figures
 from loadgen.results.run_place import JOURNAL
 from loadgen.results.sample_file import SAMPLES, KeptSamples
+from loadgen.results.session_figures import StoredSessions
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, target_figures, verdict
 from loadgen.validity.evidence import RunEvidence
@@ -48,14 +51,24 @@ class Result:
     samples: KeptSamples = field(default_factory=KeptSamples)
 
     @cached_property
+    def counted(self) -> Records:
+        """The records that the figures are of: all, but for the tail of sessions in a closed loop."""
+        return session_figures.counted(self.facts, self.records)
+
+    @cached_property
     def metrics(self) -> Metrics:
-        """The figures of the records."""
-        return compute(self.records, self.facts.ask())
+        """The figures of the run, those to be quoted."""
+        return compute(self.counted, self.facts.ask())
+
+    @cached_property
+    def whole(self) -> Metrics:
+        """The figures of all records, to be held against what was planned and what the server counted."""
+        return self.metrics if self.counted is self.records else compute(self.records, self.facts.ask())
 
     @cached_property
     def verdict(self) -> RunVerdict:
         """Whether the figures can be believed."""
-        return verdict.judge(RunEvidence(self.facts, self.records, self.metrics))
+        return verdict.judge(RunEvidence(self.facts, self.records, self.whole, self.metrics))
 
     @cached_property
     def steady(self) -> Steady | Unsteady:
@@ -64,12 +77,19 @@ class Result:
         if profile.shaped:
             return Unsteady(f"the load changes ({', '.join(profile.shape_words)})")
         trim = Trim.parse(profile.warmup, profile.cooldown)
-        return steady_state.steady(self.records, self.facts.held_concurrency, trim, self.facts.ask())
+        begins = session_rows(self.records, self.facts.session_turns)
+        return steady_state.steady(
+            self.records,
+            self.facts.held_concurrency,
+            trim,
+            self.facts.ask(),
+            None if begins is None else begins.begins,
+        )
 
     @cached_property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
         """What the run shows of each objective of --slo."""
-        return judged(self.records, objectives.parse(self.facts.profile.slo), self.facts.ask())
+        return judged(self.counted, objectives.parse(self.facts.profile.slo), self.facts.ask())
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
@@ -78,14 +98,14 @@ class Result:
         return (
             []
             if window is None or not self.facts.whole_load
-            else reconcile.rows(window, self.metrics, self.records)
+            else reconcile.rows(window, self.whole, self.records)
         )
 
     @property
     def by_target(self) -> list[TargetFigures]:
         """The figures of each of several servers; empty where there was one."""
         each = PerRequest.of(self.records, self.facts.ask())
-        return target_figures.figures(self.facts.targets, self.records, each, self.metrics.duration_s)
+        return target_figures.figures(self.facts.targets, self.records, each, self.whole.duration_s)
 
     @cached_property
     def by_stage(self) -> list[StageFigures]:
@@ -96,6 +116,16 @@ class Result:
     def by_class(self) -> list[ClassFigures]:
         """The figures of each class of requests; empty where there is one."""
         return shape_figures.by_class(self.facts, self.records)
+
+    @cached_property
+    def by_turn(self) -> list[TurnFigures]:
+        """The figures of each turn of sessions, or range of turns; empty where there are none."""
+        return session_figures.by_turn(self.facts, self.counted)
+
+    @cached_property
+    def sessions(self) -> StoredSessions | None:
+        """The run's sessions; None: each request was one of its own."""
+        return session_figures.stored(self.facts, self.records, self.counted)
 
     def json(self, detailed: bool = False) -> dict[str, Any]:
         """The result as vLLM's file has it, ours under one key."""
@@ -112,7 +142,9 @@ class Result:
             derived = {**derived, "by_class": lambda: self.by_class}
         if self.facts.targets:
             derived = {**derived, "by_target": lambda: self.by_target}
-        return vllm_result(self.metrics, self.records, self.facts, derived, detailed)
+        if self.facts.session_turns:
+            derived = {**derived, "by_turn": lambda: self.by_turn, "sessions": lambda: self.sessions}
+        return vllm_result(self.metrics, self.counted, self.facts, derived, detailed)
 
     def filename(self) -> str:
         """The name vLLM would give the result file."""
@@ -171,6 +203,7 @@ def load(directory: Path) -> Result:
             raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
         ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
         facts, records = _facts(directory, ours), Records.load(directory / ARRIVALS)
+        session_rows(records, facts.session_turns)  # of which each request must be one
         return Result(facts, records, sample_file.load(directory / SAMPLES))
     except OSError as error:
         raise UsageError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.steady_state import Steady
 from loadgen.protocol.layout import some
-from loadgen.results import shape_figures
+from loadgen.results import session_lines, shape_figures
 from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.validity import reconcile, run_roofline
@@ -20,6 +20,10 @@ _DIFFERS = 0.01  # of TTFT: below it the two are the same figure
 def load(result: Result, options: object) -> Iterator[str]:
     """How many requests were under way, how late they were sent, and TTFT from when they were due."""
     metrics, facts = result.metrics, result.facts
+    if of_sessions := session_lines.in_flight(result):
+        yield of_sessions
+        yield from from_due(result)
+        return
     line = f"concurrency: {metrics.mean_concurrency:.2f} on average"
     if facts.held_concurrency is not None or facts.profile.stepped:
         limit = facts.max_concurrency
@@ -76,7 +80,7 @@ def steady(result: Result, options: object) -> Iterator[str]:
 
 def server_reported(result: Result, options: object) -> Iterator[str]:
     """Whether the server's counters agree with the client's figures, and its TTFT and ITL."""
-    window, metrics = result.facts.window, result.metrics
+    window, metrics = result.facts.window, result.whole
     if window is None or window.error or window.reset or not result.facts.whole_load:
         return
     differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
@@ -110,7 +114,7 @@ def sensors(result: Result, options: object) -> Iterator[str]:
         parts.append(f"{memory.peak_bytes / _GIB:.2f} GiB at peak")
     if sensed.energy is not None:
         parts.append(f"{sensed.energy.mean_w:,.0f} W mean")
-    if (each := sensed.joules_per_token(result.metrics.total_output_tokens)) is not None:
+    if (each := sensed.joules_per_token(result.whole.total_output_tokens)) is not None:
         parts.append(f"{each:,.3f} J per output token")
     if sensed.held_back:
         parts.append(f"throttled: {', '.join(sensed.held_back)}")

@@ -10,6 +10,7 @@ from loadgen.validity import client_checks as client
 from loadgen.validity import data_checks as data
 from loadgen.validity import load_checks as load
 from loadgen.validity import server_checks as server
+from loadgen.validity import session_checks as sessions
 from loadgen.validity import shard_checks as shards
 from loadgen.validity import target_checks as target
 from loadgen.validity.evidence import RunEvidence
@@ -27,6 +28,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.stopped_by_rule,
     shards.rest_of_the_load,
     load.failures,
+    sessions.sessions_ended_early,
     load.many_resent,
     # Less work than requested.
     data.prefix_cache,
@@ -40,6 +42,8 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.concurrency_not_held,
     load.sends_late,
     load.rate_not_reached,
+    sessions.users_waited,
+    sessions.turns_late,
     server.server_limit,
     data.trace_grid,
     data.random_acceptance,
@@ -67,6 +71,10 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.slow_kernel,
     # Notes.
     load.resent,
+    sessions.reconnected,
+    sessions.context_limit,
+    sessions.session_forgotten,
+    sessions.cached_tokens_differ,
     client.journal,
     load.early_ends,
     load.overload,
@@ -85,6 +93,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     client.headroom,
     load.thin_percentiles,
     load.ran_out,
+    sessions.sessions_ran_dry,
     load.ramp_and_drain,
     load.few_per_slot,
 )

@@ -20,6 +20,7 @@ from loadgen.metrics.confidence import least_passing
 from loadgen.metrics.metrics import Metrics, PerRequest
 from loadgen.metrics.percentiles import median, percentiles
 from loadgen.metrics.record import Records
+from loadgen.metrics.session_rows import SessionRows, session_rows
 from loadgen.metrics.steady_state import Unsteady
 from loadgen.protocol import engines
 from loadgen.transport.failure import FailureKind
@@ -120,7 +121,8 @@ class RunEvidence:
 
     facts: Facts
     records: Records
-    metrics: Metrics
+    metrics: Metrics  # of all records
+    quoted: Metrics | None = None  # those that are reported; None: the same
 
     @cached_property
     def per_request(self) -> PerRequest:
@@ -144,6 +146,29 @@ class RunEvidence:
         """The self-test of the transport that this run used."""
         measured = self.facts.calibration
         return measured if measured and measured.transport == self.facts.client.transport else None
+
+    @cached_property
+    def sessions(self) -> SessionRows | None:
+        """The sessions whose turns the requests are; None: each request is one of its own."""
+        return session_rows(self.records, self.facts.session_turns)
+
+    @cached_property
+    def begins(self) -> Bool:
+        """Which requests the load's rate or concurrency begins: the first turns of sessions, else all."""
+        sessions = self.sessions
+        return np.ones(len(self.records), np.bool_) if sessions is None else sessions.begins
+
+    @cached_property
+    def held_spans_ns(self) -> tuple[Int64, Int64]:
+        """From when to when each request, or session, that was sent took one place of the concurrency."""
+        if self.sessions is not None:
+            return self.sessions.spans_ns(self.records)
+        return self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
+
+    @property
+    def noun(self) -> str:
+        """What the load consists of, in a word."""
+        return "requests" if self.sessions is None else "sessions"
 
     @cached_property
     def sent(self) -> Bool:
@@ -185,8 +210,8 @@ class RunEvidence:
 
     @cached_property
     def late_ns(self) -> Int64:
-        """How much later than due each request was sent, int64[requests sent]."""
-        return (self.records.sent_ns - self.records.intended_ns)[self.sent]
+        """How much later than due each request was sent, int64[requests sent]; of sessions first turns."""
+        return (self.records.sent_ns - self.records.intended_ns)[self.sent & self.begins]
 
     @property
     def late_p99_ms(self) -> float:
@@ -195,9 +220,18 @@ class RunEvidence:
 
     @property
     def target(self) -> int:
-        """The requested concurrency; without a limit, the mean that was reached."""
-        limit = self.facts.held_concurrency or round(self.metrics.mean_concurrency)
-        return max(1, min(limit, self.facts.own_requests))
+        """The requested concurrency, of sessions where there are any; without a limit, the mean reached."""
+        own = self.facts.own_sessions or self.facts.own_requests
+        return max(1, min(self.facts.held_concurrency or round(self._mean_held), own))
+
+    @property
+    def _mean_held(self) -> float:
+        """The mean number of requests, or sessions, at once."""
+        if self.sessions is None:
+            return self.metrics.mean_concurrency
+        begin_ns, end_ns = self.held_spans_ns
+        span_ns = int(end_ns.max() - begin_ns.min()) if len(begin_ns) else 0
+        return total(end_ns - begin_ns) / span_ns if span_ns else 0.0
 
     @property
     def hosted(self) -> bool:
@@ -212,7 +246,8 @@ class RunEvidence:
     @cached_property
     def held_ns(self) -> tuple[int, int] | None:
         """The window between ramp and drain: the steady state, untrimmed."""
-        held = steady_state.held_ns(self.records, self.target if self.closed_loop else None)
+        begins = None if self.sessions is None else self.begins
+        held = steady_state.held_ns(self.records, self.target if self.closed_loop else None, begins)
         return None if isinstance(held, Unsteady) else held
 
     @property
@@ -227,14 +262,20 @@ class RunEvidence:
         """Mean concurrency between ramp and drain."""
         if self.held_ns is None:
             return None
-        return overlap_mean(self.records.sent_ns[self.sent], self.records.end_ns[self.sent], self.held_ns)
+        return overlap_mean(*self.held_spans_ns, self.held_ns)
 
     @cached_property
     def middle(self) -> Bool:
-        """Which requests were sent after the first wave and ended before the drain, bool[requests]."""
-        order = np.argsort(self.records.sent_ns[self.sent], kind="stable")
+        """Which requests were sent after the first wave and ended before the drain, bool[requests].
+
+        Of sessions these are turns of those that began after the first wave of them.
+        """
+        rows = np.flatnonzero(self.sent & self.begins)
+        order = np.argsort(self.records.sent_ns[rows], kind="stable")
         later = np.zeros(len(self.records), np.bool_)
-        later[np.flatnonzero(self.sent)[order[self.target :]]] = True
+        later[rows[order[self.target :]]] = True
+        if self.sessions is not None:
+            later = np.repeat(later[self.sessions.first[:-1]], self.sessions.sent)
         finish = self.held_ns[1] if self.held_ns else 0
         within: Bool = later & (self.records.end_ns <= finish)
         return within
@@ -244,12 +285,18 @@ class RunEvidence:
         if self.facts.profile.shaped:
             return None
         which = np.flatnonzero(self.middle & self.per_request.has_tpot)
+        values = self.per_request.tpot_ns()
+        if self.sessions is not None:  # whose contexts grow: each is one value, the mean of its turns
+            which, values = self.sessions.means(which, values)
         ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
-        return Trend.of(wave_medians(self.per_request.tpot_ns()[ordered], self._wave(len(ordered))))
+        return Trend.of(wave_medians(values[ordered], self._wave(len(ordered))))
 
     def throughput_trend(self) -> Trend | None:
-        """The trend of output tokens per second, over the time that each wave of answers took."""
-        if not self.closed_loop or self.held_ns is None:
+        """The trend of output tokens per second, over the time that each wave of answers took.
+
+        None of sessions: the contexts of the first ones grow together.
+        """
+        if not self.closed_loop or self.held_ns is None or self.sessions is not None:
             return None
         begin, finish = self.held_ns
         ended = np.flatnonzero(
@@ -267,14 +314,14 @@ class RunEvidence:
 
     def first_ttft(self) -> FirstWave | None:
         """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
-        of = np.flatnonzero(self.per_request.has_ttft)
+        of = np.flatnonzero(self.per_request.has_ttft & self.begins)
         weight = self.per_request.input_tokens[of].clip(1)
         together = awaited(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
         return self._first_wave(of, self.per_request.ttft_ns[of], together)
 
     def first_tpot(self) -> FirstWave | None:
         """TPOT: in the first wave as in any other, a request waits once for the prefills of the others."""
-        of = np.flatnonzero(self.per_request.has_tpot)
+        of = np.flatnonzero(self.per_request.has_tpot & self.begins)
         return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
 
     def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
@@ -294,14 +341,28 @@ class RunEvidence:
 
     @property
     def failed(self) -> int:
-        """Requests that failed, without those that a signal, a stop rule or the client's own end cut off."""
+        """Requests that failed, without those that a signal, a stop rule or the client's own end cut off.
+
+        A session that grew to the model's context limit ended there: that turn is none of them either.
+        """
         ended = (FailureKind.CANCELLED, FailureKind.LOST)
-        return sum(failure.kind not in ended for failure in self.records.failed)
+        return sum(failure.kind not in ended for failure in self.records.failed) - self.context_ends
+
+    @property
+    def context_ends(self) -> int:
+        """Sessions that ended at the model's context limit, after a turn that succeeded."""
+        return 0 if self.sessions is None else self.sessions.grown(self.records)
+
+    @property
+    def failed_kinds(self) -> dict[str, int]:
+        """How many requests failed, by kind, without `context_ends`; those that were cut off are in it."""
+        grown = {FailureKind.CONTEXT_LIMIT.value: self.context_ends}
+        return {kind: tally.count - grown.get(kind, 0) for kind, tally in self.metrics.failures.items()}
 
     @property
     def judged(self) -> int:
-        """Requests that could fail: all but those that were cancelled as planned."""
-        return self.metrics.requests - self.metrics.cancelled
+        """Requests that could fail: all but those that were cancelled as planned, or past the context."""
+        return self.metrics.requests - self.metrics.cancelled - self.context_ends
 
     @property
     def client_cores(self) -> float:
@@ -329,6 +390,6 @@ class RunEvidence:
         return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
 
     def in_flight(self, at_ns: int) -> int:
-        """How many requests were in flight at a moment."""
-        sent_ns, end_ns = self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
+        """How many requests, or sessions, were in flight at a moment."""
+        sent_ns, end_ns = self.held_spans_ns
         return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())

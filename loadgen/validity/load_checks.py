@@ -8,7 +8,9 @@ from functools import partial
 import numpy as np
 
 from loadgen.metrics import steady_state, text_tokens
+from loadgen.metrics.peaks import peak_concurrency
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.validity import session_checks
 from loadgen.validity.evidence import RunEvidence, least_samples, overlap_mean, percent
 from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
@@ -76,7 +78,7 @@ def _failures(run: RunEvidence, above: float, most: float) -> Evidence | None:
     sent = max(run.judged, 1)
     if not above < run.failed / sent <= most:
         return None
-    kinds = ", ".join(f"{tally.count} × {kind}" for kind, tally in run.metrics.failures.items())
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in run.failed_kinds.items() if count)
     return f"{run.failed} of {sent} requests failed ({percent(run.failed / sent)}): {kinds}"
 
 
@@ -201,6 +203,8 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
     """The server counted other prompts than were planned."""
     records = run.records
     comparable = run.per_request.ok & (records.input_tokens >= 0) & (records.planned_input > 0)
+    if run.facts.profile.assistant == "live":  # whose prompts hold the server's own answers
+        comparable &= run.begins
     if not comparable.any():
         return None
     planned = float(records.planned_input[comparable].mean())
@@ -214,7 +218,8 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
 @suspect(
     "concurrency-not-held",
     f"closed loop: mean concurrency between ramp and drain (Little's law) is below {percent(HELD)} of "
-    "--max-concurrency, without --prefill-concurrency; a slot is empty only during its turnaround",
+    "--max-concurrency, without --prefill-concurrency; a slot is empty only during its turnaround; a session "
+    "holds its slot between turns too, and users at a rate of their own hold none",
     "turnaround is the client's time: give it a core, use --transport wire, or request longer answers",
 )
 def concurrency_not_held(run: RunEvidence) -> Evidence | None:
@@ -222,14 +227,18 @@ def concurrency_not_held(run: RunEvidence) -> Evidence | None:
     held = run.held_concurrency
     if not run.closed_loop or run.facts.profile.prefill_concurrency is not None:
         return None
+    if run.facts.profile.users is not None:
+        return None
     if run.facts.partial or (held is not None and held >= HELD * run.target):
         return None
     turnaround = f"turnaround {run.metrics.queue_time.mean_ms:.2f} ms (response end → next send)"
+    of = "" if run.sessions is None else " of sessions"
+    if of:
+        turnaround = f"turns sent {run.metrics.queue_time.mean_ms:.2f} ms late on average"
     if held is None:
-        return (
-            f"concurrency {run.target} was never reached, peak {run.metrics.peak_concurrency}; {turnaround}"
-        )
-    return f"mean concurrency {held:.2f} between ramp and drain, {run.target} requested; {turnaround}"
+        peak = "" if of else f", peak {run.metrics.peak_concurrency}"
+        return f"concurrency {run.target}{of} was never reached{peak}; {turnaround}"
+    return f"mean concurrency{of} {held:.2f} between ramp and drain, {run.target} requested; {turnaround}"
 
 
 _MEAN_OF = {True: " in the mean of the trace", False: " on average"}  # by whether it is one
@@ -253,11 +262,12 @@ def sends_late(run: RunEvidence) -> Evidence | None:
     if late_ms <= max(LATE_GAPS * gap_ms, LATE_MS) and not p99_late:
         return None
     limit = run.facts.max_concurrency
-    capped = limit is not None and run.metrics.peak_concurrency >= limit
+    capped = limit is not None and peak_concurrency(*run.held_spans_ns) >= limit
     prefills = run.facts.profile.prefill_concurrency
     cause = f"--prefill-concurrency {prefills} held them back" if prefills else "the client was late"
     cause = f"--max-concurrency {limit} held them back" if capped else cause
-    delay = f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
+    delay = "" if run.sessions is None else "first turns "
+    delay += f"sent {late_ms:.2f} ms late on average, {float(run.late_ns.max()) / 1e6:.2f} ms at most"
     delay += f", {run.late_p99_ms:.2f} ms by P99" * uneven
     apart = f"{gap_ms:.4g} ms apart" + _MEAN_OF[run.facts.data.schedule is not None] * uneven
     return f"{delay}, scheduled {apart}: {cause}"
@@ -265,19 +275,20 @@ def sends_late(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "rate-not-reached",
-    f"the requests were sent at less than {percent(RATE)} of the planned rate",
+    f"requests, or the first turns of sessions, were sent at less than {percent(RATE)} of the planned rate",
     _LESS_LATE,
 )
 def rate_not_reached(run: RunEvidence) -> Evidence | None:
     """Sending took longer than planned."""
-    sent_ns, intended_ns = run.records.sent_ns[run.sent], run.records.intended_ns[run.sent]
+    begun = run.sent & run.begins
+    sent_ns, intended_ns = run.records.sent_ns[begun], run.records.intended_ns[begun]
     if not run.paced or len(sent_ns) < 2:
         return None
     planned_s, taken_s = np.ptp(intended_ns) / 1e9, np.ptp(sent_ns) / 1e9
     if not planned_s or planned_s >= RATE * taken_s:
         return None
     n = len(sent_ns) - 1
-    return f"{n / taken_s:.3g} requests/s sent, {n / planned_s:.3g} planned"
+    return f"{n / taken_s:.3g} {run.noun}/s sent, {n / planned_s:.3g} planned"
 
 
 @note(
@@ -290,8 +301,8 @@ def rate_not_reached(run: RunEvidence) -> Evidence | None:
     "overload test",
 )
 def overload(run: RunEvidence) -> Evidence | None:
-    """Requests pile up while they are sent."""
-    sent_ns = run.records.sent_ns[run.sent]
+    """Requests, or sessions, pile up while they are sent."""
+    sent_ns = run.held_spans_ns[0]
     if not run.paced or len(sent_ns) < 2:
         return None
     middle_ns, last_ns = int(sent_ns.min() + np.ptp(sent_ns) // 2), int(sent_ns.max())
@@ -301,7 +312,7 @@ def overload(run: RunEvidence) -> Evidence | None:
     expected = half * _rise(run, middle_ns, last_ns)
     if end <= GROWN * expected or end - expected <= NOISE * math.sqrt(expected + end):
         return None
-    return f"{half:.0f} requests in flight halfway through sending, {end:.0f} when the last was sent"
+    return f"{half:.0f} {run.noun} in flight halfway through sending, {end:.0f} when the last was sent"
 
 
 def _carried(run: RunEvidence, at_ns: int) -> float:
@@ -309,14 +320,14 @@ def _carried(run: RunEvidence, at_ns: int) -> float:
     if not run.burst_period_ns:
         return run.in_flight(at_ns)
     window_ns = at_ns - run.burst_period_ns, at_ns
-    return overlap_mean(run.records.sent_ns[run.sent], run.records.end_ns[run.sent], window_ns)
+    return overlap_mean(*run.held_spans_ns, window_ns)
 
 
 def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
     """How many times more requests an uneven load has in its last tenth than in the one before its middle."""
     if not run.uneven:
         return 1.0
-    sent_ns, period_ns = run.records.sent_ns[run.sent], run.burst_period_ns or 1
+    sent_ns, period_ns = run.held_spans_ns[0], run.burst_period_ns or 1
     tenth_ns = -(-max((last_ns - middle_ns) // 5, 1) // period_ns) * period_ns  # of bursts, whole periods
     before, last = (((sent_ns > at - tenth_ns) & (sent_ns <= at)).sum() for at in (middle_ns, last_ns))
     return max(1.0, float(last) / max(float(before), 1.0))
@@ -331,7 +342,7 @@ def _rise(run: RunEvidence, middle_ns: int, last_ns: int) -> float:
 )
 def thin_percentiles(run: RunEvidence) -> Evidence | None:
     """A percentile of hardly any samples."""
-    metrics, shown = run.metrics, run.facts.block().selected
+    metrics, shown = run.quoted or run.metrics, run.facts.block().selected
     thin: dict[tuple[float, int], list[str]] = {}
     for key, distribution in metrics.selectable.items():
         for percentile in distribution.percentiles_ms if key in shown else ():
@@ -346,24 +357,27 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
 
 @note(
     "ran-out",
-    "closed loop with --duration: the last prompt was sent before the time was up",
+    "closed loop with --duration: the last prompt was sent, or the last session began, before its end",
     "raise --num-prompts, or leave it out",
 )
 def ran_out(run: RunEvidence) -> Evidence | None:
     """The prompts ran out before the time was up."""
+    if run.sessions is not None:
+        return session_checks.ran_out_early(run)
     return steady_state.ran_out(run.records, run.facts.profile) or None
 
 
 @note(
     "ramp-and-drain",
     f"closed loop: more than {percent(OUTSIDE)} of the duration lies before the requested concurrency is "
-    "reached or after the first request that is not replaced; all rates are over the whole duration",
+    "reached or after the first request that is not replaced; all rates are over the whole duration; not of "
+    "sessions, whose rates end there (sessions-ran-dry)",
     "raise --num-prompts, or read the steady-state figures",
 )
 def ramp_and_drain(run: RunEvidence) -> Evidence | None:
     """Much of the duration is below the requested concurrency."""
     outside = 1 - run.held_share
-    if not run.closed_loop or outside <= OUTSIDE:
+    if not run.closed_loop or run.sessions is not None or outside <= OUTSIDE:
         return None
     return (
         f"{percent(outside)} of the duration is ramp or drain, below the requested concurrency {run.target}"
@@ -372,11 +386,11 @@ def ramp_and_drain(run: RunEvidence) -> Evidence | None:
 
 @note(
     "few-per-slot",
-    f"closed loop: fewer than {PER_SLOT} requests per slot, so that most of the run is the first and the "
-    "last wave",
-    "raise --num-prompts",
+    f"closed loop: fewer than {PER_SLOT} requests, or sessions, per slot, so that most of the run is the "
+    "first and the last wave",
+    "raise --num-prompts, of sessions --num-sessions",
 )
 def few_per_slot(run: RunEvidence) -> Evidence | None:
     """Each slot served only a few requests."""
-    count = run.metrics.requests / run.target
-    return f"{count:.3g} requests per slot" if run.closed_loop and count < PER_SLOT else None
+    count = (run.metrics.requests if run.sessions is None else len(run.sessions)) / run.target
+    return f"{count:.3g} {run.noun} per slot" if run.closed_loop and count < PER_SLOT else None

@@ -13,6 +13,8 @@ USAGE, COUNTERS = "usage", "the server's counters"
 
 def expected(facts: Facts) -> float | None:
     """The share, 0 to 1, that an empty cache without a limit comes to hold; None where it is not known."""
+    if facts.session_turns:  # whose prompts repeat their own history: session-forgotten judges that
+        return None
     if facts.data.reuse is not None:
         return facts.data.reuse
     profile = facts.profile

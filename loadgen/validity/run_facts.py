@@ -94,6 +94,11 @@ class Facts(StartFacts, frozen=True):
         return self.requests if own is None else own
 
     @property
+    def own_sessions(self) -> int:
+        """How many of the plan's sessions were this run's to send; 0: there are none."""
+        return self.share.slots(len(self.session_turns))
+
+    @property
     def max_concurrency(self) -> int | None:
         """The most requests that this run was to have under way at once; None: there was no limit."""
         most = self.profile.max_concurrency
@@ -101,8 +106,8 @@ class Facts(StartFacts, frozen=True):
 
     @property
     def held_concurrency(self) -> int | None:
-        """The concurrency that this run was to hold; None: the loop was open."""
-        held = self.profile.held_concurrency
+        """The concurrency, or sessions at once, that this run was to hold; None: the loop was open."""
+        held = self.profile.users if self.profile.users is not None else self.profile.held_concurrency
         return None if held is None else self.share.slots(held)
 
     @property

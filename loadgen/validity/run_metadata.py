@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict
 
 from pydantic import BaseModel, Field
 
@@ -17,6 +17,7 @@ from loadgen.metrics.steady_state import Trim
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.protocol.refusals import AdaptedField
 from loadgen.validity.shard_facts import MergedShard, ShardFacts
+from loadgen.workload import bounds
 from loadgen.workload.data_facts import DataFacts
 from loadgen.workload.profile import Profile, check_body
 from loadgen.workload.server_settings import ServerSettings
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
 FORMAT, FORMATS = 2, (1, 2)
+
+
+_Turns = Annotated[int, Field(ge=1, le=bounds.MOST_TURNS)]
 
 
 class Server(BaseModel, extra="forbid", frozen=True):
@@ -85,6 +89,7 @@ class LateFacts(TypedDict, total=False):
     client: Client
     requests: int
     bodies_digest: str
+    turn_places: tuple[tuple[int, str], ...]
     under_way: bool
     notes: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -157,8 +162,12 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     label: str | None = None
     metadata: tuple[str, ...] = ()
     requests: int = Field(ge=1)  # as planned
-    session_turns: tuple[int, ...] = ()  # requests of each session, in the plan's order; (): no sessions
-    bodies_digest: str = ""  # of all bodies that were sent, in any order, without the model's name
+    session_turns: tuple[_Turns, ...] = ()  # requests of each session, in the plan's order; (): no sessions
+    bodies_digest: str = Field(
+        default="", pattern="^[0-9a-f]*$"
+    )  # of all bodies that were sent, in any order, without the model's name
+    # Where in the data file the turns stand that ended their session early, by plan index: the first ones.
+    turn_places: tuple[tuple[int, str], ...] = ()
     repeated_prompts: int = 0  # prompts of the plan that equal an earlier one of it
     targets: tuple[str, ...] = ()  # base URLs, where there were several: slot s is of number s mod as many
     shard: ShardFacts | None = None  # which part of the plan this is; None: all of it

@@ -92,7 +92,8 @@ def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Ev
 
 @suspect(
     "tpot-trend",
-    "the medians of TPOT over successive waves, without ramp and drain, have a trend: at least "
+    "the medians of TPOT over successive waves of requests, or of sessions by their mean, without ramp and "
+    "drain, have a trend: at least "
     f"{LEAST_WAVES} waves, Mann-Kendall p < {TREND_CHANCE}, and over {percent(TREND_CHANGE)} in all by the "
     "Theil-Sen slope, since a drift can be significant and too small to matter",
     _SETTLE,
@@ -104,7 +105,8 @@ def tpot_trend(run: RunEvidence) -> Evidence | None:
 
 @suspect(
     "throughput-trend",
-    "closed loop: output tokens per second, over the time each wave of answers took, have such a trend",
+    "closed loop: output tokens per second, over the time each wave of answers took, have such a trend; not "
+    "of sessions, since the contexts of the first ones grow together",
     _SETTLE,
 )
 def throughput_trend(run: RunEvidence) -> Evidence | None:
@@ -246,7 +248,7 @@ def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
 def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
     window, metrics = run.window, run.metrics
-    if window is None or not window.settled or metrics.failed or metrics.cancelled:
+    if window is None or not window.settled or metrics.failed > run.context_ends or metrics.cancelled:
         return None
     foreign = foreign_count(window, metrics) > 0
     for mismatch in mismatches(window, metrics):

@@ -72,7 +72,7 @@ def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
         return 0
     if not run.paced:
         return max(began_ns) - min(began_ns)
-    due_ns = run.records.intended_ns[run.sent]
+    due_ns = run.records.intended_ns[run.sent & run.begins]
     return int((np.maximum.accumulate(due_ns) - due_ns).max(initial=0))
 
 

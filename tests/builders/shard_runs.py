@@ -10,6 +10,7 @@ import numpy as np
 from loadgen import __version__
 from loadgen.arrays import Int64
 from loadgen.metrics.record import Record, Records
+from loadgen.metrics.session_rows import session_rows
 from loadgen.results.run_directory import Result
 from loadgen.results.sample_file import NO_SAMPLES
 from loadgen.validity.run_facts import Facts
@@ -18,7 +19,7 @@ from loadgen.validity.shard_facts import ClockReading, ShardFacts
 HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
 _FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint", "cache_reset")
 _SUMMED = ("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished")
-_CLIENT_SUMMED = ("late_bodies", "segments", "dropped_segments", "fallen_back")
+_CLIENT_SUMMED = ("reconnects", "late_bodies", "segments", "dropped_segments", "fallen_back")
 
 
 def shard(number: int, of: int, **changes: Any) -> ShardFacts:
@@ -59,6 +60,10 @@ def part(run: Result, number: int, of: int, **changes: Any) -> Result:
     """What shard `number` of so many would have left of a run; the first one samples the server."""
     facts, mine = run.facts, np.flatnonzero(run.records.index % of == number)
     fields: dict[str, Any] = {"shard": shard(number, of)}
+    if (rows := session_rows(run.records, facts.session_turns)) is not None:
+        own = sum(facts.session_turns[number::of])
+        mine = np.flatnonzero(rows.session % of == number)
+        fields = {"shard": shard(number, of, sessions=True, requests=own)}
     fields["client"] = facts.client.model_copy(
         update={"cpu_s": facts.client.cpu_s / of, **dict.fromkeys(_CLIENT_SUMMED if number else (), 0)}
     )

@@ -52,7 +52,7 @@ STREAMS: dict[str, tuple[tuple[FailureKind | None, str, int, int, bool], list[in
     "sglang-0.5.23/si4_generate_stream": ((None, "length", 5, 14, True), [1, 4, 4, 4, 1], 1),
     "sglang-0.5.23-skip-tokenizer/generate_stream": ((None, "length", 5, 16, True), [1] * 16, 1),
     "sglang-0.5.23-skip-tokenizer/generate_batch_stream": ((None, "length", 5, 8, True), [1] * 8, 1),
-    "sglang-0.5.23-skip-tokenizer/generate_err_toolong": ((K.IN_BAND, "", -1, 0, False), [], 0),
+    "sglang-0.5.23-skip-tokenizer/generate_err_toolong": ((K.CONTEXT_LIMIT, "", -1, 0, False), [], 0),
     "sglang-0.5.23-incremental/generate_stream": ((None, "length", 5, 12, True), [1, 2] + [1] * 9, 1),
     "sglang-0.5.23-incremental/si4_generate_stream": ((None, "length", 5, 14, True), [1, 4, 4, 4, 1], 1),
     "sglang-0.5.23-incremental/generate_aborted": (
@@ -183,7 +183,7 @@ def test_a_recorded_connection_gives_its_tokens_times_and_end(
         ("vllm-0.32/err_oov", K.IN_BAND, "400: Token id 999999 is out of vocabulary"),
         (
             "sglang-0.5.23-skip-tokenizer/generate_err_toolong",
-            K.IN_BAND,
+            K.CONTEXT_LIMIT,
             "400: The input (9000 tokens) is longer than the model's context length (8192 tokens).",
         ),
         (
@@ -217,7 +217,7 @@ def test_a_recorded_connection_gives_its_tokens_times_and_end(
         ),
         (
             "vllm-0.32/err_toolong",
-            K.HTTP_STATUS,
+            K.CONTEXT_LIMIT,
             "400: max_tokens=5000 cannot be greater than max_model_len=4096. "
             "Please request fewer output tokens. (parameter=max_tokens, value=5000)",
         ),
@@ -228,24 +228,30 @@ def test_a_refusal_says_what_the_server_said(name: str, kind: FailureKind, detai
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"),
+    ("name", "begins", "kind"),
     [
-        ("vllm-0.32/err_badjson", "400: 1 validation error: {'type': 'json_invalid'"),
+        ("vllm-0.32/err_badjson", "400: 1 validation error: {'type': 'json_invalid'", K.HTTP_STATUS),
         (
             "sglang-0.5.23/err_toolong",
             "400: Requested token count exceeds the model's maximum context length",
+            K.CONTEXT_LIMIT,
         ),
         (
             "sglang-0.5.23-skip-tokenizer/generate_err_field",
             "400: unknown field `nonsense`, expected one of `max_new_tokens`, `stop`, ",
+            K.HTTP_STATUS,
         ),
-        ("llama-cpp-python/completions_ids_stream", "500: 6 validation errors: {'type': 'string_type', "),
+        (
+            "llama-cpp-python/completions_ids_stream",
+            "500: 6 validation errors: {'type': 'string_type', ",
+            K.HTTP_STATUS,
+        ),
     ],
 )
-def test_a_long_refusal_is_shortened(name: str, begins: str) -> None:
+def test_a_long_refusal_is_shortened(name: str, begins: str, kind: FailureKind) -> None:
     failure = recorded.decode(name, recorded.reads(name)).failure
     assert failure is not None
-    assert (failure.kind, failure.detail[: len(begins)]) == (K.HTTP_STATUS, begins)
+    assert (failure.kind, failure.detail[: len(begins)]) == (kind, begins)
     assert len(failure.detail) <= 310
 
 

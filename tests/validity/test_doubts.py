@@ -37,6 +37,7 @@ from builders.made_cases import (
 )
 from builders.provoked_cancelled import OF_CANCELLED
 from builders.provoked_data import OF_DATA
+from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
 from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.arrays import Int64
 from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
@@ -242,6 +243,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     ),
     **OF_CANCELLED,
     **OF_DATA,
+    **OF_SESSIONS,
     **OF_SHARDS,
 }
 
@@ -332,6 +334,7 @@ HARMLESS = {
     "an open loop at its rate": run(open_loop(), rate(100)),
     "first tokens sent together with the next": run(firsts_shared(0.1)),
     **AT_EASE,
+    **AT_EASE_IN_SESSIONS,
     "no server to ask": run(window=None),
     "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison import loads, rows
+from loadgen.analysis.comparison import loads, rows, turn_table
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
@@ -50,7 +50,10 @@ def markdown(comparisons: Sequence[ComparedLoad]) -> str:
         titles.append(speed_tables.markdown_text(load_table.title(found.rows) or load_table.UNNAMED))
         drawn.append(speed_tables.markdown(replace(load_table.table(found.rows, narrow=False), notes=notes)))
     titles += [speed_tables.markdown_text(described(comparison.load)) for comparison in found.compared]
-    drawn += [speed_tables.markdown(_table(comparison)) for comparison in found.compared]
+    for comparison in found.compared:
+        turns = turn_table.turn_table(comparison)
+        below = "" if turns is None else f"\n\n{turn_table.TITLE}:\n\n{speed_tables.markdown(turns)}"
+        drawn.append(speed_tables.markdown(_table(comparison)) + below)
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
@@ -96,6 +99,8 @@ def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
     for title, sentences in _notes(comparison):
         yield f"{title}:"
         yield from (row for sentence in sentences for row in _wrapped(f"{_MARK}{sentence}", _MARK * 2))
+    if (turns := turn_table.turn_table(comparison)) is not None:
+        yield from ("", f"{turn_table.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
 
 
 def _columns(comparison: ComparedLoad) -> list[Figure]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison import comparability, pairs, statistics
 from loadgen.analysis.comparison.model import ComparisonOptions, Decision, Effect, Figure, Line, Summary
-from loadgen.analysis.run_summary import Reported, simulation
+from loadgen.analysis.run_summary import SESSION_MS, Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE_RATES
@@ -25,6 +25,7 @@ FIGURES = (
     Figure("speed_tok_s", "speed tok/s", True),
     Figure("mean_ttft_ms", "TTFT ms", False),
     Figure("mean_tpot_ms", "TPOT ms", False),
+    Figure(SESSION_MS, "session ms", False, 0),
     Figure("mean_e2el_ms", "E2EL ms", False),
     Figure("memory_bytes", "memory GiB", None),
     Figure("joules_per_token", "J/token", None, 3),

@@ -169,7 +169,7 @@ def _measured(run: Result) -> Iterator[Card]:
     sensed = run.facts.sensed
     if sensed is None:
         return
-    if (joules := sensed.joules_per_token(run.metrics.total_output_tokens)) is not None:
+    if (joules := sensed.joules_per_token(run.whole.total_output_tokens)) is not None:
         yield Card("Energy", (CardFigure(Number("", joules, f"{joules:,.3f}"), "J/token"),), _ENERGY)
     for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
         if level is not None:

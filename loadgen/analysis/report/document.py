@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.analysis.comparison import limit_tables, loads, memory_fit, rankings
+from loadgen.analysis.comparison import limit_tables, loads, memory_fit, rankings, turn_table
 from loadgen.analysis.comparison.limits import ComparedLimits
 from loadgen.analysis.comparison.loads import SweptLoads
 from loadgen.analysis.comparison.model import ComparedLoad
@@ -154,6 +154,8 @@ def _tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
         yield "Ranking", ranking
     if len(effects.columns) > 3:  # more than one quantization
         yield "Effect of quantization", effects
+    if (turns := turn_table.turn_table(comparison)) is not None:
+        yield turn_table.TITLE, turns
 
 
 def _drawn(reported: Sequence[Reported]) -> set[int]:

@@ -37,7 +37,7 @@ def panels(run: Result) -> list[Panel]:
 
 def latency_ms(run: Result, key: str) -> Floats:
     """The latencies of a key of LATENCIES over successful requests, as Metrics counts them; any order."""
-    records = run.records
+    records = run.counted
     each = PerRequest.of(records, run.facts.ask())
     if key == "e2el":
         return each.e2el_ns[each.ok] / MS_NS

@@ -23,7 +23,7 @@ from loadgen.metrics import steady_state
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.vllm_keys import percentile_name
-from loadgen.results import data_lines, report, result_block
+from loadgen.results import data_lines, report, report_parts, result_block, session_lines
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import sensor_summary
 from loadgen.validity import rule, run_roofline
@@ -56,6 +56,8 @@ class Account(msgspec.Struct, frozen=True):
     not_checked: str = ""  # what a VALID rests on no check of
     thin: str = ""  # what to know of percentiles from few samples
     by_target: FigureTable | None = None  # of several servers
+    by_turn: FigureTable | None = None  # of sessions
+    sessions: tuple[str, ...] = ()  # what became of them
     reconciled: FigureTable | None = None  # our figures and the server's
     best: tuple[str, ...] = ()  # what the machine could have done
     command: str = ""
@@ -119,7 +121,7 @@ def _of_others(reported: Reported) -> dict[str, Any]:
 def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     metrics, findings = _with_percentiles(run), run.verdict.findings
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
-    failures = run.metrics.failures.items()
+    failures = run.whole.failures.items()
     notes += [f"failed: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
@@ -130,6 +132,10 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
         "thin": _thin(latencies),
         "not_checked": ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else "",
         "by_target": _by_target(run),
+        "by_turn": _by_turn(run),
+        "sessions": tuple(
+            session_lines.lines(run, report_parts.ReportOptions(False, result_block.layout(None)))
+        ),
         "reconciled": _reconciled(run),
         "doubts": tuple(rule.as_json(each) for each in findings if each.rule.code != _IN_ITS_COLUMN),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
@@ -158,7 +164,7 @@ def _with_percentiles(run: Result) -> Metrics:
     missing = [rank for rank in _COLUMNS if rank not in ask.metric_percentiles]
     if not missing:
         return run.metrics
-    return compute(run.records, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
+    return compute(run.counted, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
 
 
 def _latencies(run: Result, metrics: Metrics) -> FigureTable:
@@ -205,6 +211,34 @@ def _by_target(run: Result) -> FigureTable | None:
     return FigureTable(titles, tuple(rows)) if rows else None
 
 
+def _by_turn(run: Result) -> FigureTable | None:
+    latencies = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_e2el_ms")
+    rows = []
+    for index, row in enumerate(run.by_turn):
+        at, share = f"loadgen.by_turn.{index}", row.cached_share
+        cached = "-" if share is None else Number(f"{at}.cached_share", share, f"{100 * share:.1f} %")
+        rows.append((
+            row.name,
+            *(number(f"{at}.{name}", getattr(row, name), 0) for name in ("requests", "failed")),
+            number(f"{at}.mean_input_tokens", row.mean_input_tokens, 1),
+            cached,
+            number(f"{at}.mean_output_tokens", row.mean_output_tokens, 1),
+            *(number(f"{at}.{name}", getattr(row, name)) for name in latencies),
+        ))  # fmt: skip
+    titles = (
+        "turn",
+        "requests",
+        "failed",
+        "input tokens",
+        "cached",
+        "output tokens",
+        "TTFT ms",
+        "P50",
+        "P99",
+    )
+    return FigureTable((*titles, "TPOT ms", "E2EL ms"), tuple(rows)) if rows else None
+
+
 def _reconciled(run: Result) -> FigureTable | None:
     rows = []
     for index, row in enumerate(run.reconciled):
@@ -235,7 +269,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.as_run is not None:
         yield from (("as run", line) for line in engine_config.render(facts.as_run, facts.checkpoint))
     if facts.sensed is not None:
-        for line in sensor_summary.render(facts.sensed, run.metrics.total_output_tokens):
+        for line in sensor_summary.render(facts.sensed, run.whole.total_output_tokens):
             name, _, value = line.partition(": ")
             yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)
