@@ -13,7 +13,7 @@ from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.scraper import MetricsScraper
 from loadgen.protocol import engines
-from loadgen.results import run_place, sample_file
+from loadgen.results import run_place, sample_file, session_figures
 from loadgen.results.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags
@@ -26,6 +26,7 @@ from loadgen.validity import calibration, run_roofline
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import Client, LateFacts, StartFacts
 from loadgen.validity.sections import Broken, guarded
+from loadgen.workload.plan import Plan
 
 Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it adds
 
@@ -37,9 +38,10 @@ class FinishedRun(msgspec.Struct, frozen=True):
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
-def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planned: int | None) -> Facts:
+def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, made: Plan) -> Facts:
     """The facts with what the measured run itself adds to those known before."""
-    health = outcome.health
+    health, planned = outcome.health, made.total
+    where = getattr(made.requests, "where", None)  # a row of a file
     client = Client(
         transport="wire" if health.instead else known.client.transport,
         why=health.instead or known.client.why,
@@ -73,6 +75,9 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, planne
             "hidden_reasoning": outcome.hidden,
             "requests": max(1, len(outcome.records) if planned is None else planned),
             "bodies_digest": health.bodies_digest,
+            "turn_places": session_figures.places(known.session_turns, outcome.records, where)
+            if where
+            else (),
             "journal_error": journal_error,
             "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
         }

@@ -210,7 +210,7 @@ class Session(msgspec.Struct, frozen=True):
             with signals.later(self.interrupts), importing():
                 from loadgen.results.run_directory import Result
                 from loadgen.session import followup
-            facts = self._masked(followup.with_outcome(known, outcome, journal.error, made.total))
+            facts = self._masked(followup.with_outcome(known, outcome, journal.error, made))
             journal.facts(facts.dumped())
             journal.finish()
             if trace is not None:

@@ -18,6 +18,7 @@ LATE_MS = 10.0  # by P99; a client with a core of its own is below 1
 KEPT = 0.1  # of the prompt tokens that a session had sent before
 CACHED_OFF = 0.02  # of the prompt tokens
 TAIL = 0.5  # of the run's time
+_NEVER_NS = 1 << 62
 
 
 @suspect(
@@ -72,15 +73,17 @@ def turns_late(run: RunEvidence) -> Evidence | None:
 def users_waited(run: RunEvidence) -> Evidence | None:
     """Users could not keep their rate, since the server had not answered."""
     sessions, records = run.sessions, run.records
-    if sessions is None or run.facts.profile.users is None:
+    rate_per_s = run.facts.profile.user_rate
+    if sessions is None or not rate_per_s or not run.sent.any():
         return None
-    order = np.lexsort((records.intended_ns, records.slot))
-    order = order[run.sent[order]]
-    follows = np.diff(records.slot[order]) == 0
-    waited = int((follows & (records.intended_ns[order[1:]] == records.end_ns[order[:-1]])).sum())
-    if waited <= WAITED * len(order):
+    slots, due_ns = records.slot[run.sent], records.intended_ns[run.sent]
+    first_ns = np.full(int(slots.max()) + 1, _NEVER_NS)
+    np.minimum.at(first_ns, slots, due_ns)
+    # A user's turns are whole periods apart, unless an answer was still on its way.
+    waited = int(((due_ns - first_ns[slots]) % round(SECOND_NS / rate_per_s) != 0).sum())
+    if waited <= WAITED * len(slots):
         return None
-    turns = f"{waited} of {len(order)} turns ({percent(waited / len(order))})"
+    turns = f"{waited} of {len(slots)} turns ({percent(waited / len(slots))})"
     return f"{turns} waited for the answer before them: users did not reach their rate"
 
 
