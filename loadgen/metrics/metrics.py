@@ -149,6 +149,7 @@ class Metrics(msgspec.Struct, frozen=True):
     uncounted: int  # of these, successes whose messages are not known to carry a token each
     exact_tokens: int  # successes whose tokens per message are known, not spread evenly
     request_throughput_per_s: float  # completed / duration
+    input_throughput_per_s: float  # input tokens / duration
     output_throughput_per_s: float  # output tokens / duration
     total_throughput_per_s: float  # (input + output tokens) / duration
     peak_output_throughput_per_s: float | None  # best second, or the run if shorter; None: not streamed
@@ -264,6 +265,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         uncounted=int(uncounted(records).sum()),
         exact_tokens=int(records.exact_tokens[ok].sum()),
         request_throughput_per_s=_per_s(completed, duration_s),
+        input_throughput_per_s=_per_s(inputs, duration_s),
         output_throughput_per_s=_per_s(outputs, duration_s),
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
         peak_output_throughput_per_s=peak_per_s,

@@ -200,12 +200,12 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
     # (begin, end]: what arrives at the begin was made before it.
     ended = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
     completed = int(ended.sum())
-    shares = np.where(each.ok, _shares(records, begin_ns, end_ns), 0.0)
+    shares = np.where(each.ok, shares_of(records, begin_ns, end_ns), 0.0)
     requests = float(shares.sum())
     if ask.streamed:
-        arrived = _arrived(records, each.ok, begin_ns, end_ns)
+        tokens = arrived(records, each.ok, begin_ns, end_ns)
     else:  # when they were made is not known
-        arrived = round(float(shares @ each.output_tokens))
+        tokens = round(float(shares @ each.output_tokens))
     whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
     inside = latencies(records, replace(each, ok=whole), ask)
     return Steady(
@@ -216,15 +216,15 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
         mean_concurrency=total(under_way_ns) / window_ns,
         completed=completed,
         requests=requests,
-        output_tokens=arrived,
+        output_tokens=tokens,
         request_throughput_per_s=requests * SECOND_NS / window_ns,
-        output_throughput_per_s=arrived * SECOND_NS / window_ns,
+        output_throughput_per_s=tokens * SECOND_NS / window_ns,
         whole=int(whole.sum()),
         **{name: inside[name] for name in ("ttft", "tpot", "itl", "e2el")},
     )
 
 
-def _shares(records: Records, begin_ns: int, end_ns: int) -> Float64:
+def shares_of(records: Records, begin_ns: int, end_ns: int) -> Float64:
     """How much of each request's time, sent to end, lies in the window: float64[requests], 0 to 1.
 
     To count those that end inside is wrong at the edges, which are no random moments: right after the last
@@ -237,7 +237,7 @@ def _shares(records: Records, begin_ns: int, end_ns: int) -> Float64:
     return shares
 
 
-def _arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
+def arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
     """Tokens of streamed successes that arrived inside."""
     arrived = 0
     for block in records.blocks():

@@ -89,7 +89,7 @@ def of_sglang(metrics: Metrics) -> dict[str, Any]:
     e2el, itl, duration_s = metrics.e2el, metrics.itl, metrics.duration_s
     return {
         "total_input_text_tokens": metrics.total_input_tokens,
-        "input_throughput": metrics.total_input_tokens / duration_s if duration_s else None,
+        "input_throughput": metrics.input_throughput_per_s if duration_s else None,
         "concurrency": e2el.n * e2el.mean_ms / 1e3 / duration_s if duration_s and e2el.n else None,
         "max_itl_ms": itl.max_ms if metrics.streamed and itl.n else None,
     }

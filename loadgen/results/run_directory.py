@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.errors import UsageError
-from loadgen.metrics import files, objectives, steady_state, text_tokens
+from loadgen.metrics import files, objectives, steady_state, text_tokens, until_dry
 from loadgen.metrics.class_figures import ClassFigures
 from loadgen.metrics.judging import judged
 from loadgen.metrics.metrics import Metrics, PerRequest, compute
@@ -58,7 +58,11 @@ class Result:
     @cached_property
     def metrics(self) -> Metrics:
         """The figures of the run, those to be quoted."""
-        return compute(self.counted, self.facts.ask())
+        ask = self.facts.ask()
+        ended = compute(self.counted, ask)
+        if self.counted is self.records or not ended.duration_s:
+            return ended
+        return until_dry.rates(ended, self.records, int(self.counted.end_ns.max()), ask)
 
     @cached_property
     def whole(self) -> Metrics:

@@ -81,8 +81,8 @@ def _measured(part: MeasuredPart) -> str:
     failed = f", {part.left_out_failed} of them failed" * bool(part.left_out_failed)
     return (
         f"measured until the first slot ran dry: {part.seconds:.1f} of {part.whole_s:.1f} s; then it had no "
-        f"session left to begin. {counted(part.left_out, 'turn')} ended later{failed}: not in the block, nor "
-        "by turn"
+        f"session left to begin. {counted(part.left_out, 'turn')} ended later{failed}: what was done of "
+        "them by then is in the throughput, and they are in no other figure"
     )
 
 
