@@ -36,6 +36,10 @@ def check(profile: Profile) -> None:
             from loadgen.workload.prompts import lengths  # few runs have any
 
             lengths.parse(text, f"--{way}-dist", usual)
+    if profile.think_time:
+        from loadgen.workload.prompts import lengths
+
+        lengths.parse_seconds(profile.think_time, "--think-time")
 
 
 def digest(profiles: Iterable[Profile]) -> str:

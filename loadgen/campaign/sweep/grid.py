@@ -223,7 +223,7 @@ def _workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Buil
     keys = {**given, **settings}
     workload = build(keys)
     source = sources.of(workload)
-    if "output_len" in settings and source != sources.RANDOM:
+    if "output_len" in settings and source not in (sources.RANDOM, sources.RANDOM_TURNS):
         keys = {**keys, **dict.fromkeys(READ_OUTPUT_LENS, settings["output_len"])}
         workload = build(keys)
     unheeded = data_conflicts.unheeded(workload.__dict__, settings)
