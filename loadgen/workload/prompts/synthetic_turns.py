@@ -67,33 +67,38 @@ class SyntheticTurns:
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """The same with the server's own `answers`, messages, in place of the first that are made here."""
-        body = dialect.request(model, self._message(i), int(self.output_lens[i]))
+        body = dialect.request(model, self.message(i), int(self.output_lens[i]))
         body["messages"] = [*self._history(i, answers), *body["messages"]]
         return body
 
     def digest(self) -> str:
         """A fingerprint of all lengths and of the messages of the first 64 requests."""
         first = range(min(len(self.input_lens), DIGESTED_PROMPTS))
-        contents = (msgspec.json.encode([*self._history(i, ()), self._message(i)]) for i in first)
+        contents = (msgspec.json.encode([*self._history(i, ()), self.message(i)]) for i in first)
         return self._groups.digest(fingerprint(self.format, (self.input_lens, self.output_lens), contents))
 
     def _history(self, i: int, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages before that of request i."""
         session, turn = divmod(i, self._turns)
-        texts, history = self._texts, list[dict[str, Any]]()
-        if texts.systems is not None:
-            history.append(
-                {"role": "system", "content": str(texts.systems.prompt(int(self._groups.of[session])))}
-            )
+        system, history = self.system(session), list[dict[str, Any]]()
+        if system:
+            history.append({"role": "system", "content": system})
         for number, before in enumerate(range(i - turn, i)):
             made = number >= len(answers)
-            answer = (
-                {"role": "assistant", "content": texts.answers.prompt(before)} if made else answers[number]
-            )
-            history += [{"role": "user", "content": self._message(before)}, answer]
+            answer = {"role": "assistant", "content": self.answer(before)} if made else answers[number]
+            history += [{"role": "user", "content": self.message(before)}, answer]
         return history
 
-    def _message(self, i: int) -> str:
+    def system(self, session: int) -> str:
+        """The system prompt of a session; "" where there is none."""
+        systems = self._texts.systems
+        return "" if systems is None else str(systems.prompt(int(self._groups.of[session])))
+
+    def answer(self, i: int) -> str:
+        """The answer to request i that is made here."""
+        return str(self._texts.answers.prompt(i))
+
+    def message(self, i: int) -> str:
         """The user's message of request i, kept for the turns after it."""
         if i not in self._kept:
             if len(self._kept) >= _MOST_TEXTS:
