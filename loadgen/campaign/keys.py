@@ -17,10 +17,11 @@ from loadgen.errors import UsageError
 from loadgen.spelling import nearest
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
 from loadgen.workload.load.load_keys import LoadKeys
+from loadgen.workload.session_keys import SessionKeys
 
 _DATA_KEYS = {
     key
-    for keys in (DataKeys, LengthKeys, LoadKeys, TraceKeys)
+    for keys in (DataKeys, LengthKeys, LoadKeys, SessionKeys, TraceKeys)
     for key in keys.model_fields
     if key != "prompt_format"
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -15,9 +15,20 @@ from loadgen.protocol.printable import printable
 from loadgen.workload.data_facts import LengthFacts
 from loadgen.workload.plan import Plan
 from loadgen.workload.sources import TRACES
+from loadgen.workload.turns import Turns
 
 _LABEL = 14  # columns
 _EXAMPLE_LETTERS = 300
+
+
+@runtime_checkable
+class _Recorded(Protocol):
+    """Requests of recorded conversations."""
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """What they hold, counted: messages by role, calls of tools."""
+        ...
 
 
 class PlanPreview(msgspec.Struct, frozen=True):
@@ -53,6 +64,10 @@ class PlanPreview(msgspec.Struct, frozen=True):
         same = "with the prompt of an earlier one" if trace else "whose row an earlier one sends"
         again = f"; {facts.repeated:,} of them {same}" if facts.repeated else ""
         yield "requests", f"{len(made):,}{again}"
+        if made.turns is not None:
+            yield from _sessions(made.turns)
+        if isinstance(made.requests, _Recorded):
+            yield "recorded", ", ".join(f"{count:,} {what}" for what, count in made.requests.held.items())
         for why, count in facts.skipped.items():
             yield "left out", f"{_many(count, 'row')}: {why}"
         if facts.clipped:
@@ -85,11 +100,48 @@ class PlanPreview(msgspec.Struct, frozen=True):
             **{f"{way}_tokens": None if each is None else each.model_dump() for way, each in lengths.items()},
             "reuse": facts.reuse,
             "arrivals": _gaps(made),
+            "sessions": None if made.turns is None else _turns(made.turns),
+            "recorded": dict(made.requests.held) if isinstance(made.requests, _Recorded) else None,
             "notes": list(made.notes),
             "seed": made.seed.value,
             "plan_digest": made.digest(),
             "example": msgspec.json.decode(made.body(0)),
         }
+
+
+def _turns(turns: Turns) -> dict[str, Any]:
+    """How many sessions there are, how many turns they have, and how long these wait, in seconds."""
+    counts, waits_ns = turns.counts, turns.delays_ns[turns.delays_ns > 0]
+    return {
+        "count": len(turns),
+        "turns": {"least": int(counts.min()), "mean": float(counts.mean()), "most": int(counts.max())},
+        "delays": {
+            "count": len(waits_ns),
+            "sum_s": float(waits_ns.sum()) / SECOND_NS,
+            "mean_s": float(waits_ns.mean()) / SECOND_NS if len(waits_ns) else None,
+            "most_s": float(waits_ns.max(initial=0)) / SECOND_NS,
+        },
+    }
+
+
+def _sessions(turns: Turns) -> Iterator[tuple[str, str]]:
+    """The same in words."""
+    found = _turns(turns)
+    each, delays = found["turns"], found["delays"]
+    many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"
+    if each["least"] == each["most"]:
+        many = f"{_many(each['most'], 'turn')} each"
+    yield "sessions", f"{found['count']:,}; {many}"
+    if not delays["count"]:
+        yield "delays", "none: a turn is due at the end of the answer before it"
+        return
+    yield (
+        "delays",
+        (
+            f"{delays['count']:,} of {turns.begins[-1]:,} turns wait, {delays['mean_s']:.3g} s on "
+            f"average, {delays['most_s']:.3g} s at most, {delays['sum_s']:,.1f} s in all"
+        ),
+    )
 
 
 def _many(number: int, noun: str) -> str:
@@ -132,13 +184,18 @@ def _gaps(made: Plan) -> dict[str, Any] | None:
 
 def _arrivals(made: Plan) -> str:
     """How requests come: one after another's answer, all at once, or at times."""
+    what = "requests" if made.turns is None else "sessions"
     gaps, schedule, limit = _gaps(made), made.facts.schedule, made.profile.max_concurrency
+    if made.profile.users is not None:
+        period_s = 1 / (made.profile.user_rate or 1)
+        return f"{_many(made.profile.users, 'user')}, each with a turn due every {period_s:.4g} s"
     at_most = "" if limit is None else f", {limit} at a time at most"
     if gaps is None:
-        return f"as answers come, {'at most ' * made.profile.stepped}{limit} at a time"
+        sessions = "" if made.turns is None else "sessions "
+        return f"{sessions}as answers come, {'at most ' * made.profile.stepped}{limit} at a time"
     if gaps["rate_per_s"] is None:
         return f"all at once{at_most}"
-    parts = [f"{gaps['span_s']:,.1f} s, {gaps['rate_per_s']:.4g} requests/s"]
+    parts = [f"{gaps['span_s']:,.1f} s, {gaps['rate_per_s']:.4g} {what}/s"]
     if schedule is not None:
         parts[0] = f"{schedule.format}, {parts[0]}"
         parts.append(f"{schedule.instants:,} instants in the file")

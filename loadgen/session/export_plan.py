@@ -11,7 +11,7 @@ from loadgen.errors import UsageError
 from loadgen.metrics.files import write_whole
 from loadgen.results.printing import printed
 from loadgen.workload import exported
-from loadgen.workload.exported import BODIES, IDS, Decode
+from loadgen.workload.exported import BODIES, CONVERSATIONS, IDS, Decode
 from loadgen.workload.paths import place
 from loadgen.workload.plan import Plan
 from loadgen.workload.requests import UNKNOWN_LEN, PromptRequests
@@ -42,10 +42,15 @@ def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     except OSError as error:
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
     return [
-        f"requests: {path}, {len(made)} row{'s' * (len(made) > 1)} of {form}; plan {made.digest()}",
+        f"requests: {path}, {_counted(made, form)} of {form}; plan {made.digest()}",
         *_readers(made, path, form),
         *(() if decode is None or tokenizer is None else _recounted(made, tokenizer, decode)),
     ]
+
+
+def _counted(made: Plan, form: str) -> str:
+    count = 2 * len(made) if form == CONVERSATIONS else len(made)  # a message and its answer
+    return f"{count} row{'s' * (count > 1)}"
 
 
 def check(file: str | None, plans: int) -> None:
@@ -85,7 +90,9 @@ def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:
     chat = made.profile.backend == "openai-chat"
     more += ["--backend", "openai-chat"] if chat else []
     yield f"sent by: loadgen bench {shlex.join(['--dataset-path', str(path), *more])}"
-    if form == BODIES:
+    if form == CONVERSATIONS:
+        yield "MLPerf's endpoints client reads such rows too; vLLM's custom reads none"
+    elif form == BODIES:
         yield "vLLM's custom reads no whole bodies"
     elif form == IDS:
         yield "vLLM's custom reads no token ids: pass --tokenizer DIR to write them as text"
@@ -95,5 +102,10 @@ def _readers(made: Plan, path: Path, form: str) -> Iterator[str]:
         words += ["--custom-output-len", "-1" if own else "N", "--disable-shuffle", "--skip-chat-template"]
         more += ["--endpoint", "/v1/chat/completions"] if chat else []
         yield f"or by: vllm bench serve {shlex.join([*words, *more])}"
+    if form == BODIES and made.turns is not None:
+        yield (
+            "which request follows which answer, and after what delay, is not in it: each row is a request "
+            "with its history; the file of the conversations itself is sent as sessions"
+        )
     if made.profile.open_loop:
         yield "when a request is due is not in the file: pass the same --request-rate, --schedule or --trace"

@@ -21,7 +21,7 @@ from loadgen.session.shards import flags
 from loadgen.session.stop_rules import Tolerance
 from loadgen.spelling import nearest
 from loadgen.validity import run_metadata
-from loadgen.workload import backends, data_files, profile
+from loadgen.workload import backends, data_files, profile, session_conflicts
 from loadgen.workload.bounds import MOST_GPUS, MOST_IDS, MOST_SECONDS, MOST_SEED
 from loadgen.workload.data_names import READ_OUTPUT_LENS, Compat, DatasetName, PromptFormat, TraceFormat
 from loadgen.workload.profile import Profile
@@ -80,6 +80,16 @@ class WorkloadOptions(TypedDict, total=False):
     ramp_up_start_rps: float
     ramp_up_end_rps: float
     classes: list[dict[str, Any]]  # name, share, input_len, output_len, range_ratio
+    # sessions of several turns: docs/sessions.md
+    num_sessions: int | None
+    turns: int | None
+    think_time: str | float
+    turn_delays: str | float
+    assistant: Literal["recorded", "live"]
+    session_header: str
+    turn_timeout: float | None
+    users: int | None
+    user_rate: float | None
     # the load
     num_prompts: int | None
     max_concurrency: int | None
@@ -283,6 +293,8 @@ def profile_of(
         given = workload.model_dump(exclude_unset=True, warnings=False)
         if overrides.get("duration") is not None:
             given.pop("num_prompts", None)  # one for the other, as of a profile by name
+        for key in session_conflicts.superseded(overrides):
+            given.pop(key, None)
         made = profile.build({**given, **overrides}, call)
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)

@@ -114,13 +114,18 @@ class SaturationRule:
 
 
 def applies(profile: Profile) -> bool:
-    """Whether a load has one rate; that of a trace, a schedule, a ramp or bursts changes by itself."""
-    return math.isfinite(profile.request_rate) and not (profile.timed or profile.shaped)
+    """Whether a load has one rate of requests.
+
+    That of a trace, a schedule, a ramp or bursts changes by itself; that of sessions is of their first turns.
+    """
+    changes = profile.timed or profile.shaped or profile.own_session_keys
+    return math.isfinite(profile.request_rate) and not changes
 
 
 def rule_of(plan: Plan) -> SaturationRule | None:
     """The rule of a plan that sends at one rate; None of another."""
-    return SaturationRule(plan.profile.request_rate) if applies(plan.profile) else None
+    judged = applies(plan.profile) and plan.turns is None
+    return SaturationRule(plan.profile.request_rate) if judged else None
 
 
 def paces(index: Int64, first_ns: Int64) -> Float64:

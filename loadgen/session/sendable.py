@@ -20,6 +20,7 @@ _CONTEXT = "start the server with a larger --max-model-len"
 # What to type where rows are too long, by the kind of the data.
 _FIXES = {
     "random": "lower --random-input-len or --random-output-len",
+    "random_turns": "lower --turns, --random-input-len or --random-output-len, or {context}",
     "prefix_repetition": "lower --prefix-repetition-prefix-len, -suffix-len or -output-len",
     **dict.fromkeys(
         ("trace", "timed_trace"),

@@ -6,15 +6,16 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from loadgen.errors import UsageError
 from loadgen.workload import sources
 from loadgen.workload.paths import place
-from loadgen.workload.profile import Profile
+from loadgen.workload.profile import Profile, read_toml, shipped
 
 if TYPE_CHECKING:
     from loadgen.workload.data.lines import OpenedFile
 
 _DISTS = ("input", "output")
-_MADE = (sources.RANDOM, "prefix_repetition")  # which read no --dataset-path
+_MADE = (sources.RANDOM, sources.RANDOM_TURNS, "prefix_repetition")  # which read no --dataset-path
 _OF_CLIENTS = "chunk-*"  # files in a directory of ServeGen's
 _TABLE = "histogram:"  # of lengths, in a file
 
@@ -27,6 +28,7 @@ def check(profile: Profile) -> None:
     if profile.trace and not _directory(profile.trace):
         _open(profile.trace, "--trace")
     if profile.dataset_path and sources.of(profile) not in _MADE:
+        _check_shipped(profile)
         _open(profile.dataset_path, "--dataset-path")
     if profile.prompt_corpus:
         _open(profile.prompt_corpus, "--prompt-corpus")
@@ -36,6 +38,21 @@ def check(profile: Profile) -> None:
             from loadgen.workload.prompts import lengths  # few runs have any
 
             lengths.parse(text, f"--{way}-dist", usual)
+    if profile.think_time:
+        from loadgen.workload.prompts import lengths
+
+        lengths.parse_seconds(profile.think_time, "--think-time")
+
+
+def _check_shipped(profile: Profile) -> None:
+    """Raises UsageError where a shipped profile reads a file that is not shipped, and none was named."""
+    path = profile.dataset_path
+    own = shipped().get(profile.name)
+    if own is not None and not place(path).exists() and read_toml(own).get("dataset_path") == path:
+        raise UsageError(
+            f"--profile {profile.name} reads {path}, which is not in this directory: pass --dataset-path "
+            f"FILE (`loadgen profiles {profile.name}` says where it is from)"
+        )
 
 
 def digest(profiles: Iterable[Profile]) -> str:

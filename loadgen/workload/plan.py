@@ -16,7 +16,7 @@ from loadgen.clock import SECOND_NS
 from loadgen.protocol.engines import Engine
 from loadgen.protocol.openai import Dialect
 from loadgen.protocol.refusals import Adaptation
-from loadgen.workload import sources
+from loadgen.workload import session_conflicts, sources
 from loadgen.workload.apis import chosen_dialect, merged, shared_fields
 from loadgen.workload.arrival import within
 from loadgen.workload.data_facts import DataFacts, LengthFacts
@@ -28,7 +28,7 @@ from loadgen.workload.load.load_keys import NO_SHAPE
 from loadgen.workload.load.processes import process_of
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
-from loadgen.workload.prompts import random_prompts
+from loadgen.workload.prompts import random_prompts, synthetic_turns
 from loadgen.workload.requests import Requests, TurnRequests
 from loadgen.workload.session_keys import NO_SESSIONS
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
@@ -193,8 +193,13 @@ def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
 def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     """Whether the server is to be asked how it counts words before the plan is made."""
     forms = {sources.RANDOM: random_prompts.form_of, sources.TRACE: prompt_form.form_of}
-    form_of = forms.get(sources.of(profile))
-    if form_of is None or subject.word_counts is not None:
+    source = sources.of(profile)
+    form_of = forms.get(source)
+    if subject.word_counts is not None:
+        return False
+    if source == sources.RANDOM_TURNS:
+        return synthetic_turns.form_of(profile) == prompt_form.WORDS
+    if form_of is None:
         return False
     return form_of(profile, subject, chosen_dialect(profile, subject)[0]) == prompt_form.WORDS
 
@@ -220,6 +225,7 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _scheduled(inputs)
     made = sourced.requests
+    _check_sessions(sourced, profile)
     turns = _sent_turns(sourced, profile, offsets_ns)
     count = len(made.input_lens) if offsets_ns is None else len(offsets_ns)
     count = count if turns is None else int(turns.begins[-1])
@@ -249,6 +255,14 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         cancellations=cancelled,
         concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
     )
+
+
+def _check_sessions(sourced: SourcedRequests, profile: Profile) -> None:
+    """Raises UsageError where a file has no sessions and keys are theirs, or has some and the load is not."""
+    if sourced.turns is None:
+        session_conflicts.check_none(profile.__dict__, sourced.facts.kind)
+    else:
+        session_conflicts.check_load(profile.__dict__)
 
 
 def _sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:

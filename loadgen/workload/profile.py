@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +23,7 @@ from pydantic import (
 from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
-from loadgen.workload import bounds, data_conflicts
+from loadgen.workload import bounds, data_conflicts, session_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
 from loadgen.workload.load import load_conflicts, load_schedule
 from loadgen.workload.load.cancel_keys import CancelKeys
@@ -138,13 +138,12 @@ class Profile(
             return table
         filled = {**table}
         _scheduled(filled)
-        if filled.get("users") and filled.get("max_concurrency") is None:
-            filled["max_concurrency"] = filled["users"]  # each has a session at a time
+        _paced(filled)
         if _every_row(filled):
             filled["num_prompts"] = None
         elif filled.get("num_prompts") is None:
-            ends = filled.get("duration") is not None or _all_rows(filled)
-            filled["num_prompts"] = None if ends else _VLLM_PROMPTS
+            ends = filled.get("duration") is not None or _all_rows(filled) or bool(filled.get("num_sessions"))
+            filled["num_prompts"] = None if ends else _whole_sessions(filled.get("turns"))
         if filled.get("compat") == "inferencex":
             filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
         if not _made_to_length(filled):
@@ -261,6 +260,21 @@ def _scheduled(keys: dict[str, Any]) -> None:
         keys["max_concurrency"] = int(stages.most)
 
 
+def _paced(keys: dict[str, Any]) -> None:
+    """Fill in what follows from sessions: as many at once as there are users; the API of conversations."""
+    users = keys.get("users")
+    if type(users) is int and keys.get("max_concurrency") is None:
+        keys["max_concurrency"] = users
+    if keys.get("turns") is not None and keys.get("backend") is None:
+        keys["backend"] = "openai-chat"
+
+
+def _whole_sessions(turns: Any) -> int:
+    """About vLLM's number of requests, so that no session of as many turns is cut short."""
+    each = turns if type(turns) is int and 1 <= turns <= bounds.MOST_TURNS else 1
+    return max(1, _VLLM_PROMPTS // each) * each
+
+
 def _own_times(keys: Mapping[str, Any]) -> bool:
     """Whether these keys of a profile, as far as they are given, mean the times of a trace."""
     traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
@@ -358,18 +372,22 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     table = read_toml(path)
     if overrides.get("duration") is not None:
         table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
-    for key in load_conflicts.superseded(overrides, table):
+    for key in load_conflicts.superseded(overrides, table) | session_conflicts.superseded(overrides):
         table.pop(key, None)
     typed = overrides if flags else ()
     made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
-    data_conflicts.check(made.__dict__, overrides)
-    load_conflicts.check(made.__dict__, overrides)
+    _check(made, overrides)
     return made
 
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
     """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
     made = validated(Profile, table, origin)
-    data_conflicts.check(made.__dict__, table)
-    load_conflicts.check(made.__dict__, table)
+    _check(made, table)
     return made
+
+
+def _check(made: Profile, typed: Collection[str]) -> None:
+    """Raises UsageError of keys that do not go together; the `typed` ones were given for this run."""
+    for rules in (data_conflicts, load_conflicts, session_conflicts):
+        rules.check(made.__dict__, typed)

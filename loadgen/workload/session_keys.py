@@ -55,11 +55,17 @@ class SessionKeys(BaseModel, frozen=True, defer_build=True):
             raise ValueError(f"give recorded, none, or a factor from 0 to {_MOST_FACTOR:g}")
         return text
 
+    @field_validator("think_time", mode="before")
+    @classmethod
+    def _written(cls, value: Any) -> Any:
+        """TOML and Python may give it as a number."""
+        return f"{value:g}" if type(value) in (int, float) else value
+
     @field_validator("session_header")
     @classmethod
     def _header_name(cls, value: str) -> str:
         if value and (_HEADER_NAME.fullmatch(value) is None or value.lower() in _OWN_HEADERS):
-            raise ValueError("give the name of a header, as X-Session-ID, that is none of the request's own")
+            raise ValueError("give the name of a header that is none of the request's own")
         return value
 
     @property

@@ -8,11 +8,12 @@ from typing import Protocol, cast
 from loadgen.workload.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.workload.profile import Profile
 
-RANDOM, TRACE = "random", "trace"
+RANDOM, TRACE, RANDOM_TURNS = "random", "trace", "random_turns"
 TRACES = (TRACE, "timed_trace")  # of which repeated prompts are the file's own
 # By the kind that DataFacts have. What reads files is imported only where one is read.
 SOURCES = {
     RANDOM: "loadgen.workload.prompts.random_prompts",
+    RANDOM_TURNS: "loadgen.workload.prompts.synthetic_turns",
     "prefix_repetition": "loadgen.workload.prompts.prefix_repetition",
     "sharegpt": "loadgen.workload.data.sharegpt",
     "custom": "loadgen.workload.data.custom",
@@ -21,7 +22,7 @@ SOURCES = {
     TRACE: "loadgen.workload.traces.replay",
 }
 # Those whose prompts are made here, again for each seed and repeat; a file has lengths and times at most.
-MADE = (RANDOM, "prefix_repetition", "trace")
+MADE = (RANDOM, RANDOM_TURNS, "prefix_repetition", "trace")
 
 
 class _Source(Protocol):
@@ -32,6 +33,8 @@ def of(profile: Profile) -> str:
     """Which source a profile means, a key of SOURCES."""
     if profile.trace:
         return TRACE
+    if profile.turns:
+        return RANDOM_TURNS
     if profile.dataset_name in SOURCES:
         return profile.dataset_name
     return "file" if profile.dataset_path else RANDOM

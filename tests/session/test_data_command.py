@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from builders.data_files import planned
 from loadgen import cli
-from loadgen.workload import named_file
+from loadgen.protocol.engines import ENGINES
+from loadgen.workload import named_file, plan, profile
+from loadgen.workload.plan_inputs import ModelTarget, Seed
+
+DATA = Path(__file__).parents[1] / "data" / "datasets"
 
 SEEDED = ["--seed", "7"]
 
@@ -186,3 +191,76 @@ def test_one_file_has_one_plan(words: str, capsys: pytest.CaptureFixture[str]) -
     assert cli.main(["bench", "--export-requests", "f.jsonl", "--quiet", *words.split()]) == 2
     assert "--export-requests writes one plan" in capsys.readouterr().err
     assert not Path("f.jsonl").exists()
+
+
+def test_conversations_are_shown_as_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(DATA / "mlperf_edge_agentic_excerpt.jsonl")
+    printed = shown(capsys, file, "--max-concurrency", "2").splitlines()
+    lines = [
+        "kind          conversations, sent to /v1/chat/completions",
+        "requests      7",
+        "sessions      1; 7 turns each",
+        "recorded      1 user, 7 assistant, 6 tool, 7 tool calls, 1 conversations with tools",
+        "arrivals      sessions as answers come, 2 at a time",
+    ]
+    unfolded = " ".join(" ".join(printed).split())
+    assert [line for line in lines if " ".join(line.split()) not in unfolded] == []
+    found = as_json(capsys, file)
+    assert found["sessions"]["turns"] == {"least": 7, "mean": 7, "most": 7}
+    assert found["recorded"] == {
+        "user": 1,
+        "assistant": 7,
+        "tool": 6,
+        "tool calls": 7,
+        "conversations with tools": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (
+            "--think-time 3 --max-concurrency 2",
+            [
+                "sessions 5; 4 turns each",
+                "delays 15 of 20 turns wait, 3 s on average, 3 s at most, 45.0 s in",
+            ],
+        ),
+        (
+            "--num-prompts 6",
+            ["sessions 2; 3.0 turns each, 2 to 4", "delays none: a turn is due at the end of"],
+        ),
+        ("--users 3 --user-rate 0.5", ["arrivals 3 users, each with a turn due every 2 s"]),
+        ("--request-rate 10 --burstiness inf", ["arrivals 0.4 s, 10 sessions/s; coefficient of variation"]),
+    ],
+)
+def test_turns_that_are_made_here_are_shown(
+    words: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = shown(capsys, "--turns", "4", "--num-sessions", "5", *words.split())
+    unfolded = " ".join(printed.split())
+    assert [line for line in lines if line not in unfolded] == []
+
+
+def test_turns_are_exported_as_conversations_that_are_sent_alike(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lens = "--input-len 9 --output-len 4 --random-prefix-len 5"
+    words = f"--turns 3 --num-sessions 2 {lens} --think-time 2 --export-requests f.jsonl"
+    printed = shown(capsys, *words.split())
+    assert "requests: f.jsonl, 12 rows of conversations; plan" in printed
+    assert "sent by: loadgen bench --dataset-path f.jsonl --ignore-eos --backend openai-chat" in printed
+    keys = {"turns": 3, "num_sessions": 2, "input_len": 9, "output_len": 4, "prefix_len": 5, "think_time": 2}
+    first = plan.make(profile.build(keys), ModelTarget(ENGINES[0], "served"), Seed(7, chosen=True))
+    again = planned("f.jsonl", ignore_eos=True, backend="openai-chat")
+    assert [again.payload(i) for i in range(6)] == [first.payload(i) for i in range(6)]
+    assert first.turns is not None
+    assert again.turns is not None
+    assert again.turns.delays_ns.tolist() == first.turns.delays_ns.tolist()
+
+
+def test_bodies_of_sessions_are_exported_without_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(DATA / "mlperf_edge_agentic_excerpt.jsonl")
+    printed = " ".join(shown(capsys, file, "--export-requests", "f.jsonl").split())
+    assert "f.jsonl, 7 rows of whole bodies; plan" in printed
+    assert "which request follows which answer, and after what delay, is not in it: each row is" in printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,23 +12,64 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.protocol.engines import UNKNOWN, by_owner
 from loadgen.validity import run_metadata
-from loadgen.workload import plan, profile
+from loadgen.workload import data_files, plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings, validated
 
+CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
+ANSWERS = 7  # in it
+
 
 @pytest.mark.parametrize("name", sorted(profile.shipped()))
-def test_every_shipped_profile_loads_plans_and_can_be_reported(name: str) -> None:
+def test_every_shipped_profile_loads_plans_and_can_be_reported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     loaded = profile.load(name, {})
+    if loaded.dataset_path:
+        shutil.copy(CONVERSATION, loaded.dataset_path)
     assert loaded.name == name
     assert loaded.description
     assert loaded.temperature == 0
-    assert loaded.ignore_eos
+    assert loaded.ignore_eos == (not loaded.dataset_path)
     assert loaded.warmups > 0
     run_metadata.check(loaded)
     made = plan.make(loaded, ModelTarget(UNKNOWN, "m"), Seed(1))
-    assert len(made) == loaded.num_prompts
+    data_files.check(loaded)
+    turns = (loaded.turns or 0) * (loaded.num_sessions or 0)
+    assert len(made) == (loaded.num_prompts or turns or ANSWERS)
+
+
+def test_a_shipped_profile_says_which_file_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        data_files.check(profile.load("agentic-edge", {}))
+    assert str(error.value) == (
+        "--profile agentic-edge reads agentic_coding_2.5h.jsonl, which is not in this directory: pass "
+        "--dataset-path FILE (`loadgen profiles agentic-edge` says where it is from)"
+    )
+    with pytest.raises(UsageError, match=r"--dataset-path mine\.jsonl: No such file or directory"):
+        data_files.check(profile.load("agentic-edge", {"dataset_path": "mine.jsonl"}))
+    data_files.check(profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)}))
+
+
+def test_the_edge_agents_requests_are_mlperfs() -> None:
+    loaded = profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)})
+    made = plan.make(loaded, ModelTarget(by_owner("vllm"), "m"), Seed(1))
+    body = made.payload(6)
+    assert {key: value for key, value in body.items() if key not in ("messages", "tools")} == {
+        "model": "m",
+        "max_completion_tokens": 1024,
+        "temperature": 0,
+        "seed": 42,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert made.turns is not None
+    assert (made.profile.max_concurrency, made.profile.turn_timeout) == (1, 600)
+    assert (made.turns.delays_ns > 0).tolist() == [False] + [True] * 6
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,9 @@ def _seconds(point: GridPoint, done: Sequence[TimedPoint]) -> float | None:
     workload = point.workload
     if workload.duration is not None:
         return workload.duration
-    if math.isfinite(workload.request_rate) and workload.num_prompts:
-        return workload.num_prompts / workload.request_rate
+    begun = workload.num_sessions or workload.num_prompts
+    if math.isfinite(workload.request_rate) and begun:
+        return begun / workload.request_rate
     same = [timed.seconds for timed in done if _alike(timed.point, point)]
     if same:
         return median(same)
@@ -65,8 +66,8 @@ def _alike(one: GridPoint, other: GridPoint) -> bool:
 
 
 def _turns(workload: Profile) -> float:
-    """How many requests follow one another in each of a closed loop's slots."""
-    count = workload.num_prompts or 1
+    """How many requests, or sessions, follow one another in each of a closed loop's slots."""
+    count = workload.num_sessions or workload.num_prompts or 1
     return count / min(workload.max_concurrency or count, count)
 
 

@@ -223,15 +223,16 @@ def _workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Buil
     keys = {**given, **settings}
     workload = build(keys)
     source = sources.of(workload)
-    if "output_len" in settings and source != sources.RANDOM:
+    if "output_len" in settings and source not in (sources.RANDOM, sources.RANDOM_TURNS):
         keys = {**keys, **dict.fromkeys(READ_OUTPUT_LENS, settings["output_len"])}
         workload = build(keys)
     unheeded = data_conflicts.unheeded(workload.__dict__, settings)
     unheeded += [flag_of("output_len")] * (source in sources.TRACES)
     for key in (key for key in settings if flag_of(key) in unheeded):
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
-    if not {"num_prompts", "duration"} & keys.keys() and (count := requests(workload)) is not None:
-        workload = build({**keys, "num_prompts": count})
+    limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()
+    if not limited and (count := requests(workload)) is not None:
+        workload = build({**keys, "num_sessions" if workload.own_session_keys else "num_prompts": count})
     return workload
 
 
@@ -244,7 +245,7 @@ def _as_passed(message: str, variation: Variation) -> str:
 
 
 def requests(workload: Profile) -> int | None:
-    """How many requests a point has where that is not given; None: as its profile has it.
+    """How many requests, or sessions, a point has where that is not given; None: as its profile has it.
 
     At a rate as many as are due in 60 s, in a closed loop 10 for each in flight, and 50 at least.
     """

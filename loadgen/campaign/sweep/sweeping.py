@@ -160,9 +160,11 @@ class Sweeping:
 
 
 def amount(workload: Profile) -> str:
-    """How much is asked of a point: 50 requests, or 30 s."""
+    """How much is asked of a point: 50 requests, 20 sessions, or 30 s."""
     if workload.duration:
         return f"{workload.duration:g} s"
+    if workload.num_sessions is not None:
+        return counted(workload.num_sessions, "session")
     return "all requests" if workload.num_prompts is None else counted(workload.num_prompts, "request")
 
 

@@ -18,6 +18,8 @@ _NO_SERVICES = "there are no services between the processes: pass `--workers N` 
 _SAME = {
     "": "--endpoint --model --prefill-concurrency --request-rate",
     "also NAME=VALUE": "--header",
+    "conversations to send": "--num-sessions",
+    "one value for all turns of a session": "--session-header",
 }
 _DIFFERS = {
     "a text file; aiperf takes the name of one of its own": "--prompt-corpus",
@@ -49,7 +51,15 @@ _RENAMED = {
     '--schedule "concurrency 1 to N over Ss, N for Ts"': "--concurrency-ramp-duration",
     '--schedule "rate 0 to R over Ss, R for Ts"': "--request-rate-ramp-duration",
     '--schedule "rate A for Ss, B for Ts"': "--request-rate-series",
-    "--num-prompts N": "--request-count --num-requests --conversation-num --num-conversations --num-sessions",
+    "--num-prompts N": "--request-count --num-requests",
+    "--num-sessions N": "--conversation-num --num-conversations",
+    "--turns N": "--conversation-turn-mean --session-turns-mean",
+    "--think-time S, in seconds,": "--conversation-turn-delay-mean --session-turn-delay-mean",
+    "--think-time normal:mean=M,sd=S, in seconds,": "--conversation-turn-delay-stddev "
+    "--session-turn-delay-stddev",
+    "--turn-delays X": "--conversation-turn-delay-ratio --session-delay-ratio",
+    "--user-rate R, the rate of one user, which is all users' rate by their number,": "--user-centric-rate",
+    "--users N": "--num-users",
     "--base-url URL": "--url -u",
     "--model NAME": "--model-names -m",
     "--endpoint PATH": "--custom-endpoint",
@@ -124,11 +134,11 @@ _REFUSED = {
     "--prompt-input-tokens-block-size --synthetic-input-tokens-block-size",
     "prompts that are made here are never in the cache from an earlier run, and rows of a file are sent as "
     "they stand: --reset-cache empties the server's cache": "--cache-bust",
-    data_sets.TURNS: "--conversation-turn-delay-mean --conversation-turn-delay-ratio "
-    "--conversation-turn-delay-stddev --conversation-turn-mean --conversation-turn-stddev "
-    "--session-delay-ratio --session-header --session-turn-delay-mean --session-turn-delay-stddev "
-    "--session-turns-mean --session-turns-stddev --inter-turn-delay-cap-seconds --user-centric-rate "
-    "--num-users --uuid-and-strip --use-think-time-only",
+    data_sets.SAME_TURNS: "--conversation-turn-stddev --session-turns-stddev",
+    "recorded delays are scaled by --turn-delays X, or left out by --turn-delays none": (
+        "--inter-turn-delay-cap-seconds"
+    ),
+    data_sets.TURNS: "--uuid-and-strip --use-think-time-only",
     "a trace begins with its first request": "--fixed-schedule-auto-offset",
     _THE_TRACE: "--trace-session-sample-ratio --open-loop-strict --synthesis-output-len-multiplier "
     "--synthesis-prefix-len-multiplier --synthesis-prefix-root-multiplier --synthesis-prompt-len-multiplier "

@@ -27,8 +27,12 @@ GROUPS = (
     "prefixes and their questions"
 )
 TURNS = (
-    "sessions are not sent yet: pass --dataset-path FILE with a row for each turn, and each recorded answer "
-    "is one request with its history"
+    "recorded conversations are sent as sessions: write a row for each message, as MLPerf's schema has it, "
+    "and pass --dataset-path FILE (docs/sessions.md)"
+)
+SAME_TURNS = (
+    "conversations that are made here all have --turns N; those of --dataset-path FILE have as many as were "
+    "recorded"
 )
 LORA = (
     "adapters take no turns: pass an adapter's name as --model, or --dataset-path FILE with whole bodies, "

@@ -28,9 +28,8 @@ _DIFFERS = {
 }
 _RENAMED = {
     "--dataset-path FILE (prompts, whole bodies, conversations), --trace FILE, or for synthetic prompts "
-    "--random-input-len N and --random-output-len N, or --input-dist and --output-dist,": (
-        "--data --data-args"
-    ),
+    "--random-input-len N and --random-output-len N, or --input-dist and --output-dist, and for its turns "
+    "--turns N,": ("--data --data-args"),
     "--num-prompts N": "--max-requests --data-samples",
     "--disable-shuffle, without which rows are sent in a random order of the seed,": "--data-sampler",
     "--base-url URL": "--target",

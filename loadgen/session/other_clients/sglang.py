@@ -45,6 +45,7 @@ _RENAMED = {
     "--server-trace DIR, with --launch,": "--profile-output-dir",
     "--prefix-groups N": "--gsp-num-groups",
     "--random-prefix-len N": "--gsp-system-prompt-len",
+    "--turns N": "--gsp-num-turns",
     "--random-input-len N": "--gsp-question-len",
     "--random-output-len N": "--gsp-output-len",
     "--random-range-ratio R, with --compat sglang,": "--gsp-range-ratio",
@@ -59,7 +60,7 @@ _REFUSED = {
     "rows without --dataset-name are sent whatever their length": "--sharegpt-context-len",
     "write it into the prompts of --dataset-path FILE": "--prompt-suffix",
     data_sets.HUB: "--speed-bench-category --speed-bench-output-len",
-    data_sets.TURNS: "--agentic-max-turns --dataset-offset --gsp-num-turns --mooncake-num-rounds",
+    data_sets.TURNS: "--agentic-max-turns --dataset-offset --mooncake-num-rounds",
     "requests of all groups are mixed, and their lengths are counted exactly": (
         "--gsp-fast-prepare --gsp-ordered"
     ),

@@ -57,6 +57,12 @@ _DIFFERS = {
         "--tokenizer"
     ),
 }
+# Of the client that vLLM has in Rust.
+_RENAMED = {
+    "--turns N": "--multi-turn --multi-turn-num-turns",
+    "--max-concurrency N": "--multi-turn-concurrency",
+    "--think-time S, in seconds,": "--multi-turn-delay-ms",
+}
 _NO_EFFECT = {
     f"{_NO_CODE}; an engine that --launch starts takes it in --server-args": "--trust-remote-code",
     "token ids need no tokenizer, and text prompts load it as `auto` does": "--tokenizer-mode",
@@ -100,6 +106,12 @@ _REFUSED = {
     "workloads are .toml files: --profile FILE": "--config",
     "other users could read it in `ps`: set OPENAI_API_KEY, or pass --api-key-env NAME or --api-key-file "
     "FILE": _KEY,
+    data_sets.SAME_TURNS: "--multi-turn-min-turns --multi-turn-max-turns",
+    "every message of a conversation has --random-input-len N, or lengths of --input-dist": (
+        "--per-turn-input-len"
+    ),
+    "what all conversations share is their system prompt, --random-prefix-len N, and what the turns of one "
+    "share is its history": "--multi-turn-prefix-global-ratio --multi-turn-prefix-conversation-ratio",
 }
 VLLM = OtherClient(
     "vLLM",
@@ -107,7 +119,7 @@ VLLM = OtherClient(
     "0.32, and older recipes",
     by_flag(_SAME),
     by_flag(_DIFFERS),
-    {},
+    by_flag(_RENAMED),
     by_flag(_NO_EFFECT)
     | {
         flag: f"{only} is what is sent, other values are refused: {why}" for flag, (only, why) in ONLY.items()
@@ -130,7 +142,7 @@ def refusal(flag: str) -> str | None:
     """Why a flag of vLLM is not supported, and the nearest way; None where it is, or is none of vLLM's."""
     if flag == _KEY:
         return f"{flag} is not supported: {VLLM.refused[flag]}"
-    if flag in VLLM.refused:
+    if flag in VLLM.refused or flag in VLLM.renamed:
         return VLLM.explained(flag)
     if flag in VLLM.no_effect:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -32,6 +33,7 @@ _FIELDS = (
 )
 _REQUEST_KEYS = frozenset(_FIELDS.split())
 LENGTH_KEYS = ("max_completion_tokens", "max_new_tokens", "max_tokens")
+_SILENT = "has no assistant's turn: nothing would be generated"
 _CUT_SHORT = "give the whole conversation, turns 1, 2, 3, …"
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None
 
@@ -145,14 +147,18 @@ class Conversations:
         self.rows: Int64 = np.argsort(codes, kind="stable").astype(np.int64)
         self.begins: Int64 = np.concatenate(([0], np.cumsum(np.bincount(codes)))).astype(np.int64)
         answers = np.frombuffer(found.answers, dtype=np.int64)
-        if not len(answers):
-            raise lines.file.refusal("has no assistant's turn: nothing would be generated")
+        silent = np.bincount(codes[answers], minlength=len(self)) == 0
+        if silent.any():
+            first = int(self.rows[self.begins[int(silent.argmax())]])
+            raise lines.refusal(first, f"{_named(lines, first)}: {_SILENT}")
         turns = np.frombuffer(found.turns, dtype=np.int64)
         self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
         self.with_tools, self.models = found.with_tools, found.models
         self.with_system = found.with_system
         self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
         self.delays_ns: Int64 = np.frombuffer(found.delays_ns, dtype=np.int64).copy()
+        # Messages of each role, calls of tools, and conversations that have tools: what there is of each.
+        self.held = {**found.roles, "tool calls": found.called, "conversations with tools": found.tooled}
 
     def __len__(self) -> int:
         return len(self.begins) - 1
@@ -170,8 +176,7 @@ class Conversations:
     def where(self, conversation: int, turn: int) -> str:
         """A conversation's turn, counted from 1, as `data.jsonl row 17, conversation 'c-3'`."""
         row = int(self.rows[int(self.begins[conversation]) + turn - 1])
-        name = msgspec.json.decode(_DECODE(self.lines[row])["conversation_id"], type=str)
-        return f"{self.lines.where(row)}, conversation {shown(name)}"
+        return f"{self.lines.where(row)}, {_named(self.lines, row)}"
 
     def _raw(self, rows: list[int]) -> Iterator[bytes]:
         """The bytes of rows, which usually follow one another: then read at once."""
@@ -193,6 +198,8 @@ class _Checked:
         self.with_system: int | None = None
         self.models: dict[str, int] = {}
         self._known: dict[str, int] = {}
+        self.roles: Counter[str] = Counter()
+        self.called = 0  # tools, by all assistants
         self._tooled: set[int] = set()  # conversations with tools
         self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
         self._waited_ns = array("q")  # since the last answer of each conversation
@@ -208,6 +215,11 @@ class _Checked:
                 raise lines.refusal(i, _of(fields) + json_fault(encoded, error)) from None
             self._add(i, row)
 
+    @property
+    def tooled(self) -> int:
+        """How many conversations have tools."""
+        return len(self._tooled)
+
     def _add(self, i: int, row: TurnRow) -> None:
         code = self._known.setdefault(row.conversation_id, len(self._known))
         if code == len(self._last_role):
@@ -218,6 +230,8 @@ class _Checked:
             raise self._refusal(i, row, why)
         self.codes.append(code)
         self.turns.append(row.turn)
+        self.roles[row.role] += 1
+        self.called += len(row.tool_calls or ())
         if row.tools:
             self._tooled.add(code)
         if row.role == ASSISTANT:
@@ -277,6 +291,11 @@ class _Checked:
 
     def _refusal(self, i: int, row: TurnRow, why: str) -> UsageError:
         return self.lines.refusal(i, f"conversation {shown(row.conversation_id)}: {why}")
+
+
+def _named(lines: Lines, row: int) -> str:
+    """The conversation of a row, as `conversation 'c-3'`."""
+    return f"conversation {shown(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
 
 
 def _of(fields: RowObject) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,6 +37,11 @@ class RecordedTurns:
         self.features = {name: sent[i] for name, i in asking.items() if i is not None and i in sent}
         self.models = {name: sent[i] for name, i in conversations.models.items() if i in sent}
         self.input_lens: Int64 = np.full(len(answers), UNKNOWN_LEN, dtype=np.int64)
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """How many messages of each role the file has, and how many tools were called and are offered."""
+        return self._conversations.held
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The whole chat body of request i."""

@@ -1,4 +1,4 @@
-"""Lengths: how many tokens prompts and answers have, by --input-dist and --output-dist."""
+"""Lengths: how many tokens prompts and answers have, by --input-dist and --output-dist; pauses likewise."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.arrays import Float64, Int64
 from loadgen.errors import UsageError
@@ -15,6 +16,9 @@ from loadgen.workload.bounds import MOST_TOKENS, figure, shown
 from loadgen.workload.prompts import length_histogram
 
 _EXAMPLE = "write it as lognormal:mean=1024,sd=512,min=16,max=8192"
+_SECONDS_EXAMPLE = "write it in seconds, as 2.5 or as lognormal:mean=2.5,sd=1,min=0.5,max=20"
+_MS = 1000  # of a second
+_DIGITS = 6
 _TRIED = 1 << 16  # draws that show where a distribution's mean lies
 _LEAST_KEPT = 0.05  # of the draws: with fewer from min to max another distribution is meant
 _MOST_RANKS = 1 << 20  # lengths that a Zipf distribution may have
@@ -34,6 +38,7 @@ class LengthDistribution(msgspec.Struct, frozen=True):
     mean: float  # as it was asked for
     low: int = 1
     high: int = MOST_TOKENS
+    per: int = 1  # lengths that are one of what is written: 1000 where milliseconds are written as seconds
 
     def draw(self, rng: np.random.Generator, n: int) -> Int64:
         """Lengths int64[n]."""
@@ -48,7 +53,12 @@ class LengthDistribution(msgspec.Struct, frozen=True):
         achieved, error = float(drawn.mean()), float(drawn.std()) / math.sqrt(_TRIED)
         if abs(achieved - self.mean) <= max(_MOVED * self.mean, _ERRORS * error):
             return ""
-        return f"its mean is about {achieved:.0f}, not {self.mean:.0f}, within min and max"
+        return (
+            f"its mean is about {self._written(achieved)}, not {self._written(self.mean)}, within min and max"
+        )
+
+    def _written(self, length: float) -> str:
+        return f"{length:.0f}" if self.per == 1 else f"{length / self.per:.3g}"
 
     def kept(self) -> float:
         """The share of the draws that are not drawn again."""
@@ -62,7 +72,7 @@ class LengthDistribution(msgspec.Struct, frozen=True):
 class LengthBounds(msgspec.Struct, frozen=True):
     """The parameters of a distribution that were given, and the mean where none was."""
 
-    usual_mean: int
+    usual_mean: int | None
     mean: float | None = None
     sd: float | None = None
     low: float | None = None
@@ -70,8 +80,11 @@ class LengthBounds(msgspec.Struct, frozen=True):
 
     @property
     def centre(self) -> float:
-        """The mean, given or not."""
-        return self.usual_mean if self.mean is None else self.mean
+        """The mean, given or not; raises ValueError where there is none."""
+        mean = self.usual_mean if self.mean is None else self.mean
+        if mean is None:
+            raise ValueError("mean is missing")
+        return mean
 
     @property
     def span(self) -> tuple[int, int]:
@@ -103,19 +116,48 @@ def parse(text: str, flag: str, usual_mean: int) -> LengthDistribution:
         known = ", ".join((*_KINDS, "histogram:FILE"))
         raise UsageError(f"{flag} {shown(text)}: {kind!r} is no distribution{nearest(kind, _KINDS)}: {known}")
     try:
-        made = make(_parameters(rest, usual_mean))
-        if made.kept() < _LEAST_KEPT:
-            raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
+        return _checked(make(_parameters(rest, usual_mean)))
     except ValueError as error:
         raise UsageError(f"{flag} {shown(text)}: {error}; {_EXAMPLE}") from None
+
+
+def parse_seconds(text: str, flag: str) -> LengthDistribution:
+    """The distribution of milliseconds that `text` has in seconds, as `2.5` or `lognormal:mean=2.5,sd=1`.
+
+    Raises UsageError that names the parameter.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind in _KINDS:
+            return replace(_checked(_KINDS[kind](_parameters(rest, None, _MS))), per=_MS)
+        pause_ms = _pause_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {shown(text)}: {error}; {_SECONDS_EXAMPLE}") from None
+    return LengthDistribution(lambda _, n: np.full(n, float(pause_ms)), pause_ms, 0, MOST_TOKENS, _MS)
+
+
+def _pause_ms(text: str) -> int:
+    """A number of seconds as milliseconds; raises ValueError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"is no number, and no distribution: {', '.join(_KINDS)}") from None
+    if not 0 <= seconds <= MOST_TOKENS / _MS:
+        raise ValueError(f"is not a number from 0 to {MOST_TOKENS // _MS}")
+    return round(seconds * _MS)
+
+
+def _checked(made: LengthDistribution) -> LengthDistribution:
+    if made.kept() < _LEAST_KEPT:
+        raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
     return made
 
 
 _NAMES = {"mean": "mean", "sd": "sd", "min": "low", "max": "high"}
 
 
-def _parameters(text: str, usual_mean: int) -> LengthBounds:
-    """The parameters of `NAME=NUMBER,…`; raises ValueError that names the one that is wrong."""
+def _parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:
+    """The parameters of `NAME=NUMBER,…`, `per` times as large; raises ValueError that names a wrong one."""
     given: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, _, value = (word.strip() for word in part.partition("="))
@@ -123,20 +165,22 @@ def _parameters(text: str, usual_mean: int) -> LengthBounds:
             raise ValueError(f"{name!r} is no parameter{nearest(name, _NAMES)}: mean, sd, min or max")
         if _NAMES[name] in given:
             raise ValueError(f"{name} is given twice")
-        given[_NAMES[name]] = _number(name, value)
+        given[_NAMES[name]] = _number(name, value, per)
     return LengthBounds(usual_mean, **given)
 
 
-def _number(name: str, value: str) -> float:
+def _number(name: str, value: str, per: int) -> float:
     try:
-        number = figure(float(value))
-    except ValueError:
+        number = figure(round(float(value) * per, _DIGITS))
+    except (ValueError, OverflowError):
         number = None
     least = 0 if name == "sd" else 1
     if number is None or not least <= number <= MOST_TOKENS:
-        raise ValueError(f"{name} {shown(value)} is not a number from {least} to {MOST_TOKENS}")
+        raise ValueError(
+            f"{name} {shown(value)} is not a number from {least / per:g} to {MOST_TOKENS // per}"
+        )
     if name in ("min", "max") and number != int(number):
-        raise ValueError(f"{name} {shown(value)} is not a whole number")
+        raise ValueError(f"{name} {shown(value)} is not a whole number{' of milliseconds' * (per > 1)}")
     return number
 
 

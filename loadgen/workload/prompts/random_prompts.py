@@ -21,14 +21,14 @@ from loadgen.workload.vocabulary import find_vocabulary
 
 def requests(inputs: PlanInputs) -> SourcedRequests:
     """The random requests of a profile; raises UsageError where profile and server do not fit."""
-    shape, notes = _shape(inputs)
+    shape, notes = shape_of(inputs)
     form = form_of(inputs.profile, inputs.subject, inputs.dialect)
     made = _FORMS[form](form, shape, inputs)
-    unknown = {} if _counted(shape, inputs.profile) else {"reusable_tokens": None}
+    unknown = {} if counted(shape, inputs.profile) else {"reusable_tokens": None}
     return replace(made, facts=made.facts.model_copy(update=unknown), notes=(*notes, *made.notes))
 
 
-def _shape(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
+def shape_of(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
     """How many prompts there are and how long, and notes on lengths that are not as they were asked for."""
     profile = inputs.profile
     ratios = parse_range_ratio(profile.range_ratio, profile.compat)
@@ -74,7 +74,7 @@ def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
     return "words" if optional_tokenizer(subject) is None else "text-vllm"
 
 
-def _tokenizer(profile: Profile, subject: ModelTarget) -> str:
+def tokenizer_of(profile: Profile, subject: ModelTarget) -> str:
     """The tokenizer that makes the texts; raises UsageError where there is none."""
     what, instead = "the data set is text", ""
     if profile.dataset_name not in (None, "random"):
@@ -97,7 +97,7 @@ def _ids(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
 
 def _texts(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
     """Texts as other clients make them, all beforehand."""
-    tokenizer = _tokenizer(inputs.profile, inputs.subject)
+    tokenizer = tokenizer_of(inputs.profile, inputs.subject)
     check_count(form, shape, inputs.profile)
     texts = text_prompts(form, shape, tokenizer, inputs.shared_seed)
     reusable = shape.prefix_len * max(0, shape.num_prompts - 1)
@@ -111,7 +111,7 @@ def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequest
 
     profile, subject = inputs.profile, inputs.subject
     text = corpus.load(profile.prompt_corpus)
-    tokenizer = _tokenizer(profile, subject)
+    tokenizer = tokenizer_of(profile, subject)
     tokens, encoder = corpus.encoded(text, tokenizer)
     cut = corpus.CorpusIds(shape, text, tokens, inputs.stream)
     facts = DataFacts(
@@ -141,14 +141,14 @@ def _words(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests
     return SourcedRequests(made, facts, notes=(f"prompts of words: {how}",))
 
 
-def _counted(shape: PromptShape, profile: Profile) -> bool:
+def counted(shape: PromptShape, profile: Profile) -> bool:
     """Whether it is known how many prompts will be sent; else there are as many as time may allow."""
     return profile.num_prompts is not None or shape.num_prompts < profile.most_prompts
 
 
 def check_count(form: str, shape: PromptShape, profile: Profile) -> None:
     """Raises UsageError where the number of texts, which are made beforehand, is not known."""
-    if not _counted(shape, profile):
+    if not counted(shape, profile):
         raise UsageError(f"--duration with {form} needs --num-prompts: texts are all built beforehand")
 
 

@@ -84,6 +84,23 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
 
 
 @pytest.mark.parametrize(
+    ("dimension", "given", "expected"),
+    [
+        (concurrency("1,8"), {"turns": 4}, [(None, 50), (None, 80)]),
+        (rate("0.05,10"), {"turns": 4}, [(None, 50), (None, 600)]),
+        (concurrency("1,8"), {"turns": 4, "num_sessions": 7}, [(None, 7), (None, 7)]),
+        (concurrency("1,8"), {"turns": 4, "num_prompts": 7}, [(7, None), (7, None)]),
+        (concurrency("1,8"), {"turns": 4, "duration": 30.0}, [(None, None), (None, None)]),
+    ],
+)
+def test_a_point_of_conversations_has_as_many_sessions(
+    dimension: grid.Dimension, given: dict[str, Any], expected: list[tuple[int | None, int | None]]
+) -> None:
+    made = grid.points(Variation((dimension,)), given, build)
+    assert [(point.workload.num_prompts, point.workload.num_sessions) for point in made] == expected
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
 CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}
 RESULT = {"tool_call_id": "bash:0", "content": "out"}
 CHAT_API = {"backend": "openai-chat"}
+MLPERF = os.environ.get("MLPERF_EDGE_AGENTIC", "")
 
 
 def row(turn: int, role: str, conversation: str = "a", **fields: Any) -> dict[str, Any]:
@@ -173,6 +175,61 @@ def test_what_breaks_the_schema_is_named(tmp_path: Path, rows: list[dict[str, An
         planned(path, **CHAT_API)
     message = str(error.value).replace("conversation 'a': ", "")
     assert message.startswith(f"--dataset-path {path} row {why}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [row(1, "assistant", content="a")],
+            "1: conversation 'a': begins with the role 'assistant': give 'user'",
+        ),
+        (
+            [*WHOLE, LAST],
+            "5: conversation 'a': turn 4 comes twice, or after turn 4: order the rows by turn",
+        ),
+        (
+            [USER, CALLING, LAST],
+            "3: conversation 'a': turn 3 is missing before turn 4: give the whole conversation, turns 1, 2, "
+            "3, …",
+        ),
+        (
+            [USER, row(2, "assistant", content="b"), ANSWERED],
+            "3: conversation 'a': a tool result without a call: no call 'bash:0' before it",
+        ),
+        ([USER, row(2, "bot")], "2: conversation 'a': role is \"bot\": not one of its values"),
+        ([row(1, "user", content="")], "1: conversation 'a': a user's turn has no `content`"),
+        (
+            [row(2, "user", content="x")],
+            "1: conversation 'a': turn 1 is missing before turn 2: give the whole"
+            " conversation, turns 1, 2, 3, …",
+        ),
+        (
+            [*WHOLE, row(1, "user", "b", content="x")],
+            "5: conversation 'b': has no assistant's turn: nothing would be generated",
+        ),
+        (
+            [row(1, "user", "b", content="x"), *WHOLE],
+            "1: conversation 'b': has no assistant's turn: nothing would be generated",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_row_and_conversation(
+    tmp_path: Path, rows: list[dict[str, Any]], message: str
+) -> None:
+    path = jsonl(tmp_path, rows)
+    with pytest.raises(UsageError) as error:
+        planned(path, **CHAT_API)
+    assert str(error.value) == f"--dataset-path {path} row {message}"
+
+
+@pytest.mark.skipif(not MLPERF, reason="MLPERF_EDGE_AGENTIC does not name agentic_coding_2.5h.jsonl")
+def test_mlperfs_edge_conversations_are_read_whole() -> None:
+    made = planned(MLPERF, **CHAT_API)
+    assert made.turns is not None
+    assert (made.facts.rows, len(made.turns), len(made)) == (2014, 20, 1007)
+    assert made.turns.delays_ns.sum() / 1e9 == pytest.approx(636.4, abs=0.05)
+    assert int((made.turns.delays_ns > 0).sum()) == 987
 
 
 def test_conversations_without_an_answer_or_for_another_api_are_refused(tmp_path: Path) -> None:
