@@ -18,6 +18,7 @@ from builders import provocations as made
 from builders.provocations import Provocation, engine, exposed, failing, metered, null
 from builders.provoked_runs import OF_DATA
 from builders.provoked_scale import OF_SCALE
+from builders.provoked_talks import OF_SESSIONS
 from loadgen import cli
 from loadgen.endpoint import scraper
 from loadgen.results import run_directory
@@ -248,6 +249,7 @@ PROVOCATIONS = {
     ),
     **OF_DATA,
     **OF_SCALE,
+    **OF_SESSIONS,
 }
 
 

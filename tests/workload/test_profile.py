@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.protocol.engines import UNKNOWN, by_owner
+from loadgen.protocol.engines import UNKNOWN, by_name, by_owner
 from loadgen.validity import run_metadata
 from loadgen.workload import data_files, plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
@@ -56,7 +56,7 @@ def test_a_shipped_profile_says_which_file_it_reads(tmp_path: Path, monkeypatch:
 
 def test_the_edge_agents_requests_are_mlperfs() -> None:
     loaded = profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)})
-    made = plan.make(loaded, ModelTarget(by_owner("vllm"), "m"), Seed(1))
+    made = plan.make(loaded, ModelTarget(by_name("vLLM"), "m"), Seed(1))
     body = made.payload(6)
     assert {key: value for key, value in body.items() if key not in ("messages", "tools")} == {
         "model": "m",
