@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from loadgen.metrics.distribution import Distribution
@@ -29,7 +30,7 @@ def lines(result: Result, options: ReportOptions) -> Iterator[str]:
     sessions = result.sessions
     if sessions is None:
         return
-    yield _counts(sessions.figures)
+    yield _counts(result, sessions.figures)
     yield from _times(sessions.figures)
     yield from _ends(sessions, _MOST_ENDS)
     if sessions.bodies_digest:
@@ -41,7 +42,7 @@ def short(result: Result, options: ReportOptions) -> Iterator[str]:
     sessions = result.sessions
     if sessions is None:
         return
-    yield _counts(sessions.figures)
+    yield _counts(result, sessions.figures)
     yield from _ends(sessions, _MOST_IN_SHORT)
 
 
@@ -86,15 +87,23 @@ def _measured(part: MeasuredPart) -> str:
     )
 
 
-def _counts(figures: SessionFigures) -> str:
+def _counts(result: Result, figures: SessionFigures) -> str:
     of = f" of {figures.planned}" * (figures.planned != figures.begun)
-    parts = [f"{figures.begun} begun{of}", f"{figures.finished} finished"]
+    parts = [f"{figures.begun} begun{of}{_pace(result)}", f"{figures.finished} finished"]
     parts += [f"{figures.ended_early} ended early"] * bool(figures.ended_early)
     parts += [f"{figures.unfinished} unfinished, since the run ended"] * bool(figures.unfinished)
     line = f"sessions: {', '.join(parts)}"
     if figures.mean_turns is None:
         return line
     return f"{line}; {figures.mean_turns:.4g} turns on average, {figures.least_turns} to {figures.most_turns}"
+
+
+def _pace(result: Result) -> str:
+    """How fast sessions were to begin, or turns to follow, where the plan decides that."""
+    facts, rate_per_s = result.facts, result.facts.profile.user_rate
+    if facts.profile.users and rate_per_s:
+        return f" by {counted(facts.profile.users, 'user')}, {rate_per_s:g} turns/s each"
+    return f" at {facts.planned_rate_per_s:g}/s" if math.isfinite(facts.planned_rate_per_s) else ""
 
 
 def _times(figures: SessionFigures) -> Iterator[str]:

@@ -189,14 +189,15 @@ def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[
 
 
 def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
-    """What one process is to send of a plan."""
+    """What one process is to send of a plan; raises UsageError where a header would be sent twice."""
     profile, part = plan.profile, options.part
     indices = part.share.indices(len(plan), plan.sessions)
     sessions: SessionJob | None = None
-    order = part.order or Listed(indices)
+    order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.numbers()[indices])
-        order, sessions = TurnOrder(plan.turns, indices.tolist()), turn_answers.of_plan(plan, plan.turns)
+        order = TurnOrder(plan.turns, indices.tolist())
+        sessions = turn_answers.of_plan(plan, plan.turns, options.target.headers)
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:
         most, steps = steps.most, steps.part(part.share.number, part.share.of)

@@ -128,6 +128,7 @@ class Options(msgspec.Struct, frozen=True):
         rules = StopRules(
             self.max_failures, self.max_consecutive_failures, self.max_duration_s, self.drain_timeout_s
         )
+        rules.sessions = plan is not None and plan.turns is not None
         if self.stop_when_saturated and plan is not None:
             from loadgen.session import saturation  # few runs need it
 

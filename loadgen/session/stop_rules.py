@@ -58,6 +58,7 @@ class StopRules:
     max_duration_s: float | None = None
     drain_s: float = DRAIN_S
     saturation: SaturationRule | None = None
+    sessions: bool = False  # whose conversations grow to the model's context limit: that is no failure
     saturated: bool = field(default=False, init=False)  # that is why it ended
     ended: int = field(default=0, init=False)
     failed: int = field(default=0, init=False)
@@ -80,6 +81,8 @@ class StopRules:
     def note(self, failure: Failure | None, count: int = 1) -> None:
         """Count a request that has ended, or several in a row; None: it succeeded."""
         if failure is not None and failure.kind in _NO_EVIDENCE:
+            return
+        if self.sessions and failure is not None and failure.kind is FailureKind.CONTEXT_LIMIT:
             return
         self.ended += count
         self.failed += count * (failure is not None)

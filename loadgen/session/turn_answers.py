@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from loadgen.errors import UsageError
 from loadgen.metrics import live_answer
 from loadgen.metrics.decode import Decoder
 from loadgen.transport.capture import Capture
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from loadgen.protocol.openai import Dialect
 
 
-def of_plan(plan: Plan, turns: Turns) -> SessionJob:
-    """What a transport needs to send the turns of a plan."""
+def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> SessionJob:
+    """What a transport needs to send the turns of a plan; raises UsageError of a header with two values."""
     profile = plan.profile
+    if profile.session_header.lower() in {name.lower() for name, _ in headers}:
+        raise UsageError(
+            f"--session-header {profile.session_header} and --header give it two values: leave one of them out"
+        )
     live = profile.assistant == "live"
     decoder = Decoder(plan.dialect, profile.stream)  # of its own: the run's counts what it decodes
     return SessionJob(

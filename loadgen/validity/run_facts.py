@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Self
@@ -120,6 +121,9 @@ class Facts(StartFacts, frozen=True):
         return replace(asked(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
-        """What the result block shows of the load; a trace's rate is its mean."""
-        rate_per_s, most = self.planned_rate_per_s, self.max_concurrency
+        """What the result block shows of the load; a trace's rate is its mean.
+
+        The rate of sessions is none of requests, which the block would call it.
+        """
+        rate_per_s, most = math.inf if self.session_turns else self.planned_rate_per_s, self.max_concurrency
         return replace(shown(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
