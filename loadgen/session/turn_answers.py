@@ -22,7 +22,7 @@ def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> Ses
     profile = plan.profile
     if profile.session_header.lower() in {name.lower() for name, _ in headers}:
         raise UsageError(
-            f"--session-header {profile.session_header} and --header give it two values: leave one of them out"
+            f"--session-header {profile.session_header} and --header give it two values: leave one out"
         )
     live = profile.assistant == "live"
     decoder = Decoder(plan.dialect, profile.stream)  # of its own: the run's counts what it decodes
