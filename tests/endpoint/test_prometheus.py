@@ -90,8 +90,8 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
         (200, b" \n", "/metrics is empty"),
         (200, b"<!DOCTYPE html>\n<p>vllm:</p>\n", "/metrics is HTML, not Prometheus text"),
         (200, b'{"detail":"Not Found"}', "/metrics is JSON, not Prometheus text"),
-        (200, b"# TYPE up gauge\nup 1\n", "/metrics has none of the names of vllm or sglang"),
-        (200, b"\xff\xfe\n", "/metrics has none of the names of vllm or sglang"),
+        (200, b"# TYPE up gauge\nup 1\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
+        (200, b"\xff\xfe\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
         (200, b"vllm:num_requests_running 1\nvllm:num_req", "/metrics is cut off in 'vllm:num_req'"),
         (200, b"vllm:num_requests_running{a\n", "/metrics is malformed in 'vllm:num_requests_running{a'"),
         (
