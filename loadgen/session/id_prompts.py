@@ -1,4 +1,4 @@
-"""Id prompts: whether a server takes prompts of token ids, asked of it where that is not known of its engine."""
+"""Id prompts: whether a server takes token ids, asked of it where its engine does not decide that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from loadgen.endpoint import control
 from loadgen.endpoint.discovery import ServerInfo, ServerProbe
 from loadgen.protocol import untrusted
 from loadgen.protocol.openai import Completions
+from loadgen.protocol.refusals import REFUSING
 
 _IDS = [10, 11, 12]  # in any vocabulary
 _ANSWER_S = 60.0
@@ -16,16 +17,15 @@ _ANSWER_S = 60.0
 def found_out(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
     """What is served, by an engine that takes ids if this server counted as many as it was sent.
 
-    A text of the same length would count more, or be refused. Without an answer the engine's usual is assumed.
+    One that refuses them, or counts a text's, takes none. Without such an answer the engine's usual is
+    assumed, as of one that does not describe itself.
     """
-    if not served.engine.asked_for_ids:
+    if not served.engine.asked_for_ids or not served.version:
         return served
     access, dialect = probe.access, Completions()
     path = f"{access.prefix}{dialect.path.removeprefix('/v1')}{access.query}"
-    body = dialect.request(served.model, _IDS, 1)
-    answer = control.asked(access, probe.tls, path, body, _ANSWER_S)
-    if answer.error or answer.status >= 500:
+    answer = control.asked(access, probe.tls, path, dialect.request(served.model, _IDS, 1), _ANSWER_S)
+    counted = untrusted.mapping(answer.object.get("usage")).get("prompt_tokens")
+    if answer.status not in REFUSING and counted in (None, len(_IDS)):
         return served
-    usage = untrusted.mapping(answer.object.get("usage"))
-    takes = answer.status == 200 and usage.get("prompt_tokens") == len(_IDS)
-    return replace(served, engine=replace(served.engine, takes_ids=takes))
+    return replace(served, engine=replace(served.engine, takes_ids=False))

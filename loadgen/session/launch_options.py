@@ -64,7 +64,8 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     add("--container-args", metavar="LINE", help="more arguments of `docker run`, as '--shm-size 16g'")
     add("--server-args", metavar="LINE", help="passed to the engine unchanged")
     add("--server-env", nargs="+", action="extend", metavar="NAME=VALUE", help="added to its environment")
-    add("--server-python", metavar="PATH", help="interpreter or venv with the engine installed, or llama-server")
+    add("--server-python", metavar="PATH",
+        help="interpreter or venv with the engine installed; llamacpp: its llama-server")
     add("--context-len", type=int, metavar="N", help="tokens of the longest request it accepts")
     add("--memory-fraction", type=float, metavar="X", help="share of the GPU's memory to use, 0 to 1")
     add("--tensor-parallel", type=int, metavar="N", help="GPUs that share the model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from loadgen.workload import sources
 from loadgen.workload.bounds import shown
 from loadgen.workload.plan import Plan
 
+_LOG = logging.getLogger("loadgen")
 _MOST_NAMES = 10  # of models, in a message
 _CONTEXT = "start the server with a larger --max-model-len"
 # What to type where rows are too long, by the kind of the data.
@@ -50,6 +52,14 @@ def check_sendable(made: Plan, served: ServerInfo) -> None:
     """Raises MeasureError or UsageError where a server would refuse requests of a plan."""
     check_models(made, served)
     check_lengths(made, served.max_model_len)
+    streams = made.profile.held_concurrency or 0
+    if 0 < served.slots < streams:
+        _LOG.warning(
+            "the server has %d slots for %d requests at once: the others will wait in its queue "
+            "(--max-running; llama-server: --parallel)",
+            served.slots,
+            streams,
+        )
 
 
 def check_models(made: Plan, served: ServerInfo) -> None:

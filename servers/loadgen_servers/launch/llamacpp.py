@@ -45,8 +45,8 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
     refuse_unsupported(spec, "llama-server", _ADVICE)
     if spec.tensor_parallel not in (None, 1):
         raise LaunchError(
-            f"llama-server does not share a model by tensor parallelism ({spec.tensor_parallel}): it lays its "
-            "layers over all GPUs that CUDA_VISIBLE_DEVICES leaves it; leave it out"
+            f"llama-server has no tensor parallelism ({spec.tensor_parallel}): it lays the layers over all "
+            "GPUs that CUDA_VISIBLE_DEVICES leaves it; leave it out"
         )
     local = os.path.isfile(spec.model)
     slots = spec.max_running or (_USUAL_SLOTS if spec.context_len else None)
@@ -74,7 +74,11 @@ def check_file(model: str) -> None:
         raise LaunchError("no model to serve: pass --model with a .gguf file or a model of the hub")
     if os.path.isdir(model):
         inside = sorted(name for name in os.listdir(model) if name.endswith(".gguf"))
-        fix = f"give {os.path.join(model, inside[0])}" if inside else "convert_hf_to_gguf.py of llama.cpp makes one"
+        fix = (
+            f"give {os.path.join(model, inside[0])}"
+            if inside
+            else "convert_hf_to_gguf.py of llama.cpp makes one"
+        )
         raise LaunchError(f"{model} is a directory, and llama-server serves one .gguf file: {fix}")
     if os.path.isfile(model):
         if not model.endswith(".gguf"):
@@ -91,7 +95,8 @@ def _executable(place: str | None) -> str:
             raise LaunchError(f"no {EXECUTABLE} on PATH: {_INSTALL}")
         return os.path.abspath(path)
     inside = [os.path.join(place, *parts, EXECUTABLE) for parts in ((), ("bin",), ("build", "bin"))]
-    found = next(filter(None, map(shutil.which, inside if os.path.isdir(place) else [place])), None)
+    named = inside if os.path.isdir(place) else [place]
+    found = next(filter(None, (shutil.which(os.path.abspath(path)) for path in named)), shutil.which(place))
     if found is None:
         wrong = f"has no {EXECUTABLE} in it" if os.path.isdir(place) else "is no program"
         raise LaunchError(f"--server-python {place} {wrong}: {_INSTALL}")

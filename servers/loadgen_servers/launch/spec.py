@@ -19,8 +19,9 @@ class LaunchError(Exception):
 class ServerSpec(msgspec.Struct, frozen=True):
     """What to serve and how; None, "" or () is the engine's default.
 
-    `memory_fraction` is of the device's memory, 0 to 1; `max_running` are requests at once; `arguments` go last, so that they override;
-    `environment` is added to the caller's; `python` is an interpreter or the directory of a venv.
+    `memory_fraction` is of the device's memory, 0 to 1; `max_running` is the most requests at once;
+    `arguments` go last, so that they override; `environment` is added to the caller's; `python` is an
+    interpreter or the directory of a venv, or where llama.cpp's program is.
     """
 
     model: str
