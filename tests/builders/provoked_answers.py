@@ -14,7 +14,7 @@ from loadgen.validity.run_metadata import Server as ServerFacts
 
 MS = 1_000_000
 PROPS = {"build_info": "b1-0c1e570", "total_slots": 2, "default_generation_settings": {"n_ctx": 4096}}
-LLAMACPP = {"url": "http://127.0.0.1:8080/v1/completions", "engine": "llama.cpp server", "model": "m"}
+LLAMACPP = ServerFacts(url="http://127.0.0.1:8080/v1/completions", engine="llama.cpp server", model="m")
 
 
 def timed(**other: Any) -> Rows:
@@ -31,7 +31,7 @@ def timed(**other: Any) -> Rows:
 
 def slots(count: int, rows: Rows | None = None) -> RunEvidence:
     """A run at a server that has so many slots."""
-    return run(timed() if rows is None else rows, server=ServerFacts(**LLAMACPP, slots=count))
+    return run(timed() if rows is None else rows, server=LLAMACPP.model_copy(update={"slots": count}))
 
 
 OF_ANSWERS: dict[str, tuple[RunEvidence, str, set[str]]] = {
@@ -51,8 +51,8 @@ OF_ANSWERS: dict[str, tuple[RunEvidence, str, set[str]]] = {
 def _usage(prompt: int, generated: int, prompt_ms: float, predicted_ms: float) -> bytes:
     timings = {"cache_n": 0, "prompt_n": prompt, "prompt_ms": prompt_ms}
     timings |= {"predicted_n": generated, "predicted_ms": predicted_ms}
-    counts = {"prompt_tokens": prompt, "completion_tokens": generated}
-    counts["prompt_tokens_details"] = {"cached_tokens": 0}
+    cached = {"cached_tokens": 0}
+    counts = {"prompt_tokens": prompt, "completion_tokens": generated, "prompt_tokens_details": cached}
     return b"data: %b\n\n" % json.dumps({"choices": [], "usage": counts, "timings": timings}).encode()
 
 

@@ -5,6 +5,7 @@ Run with a Python that has `gguf`: `python tests/engines/tiny_gguf.py MODEL_DIRE
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ _PARTS = {
 
 def make_gguf(model: Path, target: Path) -> None:
     """Write the model of a directory: matrices as float16, vectors as float32, its tokenizer and template."""
-    import gguf
+    gguf: Any = importlib.import_module("gguf")
 
     config = json.loads((model / "config.json").read_text("utf-8"))
     partial = target.with_name(target.name + ".partial")
@@ -57,8 +58,7 @@ def make_gguf(model: Path, target: Path) -> None:
 
 def _add_tokenizer(writer: Any, model: Path, end_of_turn: int) -> None:
     """The byte-level BPE: tokens by number, merges, which are special, and the chat template."""
-    from gguf import TokenType
-
+    kinds: Any = importlib.import_module("gguf").TokenType
     tokenizer = json.loads((model / "tokenizer.json").read_text("utf-8"))
     settings = json.loads((model / "tokenizer_config.json").read_text("utf-8"))
     ids = dict(tokenizer["model"]["vocab"])
@@ -68,7 +68,7 @@ def _add_tokenizer(writer: Any, model: Path, end_of_turn: int) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL if t in special else TokenType.NORMAL for t in tokens])
+    writer.add_token_types([kinds.CONTROL if t in special else kinds.NORMAL for t in tokens])
     merges = tokenizer["model"]["merges"]
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in merges])
     writer.add_eos_token_id(end_of_turn)
