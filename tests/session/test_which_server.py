@@ -49,9 +49,9 @@ SILENT = [
     "max_duration_s", "drain_timeout_s", "stop_when_saturated", "workers", "live_totals",
     "shard", "start_at", "expect_plan", "cluster", "shards",
     # the output
-    "layout", "formula", "depth", "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup", "cooldown",
-    "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests", "result_dir",
-    "result_filename", "run_dir", "metadata", "label",
+    "layout", "formula", "depth", "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
+    "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
+    "result_dir", "result_filename", "run_dir", "metadata", "label",
 ]
 # fmt: on
 FLAGS = {action.dest: action.option_strings for action in ladder_parser()._actions}
