@@ -202,7 +202,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
 def queued(run: RunEvidence) -> Evidence | None:
     """Requests waited though the server had room."""
     waited, most = _waiting(run)
-    if not waited or server_limit.find(run) is not None:
+    if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
     full = max((sample.kv_cache_usage or 0.0) for sample in waited)
     waits = f"requests waited in {len(waited)} of {len(run.samples)} samples, at most {most:.0f} ran at once"

@@ -1,7 +1,7 @@
-"""A Qwen3 of 1.9 M random weights as a GGUF file, with its tokenizer, for llama.cpp; made offline in seconds.
+"""A Qwen3 of 1.9 M random weights as a GGUF file, with its tokenizer, for llama.cpp; made in seconds.
 
-Run with a Python that has `gguf` and `tokenizers`: `python tests/engines/tiny_gguf.py FILE.gguf [MODEL]`. With
-the directory of the tiny model (tiny_model.py) its weights are taken, so that llama.cpp and vLLM serve the same.
+Run with a Python that has `gguf` and `tokenizers`: `python tests/engines/tiny_gguf.py FILE.gguf [MODEL]`.
+With the directory of the tiny model (tiny_model.py) its weights are taken: vLLM and llama.cpp serve the same.
 """
 
 from __future__ import annotations
