@@ -202,6 +202,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     max_model_len: int = 0
     models: tuple[str, ...] = ()
     slots: int = 0  # requests that it runs at once
+    without_tools: bool = False  # it may leave them out of a prompt
 
 
 class ServerProbe:
@@ -326,6 +327,7 @@ class ServerProbe:
             max_model_len=untrusted.whole(card.get("max_model_len")) or own.max_model_len,
             models=names,
             slots=own.slots,
+            without_tools=own.without_tools,
         )
 
 

@@ -18,6 +18,7 @@ class SelfDescription(msgspec.Struct, frozen=True):
     model_root: str = ""  # not yet known to be a path
     max_model_len: int = 0
     slots: int = 0  # requests that it runs at once; others wait
+    without_tools: bool = False  # its chat template has no place for them
 
 
 def described(engine: Engine, answer: Mapping[str, Any]) -> SelfDescription:
@@ -32,11 +33,13 @@ def _version(answer: Mapping[str, Any]) -> SelfDescription:
 def _props(answer: Mapping[str, Any]) -> SelfDescription:
     """llama.cpp's /props: the context is that of one slot."""
     each, root = untrusted.mapping(answer.get("default_generation_settings")), answer.get("model_path")
+    template = untrusted.mapping(answer.get("chat_template_caps"))
     return SelfDescription(
         untrusted.text(answer.get("build_info")),
         root if isinstance(root, str) else "",
         untrusted.whole(each.get("n_ctx")) or 0,
         untrusted.whole(answer.get("total_slots")) or 0,
+        template.get("supports_tools") is False,
     )
 
 
