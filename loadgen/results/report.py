@@ -290,8 +290,9 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     if window is not None and window.error:
         yield from wrapped(f"server-reported figures: none: {window.error}", width=options.screen.width)
     if rows:
-        names = f" ({window.names})" if window is not None and window.names else ", in its answers alone"
-        yield f"server-reported figures{names} of the same run:"
+        named = window is not None and window.names
+        names = f"server-reported figures ({named})" if named else "figures that its answers report"
+        yield f"{names} of the same run:"
         yield from reconcile.render(rows)
 
 

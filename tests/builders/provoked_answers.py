@@ -20,13 +20,14 @@ LLAMACPP = ServerFacts(url="http://127.0.0.1:8080/v1/completions", engine="llama
 def timed(**other: Any) -> Rows:
     """Answers whose timings are the client's own figures, but for `other`."""
     told = {
+        "cached_tokens": 0,
         "server_prompt_tokens": INPUT,
         "server_cached_tokens": 0,
         "server_output_tokens": OUTPUT,
         "server_prefill_ns": int((TTFT_MS - 2) * MS),
         "server_decode_ns": int(TPOT_MS * (OUTPUT - 1) * MS),
     }
-    return changed(closed(), cached_tokens=0, **(told | other))
+    return changed(closed(), **(told | other))
 
 
 def slots(count: int, rows: Rows | None = None) -> RunEvidence:
