@@ -12,7 +12,7 @@ from loadgen.results.run_directory import Result
 from loadgen.results.speed_formulas import FORMULAS, TOTAL
 from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.model_names import split_name
+from loadgen.roofline.model_names import split_gguf
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_roofline import devices
 from loadgen.validity.verdict import Level
@@ -72,7 +72,7 @@ def name(facts: Facts) -> tuple[str, str]:
 
 def named(model: str, files: Checkpoint | None) -> tuple[str, str]:
     """A model's base name and its quantization, as `name` has them."""
-    base, quantization = split_name(model)
+    base, quantization = split_gguf(model)
     return base, quantization or (files.quantization if files is not None else "")
 
 
