@@ -26,7 +26,7 @@ _NO_TOOLS = (
     "the model's chat template has no place for tools, so the server may leave them out of the prompts "
     "(llama-server: --jinja --chat-template-file)"
 )
-_CONTEXT = "start the server with a larger --max-model-len"
+_CONTEXT = "start the server with a larger context (--context-len; vLLM: --max-model-len)"
 # What to type where rows are too long, by the kind of the data.
 _FIXES = {
     "random": "lower --random-input-len or --random-output-len",

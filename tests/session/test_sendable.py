@@ -51,7 +51,7 @@ def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) 
             100,
             "1 request needs more tokens than the 100 that m accepts, the longest 110 (f.jsonl row 2): "
             "lower --output-len, leave those rows out of the file, or start the server with a larger "
-            "--max-model-len",
+            "context (--context-len; vLLM: --max-model-len)",
         ),
         (
             "trace",
@@ -59,7 +59,7 @@ def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) 
             100,
             "2 requests need more tokens than the 100 that m accepts, the longest 210 (f.jsonl row 3): "
             "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or start the server with "
-            "a larger --max-model-len",
+            "a larger context (--context-len; vLLM: --max-model-len)",
         ),
         ("random", ([90, 10], [20, 20]), 100, "the longest request needs 110 tokens but m accepts 100: lower "
             "--random-input-len or --random-output-len"),
