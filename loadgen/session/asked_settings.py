@@ -12,6 +12,7 @@ from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import FLAGS, ServerSettings, validated
 
 _SHARED_OUT = ("llamacpp",)  # engines whose requests at once share one context, and are few unless asked for
+_MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 _ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 
 
@@ -41,7 +42,7 @@ def _with_room(given: ServerSettings, profiles: Sequence[Profile]) -> ServerSett
     limits = [profile.max_concurrency for profile in profiles]
     running = given.max_running
     if running is None and (known := [limit for limit in limits if limit]) and len(known) == len(limits):
-        running = max(known)
+        running = min(max(known), _MOST_SLOTS)
     lengths = [_longest(profile) for profile in profiles]
     room = None
     if running is not None and running > 1 and all(lengths):  # a single one has all of the engine's own

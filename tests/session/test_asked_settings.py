@@ -32,6 +32,7 @@ def asked(line: str, *workloads: dict[str, Any]) -> tuple[int | None, int | None
             [{**SMALL, "max_concurrency": 8}, {"input_len": 4000, "output_len": 8, "max_concurrency": 2}],
             (8, 4352),
         ),
+        ([{**SMALL, "max_concurrency": 1000}], (256, 1536)),  # it has no more
         ([{**SMALL, "max_concurrency": 8}, SMALL], (None, None)),  # one of them has no limit
         ([{**SMALL, "max_concurrency": 1}], (1, None)),  # a single one has all of the engine's own
         ([{**SMALL, "max_concurrency": 8, "input_dist": "uniform:min=1,max=9"}], (8, None)),

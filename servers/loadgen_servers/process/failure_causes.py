@@ -96,6 +96,8 @@ Can't load tokenizer for|Failed to load the tokenizer|Couldn't instantiate the b
 (\S+) is not a local folder (?:and is not a valid model identifier|or a valid repository name)
 RepositoryNotFoundError|Repository Not Found for url|HFValidationError
     the model exists neither as a directory nor on the hub: check --model
+n_seq_max must be <= (\d+)
+    llama.cpp has at most {0} slots: lower --max-running
 invalid magic characters: .*, expected 'GGUF'
     the model is no GGUF file: check --model, or download it again
 gguf_init_from_\w+: (failed to read [\w -]+)|tensor '(\S+)' data is not within the file bounds

@@ -44,6 +44,7 @@ SAID = {
     "llamacpp_missing": "the GGUF file cannot be opened (nope.gguf)",
     "llamacpp_argument": "rejects an argument (invalid argument: --frobnicate): see its --help",
     "llamacpp_value": "rejects an argument (-ctk)",
+    "llamacpp_slots": "llama.cpp has at most 256 slots: lower --max-running",
     "llamacpp_port_taken": "a port that it needs is taken",
     "llamacpp_out_of_memory": "the host's memory ran out",
     "docker_no_gpu": "install the NVIDIA Container Toolkit",
