@@ -85,6 +85,7 @@ def _at_once(streams: int) -> str:
 
 
 OF_SLOTS = {
-    "a server of two slots for four": Provocation(slotted(80.0), _at_once(4), {"few-slots"}),
+    # A server that says it took longer than the messages did: a machine under load is no doubt.
+    "a server of two slots for four": Provocation(slotted(1000.0), _at_once(4), {"few-slots"}),
     "timings of a server further off": Provocation(slotted(40.0), _at_once(2), {"timings-differ"}),
 }
