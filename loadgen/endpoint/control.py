@@ -107,6 +107,13 @@ def trial(
     return _answer(access, tls, ("POST", path), limit_s, body, begin_only=True)
 
 
+def asked(
+    access: ServerAddress, tls: ssl.SSLContext | None, path: str, body: Mapping[str, Any], limit_s: float
+) -> ControlAnswer:
+    """The whole answer to one request before the run."""
+    return _answer(access, tls, ("POST", path), limit_s, body)
+
+
 def _answer(
     access: ServerAddress,
     tls: ssl.SSLContext | None,

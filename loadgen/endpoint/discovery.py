@@ -23,6 +23,7 @@ from loadgen.endpoint.exchange import ControlAnswer, ControlClient, ControlLoop
 from loadgen.endpoint.pasted_url import VERSION
 from loadgen.endpoint.plain_exchange import PlainServer
 from loadgen.endpoint.secrecy import Secrets, shown_url
+from loadgen.endpoint.self_description import SelfDescription, described
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol import engines, untrusted
 from loadgen.protocol.address import is_public, port_of
@@ -200,6 +201,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
     model_root: str = ""
     max_model_len: int = 0
     models: tuple[str, ...] = ()
+    slots: int = 0  # requests that it runs at once
+    without_tools: bool = False  # it may leave them out of a prompt
 
 
 class ServerProbe:
@@ -259,7 +262,7 @@ class ServerProbe:
         cards = _cards(listing)
         if cards and engines.by_owner(untrusted.text(cards[0].get("owned_by"))) is not None:
             return None  # a gateway that passes on what the engine reports
-        return self._served(engines.HOSTED, "", cards, model)
+        return self._served(engines.HOSTED, SelfDescription(), cards, model)
 
     async def _not_ready(self, client: ControlClient) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early.
@@ -283,8 +286,8 @@ class ServerProbe:
         if engine is None:
             paths = (await self._answer(client, "/openapi.json")).object.get("paths")
             engine = engines.by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
-        version = (await self._answer(client, engine.version_path)).object
-        return self._served(engine, untrusted.text(version.get("version")), cards, model)
+        own = described(engine, (await self._answer(client, engine.version_path)).object)
+        return self._served(engine, own, cards, model)
 
     def _models_path(self) -> str:
         return f"{self.access.prefix}/models{self.access.query}"
@@ -297,7 +300,7 @@ class ServerProbe:
         return answer
 
     def _served(
-        self, engine: Engine, version: str, cards: list[dict[str, Any]], model: str | None
+        self, engine: Engine, own: SelfDescription, cards: list[dict[str, Any]], model: str | None
     ) -> ServerInfo:
         names = tuple(card["id"] for card in cards)
         if model is None:
@@ -318,11 +321,13 @@ class ServerProbe:
         card = next((card for card in cards if card["id"] == model), {})
         return ServerInfo(
             engine=engine,
-            version=version,
+            version=own.version,
             model=model,
-            model_root=_root(card.get("root")),
-            max_model_len=untrusted.whole(card.get("max_model_len")) or 0,
+            model_root=_root(card.get("root") or own.model_root),
+            max_model_len=untrusted.whole(card.get("max_model_len")) or own.max_model_len,
             models=names,
+            slots=own.slots,
+            without_tools=own.without_tools,
         )
 
 

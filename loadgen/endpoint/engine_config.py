@@ -13,6 +13,7 @@ from loadgen.roofline.checkpoint import Checkpoint
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 # An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
 _RUNS = {
+    "gguf": ("GGUF",),  # first: with the name of its own kind after it
     "modelopt_fp4": ("NVFP4",),
     "nvfp4": ("NVFP4",),
     "mxfp8": ("MXFP8",),
@@ -20,7 +21,6 @@ _RUNS = {
     "awq": ("AWQ", "AutoRound"),
     "gptq": ("GPTQ", "AutoRound"),
     "bitsandbytes": ("BNB",),
-    "gguf": ("GGUF",),
     "fp8": ("FP8",),
     "none": ("BF16", "FP16", "FP32"),
 }
@@ -44,6 +44,7 @@ class EngineConfig(BaseModel, extra="forbid", frozen=True):
     chunked_prefill: str = ""  # "on", "off", or SGLang's size
     tensor_parallel: int | None = None
     max_model_len: int | None = None
+    max_running: int | None = None  # requests at once
     weights_bytes: int | None = None  # of one GPU
     kv_capacity_tokens: int | None = None
     kv_bytes: int | None = None  # of one GPU
@@ -91,6 +92,7 @@ def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
         "prefix caching {}": as_run.prefix_caching,
         "chunked prefill {}": as_run.chunked_prefill,
         "speculative {}": as_run.speculative,
+        "{} requests at once": as_run.max_running,
         "{} GPUs in parallel": (as_run.tensor_parallel or 1) > 1 and as_run.tensor_parallel,
     }
     weights = [_weights(as_run, checkpoint)] if as_run != EngineConfig() else []

@@ -289,7 +289,7 @@ def from_log(log: str) -> dict[str, Any]:
     return _bounded(values)
 
 
-# The same fields in /server_info: SGLang's is flat, vLLM's (in its dev mode) is nested.
+# The same fields in /server_info (llama.cpp: /props): SGLang's is flat, vLLM's (in its dev mode) is nested.
 _INFO: tuple[tuple[str, str, Value], ...] = (
     ("version", "version", _word),
     ("flags", "launch_command", _flags),
@@ -318,6 +318,11 @@ _INFO: tuple[tuple[str, str, Value], ...] = (
     ("tensor_parallel", "vllm_config.parallel_config.tensor_parallel_size", count),
     ("max_model_len", "vllm_config.model_config.max_model_len", count),
     ("kv_capacity_tokens", "vllm_config.cache_config.kv_cache_size_tokens", count),
+    # llama.cpp's /props.
+    ("version", "build_info", _word),
+    ("quantization", "model_ftype", "GGUF {}".format),
+    ("max_model_len", "default_generation_settings.n_ctx", count),
+    ("max_running", "total_slots", count),
 )
 
 

@@ -17,6 +17,7 @@ _GREATEST = ("kv_cache_usage", "started")  # of several engines the greatest, no
 _REPEATED = ("tp_rank", "pp_rank", "moe_ep_rank", "pid")
 _REPEATED_GAUGE = (*_REPEATED, "priority")  # in addition to the whole, each priority's share
 _LONGEST_QUOTE = 60
+_SWITCHED_OFF = (404, 501)  # statuses of a server without it
 # The parser's time grows with the square of a line. Real lines have some hundred characters, and the models
 # and engines behind one port rarely have more lines.
 _LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
@@ -88,6 +89,18 @@ ENGINE_METRICS: dict[str, EngineMetrics] = {
         lazy=frozenset({"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions"}),
         flag="--enable-metrics",
     ),
+    "llamacpp": EngineMetrics(
+        {
+            "llamacpp:prompt_tokens_total": MetricSeries("computed_tokens"),  # without those of the cache
+            "llamacpp:prompt_tokens_cached_total": MetricSeries("prefix_hits"),  # of recent versions
+            "llamacpp:tokens_predicted_total": MetricSeries("generation_tokens"),
+            "llamacpp:spec_decode_num_draft_tokens_total": MetricSeries("draft_tokens"),
+            "llamacpp:spec_decode_num_accepted_tokens_total": MetricSeries("accepted_tokens"),
+            "llamacpp:requests_processing": MetricSeries("running"),
+            "llamacpp:requests_deferred": MetricSeries("waiting"),
+        },
+        flag="--metrics",
+    ),
 }
 
 
@@ -141,7 +154,8 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Me
         flags = ", ".join(
             f"{name} needs {names.flag}" for name, names in ENGINE_METRICS.items() if names.flag
         )
-        return MetricLines(error=f"/metrics answers {status}" + (f" ({flags})" if status == 404 else ""))
+        hint = f" ({flags})" if status in _SWITCHED_OFF else ""
+        return MetricLines(error=f"/metrics answers {status}{hint}")
     text = body.decode("utf-8", "replace")
     if not text.strip():
         return MetricLines(error="/metrics is empty")
@@ -151,7 +165,8 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Me
     lines = text.splitlines()
     whose = next((name for name in ENGINE_METRICS if any(line.startswith(f"{name}:") for line in lines)), "")
     if not whose:
-        return MetricLines(error="/metrics has none of the names of " + " or ".join(ENGINE_METRICS))
+        *others, last = ENGINE_METRICS
+        return MetricLines(error=f"/metrics has none of the names of {', '.join(others)} or {last}")
     if not text.endswith("\n"):
         return MetricLines(error=f"/metrics is cut off in {lines[-1][:_LONGEST_QUOTE]!r}")
     meanings = ENGINE_METRICS[whose].meanings

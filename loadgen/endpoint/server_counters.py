@@ -44,7 +44,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
     error: str = Field(
         default="", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble"
     )
-    names: str = ""  # which engine's metric names: vllm or sglang
+    names: str = ""  # which engine's metric names: vllm, sglang or llamacpp
     models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
     reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
     settled: bool = True  # at the end nothing ran and the counters stood still
@@ -168,6 +168,8 @@ def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str,
             sums[part] = sums.get(part, 0.0) + change
     counted = {quantity: int(sum(values.values())) for quantity, values in parts.items()}
     hits = counted.get("prefix_hits")
+    if hits is not None and "computed_tokens" in counted:  # llama.cpp counts the two apart
+        counted.setdefault("prompt_tokens", counted["computed_tokens"] + hits)
     # SGLang looks up every prompt, and does not count the lookups.
     queries = counted.get("prefix_queries", None if hits is None else counted.get("prompt_tokens"))
     return {

@@ -61,6 +61,11 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     http_status: _MaybeCount
     text_tokens: _MaybeCount
     visible_ns: _SignedTime  # -1: none
+    server_prompt_tokens: _MaybeCount
+    server_cached_tokens: _MaybeCount
+    server_output_tokens: _MaybeCount
+    server_prefill_ns: _MaybeTime
+    server_decode_ns: _MaybeTime
 
     def __len__(self) -> int:
         return len(self.index)
@@ -87,6 +92,8 @@ BOUNDS: dict[str, tuple[int, int]] = {
 # Not in older files.
 LATER = (
     "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
+    "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
+    "server_decode_ns",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]

@@ -257,10 +257,22 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
 
 
 def _note_timing(record: Record, messages: Sequence[Message]) -> None:
-    timing = messages[-1].timing() if messages else None
+    if not messages:
+        return
+    timing, timings = messages[-1].timing(), messages[-1].slot_timings()
     if timing is not None:
         record.server_queue_ns = _from_ms(timing.queue_time_ms)
         record.server_ttft_ns = _from_ms(timing.time_to_first_token_ms)
+    if timings is not None:
+        record.server_prompt_tokens = _counted(timings.prompt_n)
+        record.server_cached_tokens = _counted(timings.cache_n)
+        record.server_output_tokens = _counted(timings.predicted_n)
+        record.server_prefill_ns = _from_ms(timings.prompt_ms)
+        record.server_decode_ns = _from_ms(timings.predicted_ms)
+
+
+def _counted(count: int | None) -> int:
+    return UNKNOWN if count is None else count
 
 
 def _from_ms(time_ms: float | None) -> int:

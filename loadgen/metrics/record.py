@@ -67,6 +67,12 @@ class Record(msgspec.Struct):
     http_status: int = UNKNOWN  # of the response
     text_tokens: int = UNKNOWN  # of the text, by a tokenizer: counted after the run, where there is no usage
     visible_ns: int = UNKNOWN  # arrival of the first message with text of the answer itself, not reasoning
+    # llama.cpp's `timings`: prompt tokens computed, and found in its cache; taken up → first → last token.
+    server_prompt_tokens: int = UNKNOWN
+    server_cached_tokens: int = UNKNOWN
+    server_output_tokens: int = UNKNOWN
+    server_prefill_ns: int = UNKNOWN
+    server_decode_ns: int = UNKNOWN
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read

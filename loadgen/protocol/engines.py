@@ -15,6 +15,7 @@ class Engine(msgspec.Struct, frozen=True):
     owned_by: str = ""
     own_path: str = ""
     takes_ids: bool = True  # a prompt as token ids
+    asked_for_ids: bool = False  # builds differ: one request before the run finds out whether it does
     takes_ignore_eos: bool = True
     vllm_fields: bool = False  # takes repetition_penalty and return_token_ids next to OpenAI's own fields
     forces_length: str = ""  # a `generation_config` that does what it does not take ignore_eos for, as JSON
@@ -82,7 +83,15 @@ ENGINES = (
         max_tokens_field="max_tokens",
         lists_its_model=False,
     ),
-    Engine("llama.cpp server", owned_by="llamacpp", max_tokens_field="max_tokens"),
+    Engine(
+        "llama.cpp server",
+        owned_by="llamacpp",
+        asked_for_ids=True,
+        max_tokens_field="max_tokens",
+        checks_model=False,
+        version_path="/props",
+        info_path="/props",
+    ),
 )
 
 

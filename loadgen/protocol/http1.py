@@ -18,6 +18,7 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 LONGEST_HEAD_BYTES = 65536
 _SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
+_CLOSING_STREAMS = ("llama.cpp",)  # servers that end a connection after each stream, whatever its head offers
 _PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
 SWITCHED = "the server switched protocols, though the request did not ask for that"
@@ -214,9 +215,14 @@ class Heads:
     def _finished(self, rest: bytes) -> ResponseHead:
         head, parser = self._head, self._parser
         head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
-        head.keep_alive = parser.should_keep_alive()
+        head.keep_alive = parser.should_keep_alive() and not _closes_anyway(head.headers)
         head.framing = _framing(head.status, head.headers, self._length)
         return head
+
+
+def _closes_anyway(headers: Headers) -> bool:
+    """Whether a server is known to close a connection after such an answer, although it offers to keep it."""
+    return headers.get("server") in _CLOSING_STREAMS and headers.get("transfer-encoding") == "chunked"
 
 
 def _framing(status: int, headers: Headers, head_length: int) -> Framing:

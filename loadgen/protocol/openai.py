@@ -68,6 +68,16 @@ class Timing(msgspec.Struct, gc=False):
     time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
 
 
+class SlotTimings(msgspec.Struct, gc=False):
+    """llama.cpp's `timings` of a request, in its last message: from when a slot took it up."""
+
+    cache_n: CountOrNone | None = None  # prompt tokens found in the cache
+    prompt_n: CountOrNone | None = None  # prompt tokens computed
+    prompt_ms: float | None = None  # taken up → first token
+    predicted_n: CountOrNone | None = None
+    predicted_ms: float | None = None  # first → last token
+
+
 class ErrorObject(msgspec.Struct, gc=False):
     """The `error` object of an answer."""
 
@@ -103,6 +113,7 @@ class Choice(msgspec.Struct, gc=False):
 
 
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
+_TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTimings | None)
 
 
 class Message(msgspec.Struct, gc=False):
@@ -112,6 +123,7 @@ class Message(msgspec.Struct, gc=False):
     usage: Usage | None = None
     error: ErrorObject | str | bool | None = None
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
+    timings: msgspec.Raw = msgspec.Raw()  # so is this
 
     def timing(self) -> Timing | None:
         """The server's own times of the request; None where it does not report them."""
@@ -119,6 +131,15 @@ class Message(msgspec.Struct, gc=False):
             return None
         try:
             return _TIMING.decode(self.metrics)
+        except NOT_JSON:
+            return None
+
+    def slot_timings(self) -> SlotTimings | None:
+        """llama.cpp's own times and counts of the request; None where there are none."""
+        if not bytes(self.timings):
+            return None
+        try:
+            return _TIMINGS.decode(self.timings)
         except NOT_JSON:
             return None
 

@@ -289,14 +289,16 @@ def _notes(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
-    window = result.facts.window
-    if window is None or not result.facts.whole_load:
+    window, rows = result.facts.window, result.reconciled
+    if not result.facts.whole_load or (window is None and not rows):
         return
-    if window.error:
+    if window is not None and window.error:
         yield from wrapped(f"server-reported figures: none: {window.error}", width=options.screen.width)
-        return
-    yield f"server-reported figures ({window.names}) of the same run:"
-    yield from reconcile.render(result.reconciled)
+    if rows:
+        named = window is not None and window.names
+        names = f"server-reported figures ({named})" if named else "figures that its answers report"
+        yield f"{names} of the same run:"
+        yield from reconcile.render(rows)
 
 
 def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -99,11 +99,11 @@ class Result:
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
         """Our figures next to the server-reported ones."""
         window = self.facts.window
-        return (
-            []
-            if window is None or not self.facts.whole_load
-            else reconcile.rows(window, self.whole, self.records)
-        )
+        if not self.facts.whole_load:
+            return []
+        if window is None:
+            return reconcile.by_answer(self.whole, self.records)
+        return reconcile.rows(window, self.whole, self.records)
 
     @property
     def by_target(self) -> list[TargetFigures]:

@@ -10,7 +10,7 @@ from loadgen.protocol.layout import some
 from loadgen.results import session_lines, shape_figures
 from loadgen.results.run_directory import Result
 from loadgen.roofline import bound
-from loadgen.validity import reconcile, run_roofline
+from loadgen.validity import answer_timings, reconcile, run_roofline
 from loadgen.validity.run_metadata import Client
 
 _GIB = 1 << 30
@@ -81,7 +81,10 @@ def steady(result: Result, options: object) -> Iterator[str]:
 def server_reported(result: Result, options: object) -> Iterator[str]:
     """Whether the server's counters agree with the client's figures, and its TTFT and ITL."""
     window, metrics = result.facts.window, result.whole
-    if window is None or window.error or window.reset or not result.facts.whole_load:
+    if not result.facts.whole_load:
+        return
+    yield from _by_answer(result)
+    if window is None or window.error or window.reset:
         return
     differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
     agree = f"differ from the client's ({some(differing, 1)})" if differing else "agree with the client's"
@@ -92,6 +95,18 @@ def server_reported(result: Result, options: object) -> Iterator[str]:
         if theirs is not None and ours.n
     ]
     yield "; ".join([f"server's counters {agree}", *means[:1]])
+
+
+def _by_answer(result: Result) -> Iterator[str]:
+    """What answers report of themselves: how much of TTFT was their prompt, and how long they took then."""
+    timings = answer_timings.of(result.records, result.metrics.streamed)
+    if timings is None or not timings.decoded:
+        return
+    apart = timings.decode_ms - timings.server_decode_ms
+    yield (
+        f"server's timings: prompt {timings.prefill_ms:.2f} of {timings.ttft_ms:.2f} ms mean TTFT, "
+        f"first to last token {timings.server_decode_ms:.2f} ms (client {apart:+.2f})"
+    )
 
 
 def roofline(result: Result, options: object) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec.structs import asdict
@@ -12,7 +12,7 @@ from loadgen.results.run_directory import Result
 from loadgen.results.speed_formulas import FORMULAS, TOTAL
 from loadgen.results.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.model_names import split_name
+from loadgen.roofline.model_names import split_gguf
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_roofline import devices
 from loadgen.validity.verdict import Level
@@ -72,7 +72,7 @@ def name(facts: Facts) -> tuple[str, str]:
 
 def named(model: str, files: Checkpoint | None) -> tuple[str, str]:
     """A model's base name and its quantization, as `name` has them."""
-    base, quantization = split_name(model)
+    base, quantization = split_gguf(model)
     return base, quantization or (files.quantization if files is not None else "")
 
 
@@ -119,14 +119,26 @@ def _memory(facts: Facts) -> Memory | None:
     return Memory.of_bytes(level.peak_bytes, "MB") if level is not None else None
 
 
-def _notes(run: Result) -> Iterator[str]:
-    """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
-    records, failed, profile = run.records, run.records.failed, run.facts.profile
-    ok = records.ok
+def remarks(run: Result, known: Collection[str] = ()) -> Iterator[str]:
+    """What a reader of any row must know: that no model ran, failures, doubts but for those `known`."""
+    yield from _failures(run)
+    if run.records.ok.any() and not set(run.verdict.reasons) <= set(known):
+        yield _doubts(run)
+
+
+def _failures(run: Result) -> Iterator[str]:
+    failed = run.records.failed
     if run.facts.server.simulated:
         yield "SIMULATED, no model ran"
     if failed:
-        yield f"{len(failed)} of {len(ok)} failed: {failed[0].kind}: {failed[0].detail}"
+        yield f"{len(failed)} of {len(run.records)} failed: {failed[0].kind}: {failed[0].detail}"
+
+
+def _notes(run: Result) -> Iterator[str]:
+    """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
+    records, profile = run.records, run.facts.profile
+    ok = records.ok
+    yield from _failures(run)
     if not ok.any():
         return
     if profile.max_concurrency != 1:

@@ -16,7 +16,7 @@ from loadgen.endpoint.pasted_url import ApiPlace
 from loadgen.endpoint.secrecy import shown_url
 from loadgen.errors import MeasureError, NotReady, UsageError
 from loadgen.protocol.address import is_this_machine, port_of
-from loadgen.session import embedded_engine, progress, replicas, transport_choice
+from loadgen.session import embedded_engine, id_prompts, progress, replicas, transport_choice
 from loadgen.session.credentials import Credentials, credentials
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -191,7 +191,7 @@ def _session(
         f"waiting for {access.shown_url}", wait_s, lambda: probe.reason
     )
     with asking:
-        served = probe.ask(model, wait_s)
+        served = id_prompts.found_out(probe, probe.ask(model, wait_s))
     if like is not None and like.model in served.models:
         served = replace(served, model=like.model)
     if options.model and served.model_root in ("", served.model):  # SGLang gives the name for the root too

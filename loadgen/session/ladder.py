@@ -10,21 +10,25 @@ from contextlib import ExitStack
 from msgspec.structs import replace
 
 from loadgen.errors import LoadgenError, MeasureError, UsageError
+from loadgen.protocol import untrusted
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import FORMULAS, TOTAL
-from loadgen.session import ladder_run
+from loadgen.session import depth_run, ladder_run
 from loadgen.session.asked_settings import settings
 from loadgen.session.attach import attach
 from loadgen.session.bench import check, seeded
-from loadgen.session.ladder_run import Climb
+from loadgen.session.ladder_run import Climbing
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.session.progress import warn
 from loadgen.validity import run_metadata
-from loadgen.workload import data_files, profile
+from loadgen.workload import bounds, data_files, profile
+from loadgen.workload.bounds import shown
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
 
 DEFAULT_PROFILE = "qwen-speed"
+_PROMPT, _ANSWER, _REPEATS = 2048, 128, 5
+_USUAL = {"input_len": _PROMPT, "output_len": _ANSWER, "num_prompts": _REPEATS}  # with --depth alone
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,7 +45,9 @@ def main(argv: Sequence[str]) -> int:
 
         printed(dry_run(options, asked), sys.stdout)
         return 0
-    ladder = ladder_run.begin(workload, options.run_dir, options.formula)
+    ladder: Climbing = ladder_run.begin(workload, options.run_dir, options.formula)
+    if options.depth is not None:
+        ladder = depth_run.begin(workload, options.run_dir, options.depth)
     return ladder_run.exit_code(ladder, lambda: _climb(ladder, options, asked))
 
 
@@ -53,13 +59,40 @@ def ladder_parser() -> argparse.ArgumentParser:
     parser.epilog = f"Without --profile: {DEFAULT_PROFILE}. The other flags are those of `loadgen bench`."
     formula = f"of the speed (default {TOTAL}, Qwen3's; the other is Qwen2's)"
     parser.add_argument("--formula", choices=tuple(FORMULAS), help=formula)
+    depth = parser.add_argument_group("speed at depth, as llama-bench has it (docs/ladder.md)")
+    add = depth.add_argument
+    add(
+        "-d",
+        "--depth",
+        type=_depths,
+        metavar="N[,N…]",
+        help="instead of the ladder: prompt and generation speed after N tokens that are cached",
+    )
+    add("-p", "--n-prompt", dest="input_len", type=int, metavar="N", help=f"new tokens (default {_PROMPT})")
+    add("-n", "--n-gen", dest="output_len", type=int, metavar="N", help=f"generated (default {_ANSWER})")
     return parser
+
+
+def _depths(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    depths = [value for word in words if (value := untrusted.digits(word)) is not None]
+    if len(depths) < len(words) or max(depths) > bounds.MOST_TOKENS or len(set(depths)) < len(depths):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a list of tokens, none of them twice: 0,4096")
+    return tuple(depths)
 
 
 def _refuse(options: Options) -> None:
     """Flags of `bench` that a ladder would not heed."""
     advice = {
-        "--input-len": ("input_len" in options.overrides, "the profile's `ladder` has the lengths"),
+        "--input-len": (
+            "input_len" in options.overrides and options.depth is None,
+            "the profile's `ladder` has the lengths; with --depth it is that of the new tokens",
+        ),
+        "--formula": (options.formula is not None and options.depth is not None, "with --depth"),
+        "--random-prefix-len": (
+            "prefix_len" in options.overrides and options.depth is not None,
+            "--depth has the lengths of what comes before",
+        ),
         "--repeat": (options.repeat > 1, "--num-prompts sets the repeats of each length"),
         "--save-result": (options.saves, "ladder.json and the run directories have every figure"),
         "--export-requests": (options.export_requests is not None, "`loadgen bench` writes one plan"),
@@ -79,15 +112,16 @@ def _workload(options: Options) -> Profile:
     names = options.profiles or (DEFAULT_PROFILE,)
     if len(names) > 1:
         raise UsageError("--profile: one ladder at a time")
-    workload = profile.load(names[0], options.overrides, flags=True)
-    if workload.ladder is None:
+    usual = {} if options.profiles or options.depth is None else _USUAL
+    workload = profile.load(names[0], {**usual, **options.overrides}, flags=True)
+    if workload.ladder is None and options.depth is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
     run_metadata.check(workload)
     data_files.check(workload)
     return _native(workload, options, options.launching.engine or "")
 
 
-def _climb(ladder: Climb, options: Options, asked: ServerSettings) -> None:
+def _climb(ladder: Climbing, options: Options, asked: ServerSettings) -> None:
     """Measure every length; a server that dies of one is started again for the next."""
     seed, inside = seeded(options), replace(options, run_dir=str(ladder.directory))
     while ladder.left:

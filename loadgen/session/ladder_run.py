@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from json import dumps
 from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -22,6 +23,37 @@ from loadgen.workload.plan_inputs import Seed
 from loadgen.workload.profile import Profile
 
 _FILES = ("html", "rst", "md", "csv")
+
+
+class Climbing(Protocol):
+    """What is measured rung by rung on a server, and on another one where that died."""
+
+    workload: Profile
+
+    @property
+    def directory(self) -> Path:
+        """Where its runs and tables are."""
+
+    @property
+    def rows(self) -> Sized:
+        """Those of the rungs that were measured, or could not be."""
+
+    @property
+    def left(self) -> Sized:
+        """The rungs that were not."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether any rung has a speed."""
+
+    def on(self, session: Session, seed: Seed) -> None:
+        """Measure what is left on a server."""
+
+    def give_up(self, why: str) -> None:
+        """Add a row for each rung that is left, with the reason."""
+
+    def print_tables(self) -> None:
+        """Print what was measured."""
 
 
 @dataclass
@@ -124,7 +156,7 @@ class Climb:
             printed(speed_ladder.line(row), sys.stdout)
 
 
-def exit_code(climb: Climb, measure: Callable[[], None]) -> int:
+def exit_code(climb: Climbing, measure: Callable[[], None]) -> int:
     """Measure a climb and print its tables; the command's exit code, 0 where any rung was measured."""
     try:
         measure()

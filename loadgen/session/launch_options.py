@@ -13,12 +13,12 @@ import msgspec
 from loadgen.errors import UsageError
 from loadgen.workload.bounds import shown
 
-ENGINES = ("vllm", "sglang", "transformers")
+ENGINES = ("vllm", "sglang", "transformers", "llamacpp")
 _TIMEOUT_S = 1200.0
 _LINES = ("--server-args", "--container-args")
 _SETTINGS = (
     "context_len", "memory_fraction", "tensor_parallel", "quantization", "skip_tokenizer", "prefix_caching",
-    "seed", "arguments", "environment",
+    "seed", "max_running", "arguments", "environment",
 )  # fmt: skip
 # Settings and fields of Launching whose flags have other names.
 _FLAGS = {
@@ -64,7 +64,8 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     add("--container-args", metavar="LINE", help="more arguments of `docker run`, as '--shm-size 16g'")
     add("--server-args", metavar="LINE", help="passed to the engine unchanged")
     add("--server-env", nargs="+", action="extend", metavar="NAME=VALUE", help="added to its environment")
-    add("--server-python", metavar="PATH", help="interpreter or venv with the engine installed")
+    add("--server-python", metavar="PATH",
+        help="interpreter or venv with the engine installed; llamacpp: its llama-server")
     add("--context-len", type=int, metavar="N", help="tokens of the longest request it accepts")
     add("--memory-fraction", type=float, metavar="X", help="share of the GPU's memory to use, 0 to 1")
     add("--tensor-parallel", type=int, metavar="N", help="GPUs that share the model")
@@ -72,6 +73,7 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     add("--skip-tokenizer", action="store_true", help="serve token ids only")
     add("--prefix-caching", action=yes_no, help="default: the engine's own")
     add("--server-seed", type=int, metavar="N")
+    add("--max-running", type=int, metavar="N", help="requests that it runs at once (llamacpp: its slots)")
     add("--launch-timeout-sec", dest="launch_timeout_s", type=float, metavar="S",
         help="wait S seconds for it to be ready (default 1200)")
     add("--dry-run", action="store_true", help="print the command that would start it, then exit")

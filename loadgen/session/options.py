@@ -79,6 +79,7 @@ class Options(msgspec.Struct, frozen=True):
     model_config: str | None = None
     layout: str | None = None  # of the block; a key of block.LAYOUTS
     formula: str | None = None  # of the ladder's speed
+    depth: tuple[int, ...] | None = None  # of the ladder: tokens that are cached before
     selftest: bool = False
     explain: bool = False
     strict: bool = False

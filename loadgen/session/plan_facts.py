@@ -39,6 +39,7 @@ def of_server(served: ServerInfo, url: str) -> Server:
         model=served.model,
         model_root=served.model_root,
         max_model_len=served.max_model_len,
+        slots=served.slots,
         simulated=served.model_root if served.engine.simulated else "",
     )
 

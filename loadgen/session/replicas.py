@@ -82,9 +82,12 @@ def _usual(root: Target) -> bool:
 
 
 def least_served(first: ServerInfo, others: Sequence[Replica]) -> ServerInfo:
-    """What all of them serve: the shortest of their longest requests."""
-    limits = [info.max_model_len for info in (first, *(other.served for other in others))]
-    return replace(first, max_model_len=min(filter(None, limits), default=0))
+    """What all of them serve: the shortest of their longest requests, and the slots of all together."""
+    every = (first, *(other.served for other in others))
+    limits, slots = [info.max_model_len for info in every], [info.slots for info in every]
+    return replace(
+        first, max_model_len=min(filter(None, limits), default=0), slots=sum(slots) if all(slots) else 0
+    )
 
 
 def local_of_all(local: Local | None, others: Sequence[Replica]) -> Local | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
@@ -15,8 +16,17 @@ from loadgen.workload import sources
 from loadgen.workload.bounds import shown
 from loadgen.workload.plan import Plan
 
+_LOG = logging.getLogger("loadgen")
 _MOST_NAMES = 10  # of models, in a message
-_CONTEXT = "start the server with a larger --max-model-len"
+_FEW_SLOTS = (
+    "the server has %d slots for %d requests at once: the others will wait in its queue "
+    "(--max-running; llama-server: --parallel)"
+)
+_NO_TOOLS = (
+    "the model's chat template has no place for tools, so the server may leave them out of the prompts "
+    "(llama-server: --jinja --chat-template-file)"
+)
+_CONTEXT = "start the server with a larger context (--context-len; vLLM: --max-model-len)"
 # What to type where rows are too long, by the kind of the data.
 _FIXES = {
     "random": "lower --random-input-len or --random-output-len",
@@ -51,6 +61,16 @@ def check_sendable(made: Plan, served: ServerInfo) -> None:
     """Raises MeasureError or UsageError where a server would refuse requests of a plan."""
     check_models(made, served)
     check_lengths(made, served.max_model_len)
+    warn(made, served)
+
+
+def warn(made: Plan, served: ServerInfo) -> None:
+    """Warn of what a server takes, and not as it is meant."""
+    streams = made.profile.held_concurrency or 0
+    if 0 < served.slots < streams:
+        _LOG.warning(_FEW_SLOTS, served.slots, streams)
+    if served.without_tools and "tools" in getattr(made.requests, "features", {}):
+        _LOG.warning(_NO_TOOLS)
 
 
 def check_models(made: Plan, served: ServerInfo) -> None:

@@ -6,6 +6,7 @@ condition, with why a healthy idle server does not reach it.
 
 from __future__ import annotations
 
+from loadgen.validity import answer_checks as answers
 from loadgen.validity import client_checks as client
 from loadgen.validity import data_checks as data
 from loadgen.validity import load_checks as load
@@ -44,6 +45,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.rate_not_reached,
     sessions.users_waited,
     sessions.turns_late,
+    answers.few_slots,
     server.server_limit,
     data.trace_grid,
     data.random_acceptance,
@@ -55,6 +57,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     server.throughput_trend,
     server.preemptions,
     server.tokens_differ,
+    answers.timings_differ,
     server.no_abort,
     target.targets_unequal,
     # This machine, not the server, made the figures.

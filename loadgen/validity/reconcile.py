@@ -14,6 +14,7 @@ from loadgen.metrics.metrics import MetricOptions, Metrics, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.protocol.layout import aligned
 from loadgen.telemetry.series import LEAST_SAMPLES
+from loadgen.validity import answer_timings
 
 _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
@@ -51,7 +52,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """The figures that the server has, next to the client's."""
-    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *_per_answer(metrics, records)]
+    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *by_answer(metrics, records)]
     every += [
         _row("preemptions", "", None, window.preemptions),
         _row("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
@@ -188,8 +189,14 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
             )
 
 
+def by_answer(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
+    """What each answer reports of its own request, paired with the client's; it needs no scrape."""
+    timed = (_row(*row) for row in answer_timings.figures(records, metrics.streamed))
+    return [row for row in (*_per_answer(metrics, records), *timed) if row.server is not None]
+
+
 def _per_answer(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
-    """What each answer reports of its own request (vLLM's `metrics`): TTFT of the same requests, paired."""
+    """What vLLM's `metrics` has: the queue, and TTFT."""
     queued = records.ok & (records.server_queue_ns >= 0)
     yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
     each = PerRequest.of(records, MetricOptions(streamed=metrics.streamed))
@@ -213,7 +220,7 @@ def _percent(part: float | None, whole: float | None) -> float | None:
 
 
 def _row(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:
-    client = None if client is None or math.isnan(client) else client
+    client, server = (None if of is None or math.isnan(of) else of for of in (client, server))
     difference = None if client is None or server is None else client - server
     return ReconciledFigure(figure, unit, client, server, difference)
 

@@ -46,6 +46,7 @@ class Server(BaseModel, extra="forbid", frozen=True):
     model: str
     model_root: str = ""
     max_model_len: int = 0
+    slots: int = 0  # requests that it runs at once, where it reports that
     simulated: str = ""  # the embedded engine's timing preset
 
 

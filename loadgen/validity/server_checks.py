@@ -8,6 +8,7 @@ from functools import partial
 from loadgen.endpoint.server_counters import ServerSample
 from loadgen.roofline import bound
 from loadgen.validity import run_roofline
+from loadgen.validity.answer_checks import few_slots
 from loadgen.validity.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
 from loadgen.validity.reconcile import Mismatch, finished_after_cancel, mismatches
 from loadgen.validity.reconcile import foreign_requests as foreign_count
@@ -175,14 +176,14 @@ def preemptions(run: RunEvidence) -> Evidence | None:
     f"closed loop: in most of at least {LEAST_GAUGES} samples requests waited, in more than "
     f"{percent(PINNED)} of those the server ran exactly its peak number of requests, and that peak is below "
     "--max-concurrency; where prefill is the bottleneck, the number varies",
-    "raise the server's limit (vLLM: --max-num-seqs, SGLang: --max-running-requests) or its KV cache, or "
-    "lower --max-concurrency",
+    "raise the server's limit (--max-running; vLLM: --max-num-seqs, SGLang: --max-running-requests) or its "
+    "KV cache, or lower --max-concurrency",
     Source.GAUGES,
 )
 def server_limit(run: RunEvidence) -> Evidence | None:
     """The server ran as many requests as it may, and the others waited."""
     waited, most = _waiting(run)
-    if not run.closed_loop or not waited or most >= run.target:
+    if not run.closed_loop or not waited or most >= run.target or few_slots.find(run) is not None:
         return None
     pinned = sum(sample.running == most for sample in waited)
     if pinned <= PINNED * len(waited):
@@ -203,7 +204,7 @@ def server_limit(run: RunEvidence) -> Evidence | None:
 def queued(run: RunEvidence) -> Evidence | None:
     """Requests waited though the server had room."""
     waited, most = _waiting(run)
-    if not waited or server_limit.find(run) is not None:
+    if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
         return None
     full = max((sample.kv_cache_usage or 0.0) for sample in waited)
     waits = f"requests waited in {len(waited)} of {len(run.samples)} samples, at most {most:.0f} ran at once"

@@ -14,6 +14,7 @@ from loadgen.spelling import nearest
 from loadgen.workload.bounds import MOST_SEED, MOST_TOKENS, shown
 
 _MOST_GPUS = 1024
+_MOST_RUNNING = 1 << 20
 Table = TypeVar("Table", bound=BaseModel)
 
 
@@ -43,6 +44,7 @@ class ServerSettings(BaseModel, extra="forbid", frozen=True, strict=True, allow_
     skip_tokenizer: bool | None = None  # token ids in and out
     prefix_caching: bool | None = None
     seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None
+    max_running: Annotated[int, Field(ge=1, le=_MOST_RUNNING)] | None = None  # requests at once
     arguments: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # for the engine, as they are
     environment: dict[str, str] | None = None  # added to the caller's
 

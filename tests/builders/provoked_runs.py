@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builders.provocations import Provocation, engine, exposed, known, metered
+from builders.provoked_answers import OF_SLOTS
+from builders.provoked_talks import OF_SESSIONS
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.roofline.checkpoint import Checkpoint
 
@@ -72,4 +74,6 @@ OF_DATA = {
         "--percentile-metrics ttft,prefill_speed",
         {"server-limit", "few-per-slot", "prefill-while-queued"},
     ),
+    **OF_SLOTS,
+    **OF_SESSIONS,
 }

@@ -31,7 +31,9 @@ def of_users(behind: bool, **facts: Any) -> RunEvidence:
     pause_ms = 0.0 if behind else 20.0
     rows = rows_of(TURNS, 8, delay_ms=pause_ms, rest_ms=pause_ms)
     rate = 1000.0 / (TURN_MS + pause_ms) * (1.25 if behind else 1.0)
-    return judged(TURNS, rows, keys={"users": 8, "user_rate": rate}, **facts)
+    return judged(
+        TURNS, rows, keys={"turns": 8, "backend": "openai-chat", "users": 8, "user_rate": rate}, **facts
+    )
 
 
 def with_tail() -> RunEvidence:

@@ -276,6 +276,10 @@ def answer(name: str) -> dict[str, Any]:
             {"quantization": "fp8", "cuda_graphs": "on", "speculative": "EAGLE, 4 tokens"},
         ),
         (
+            json.loads((LOGS.parent / "llama_server" / "props.json").read_text("utf-8")),
+            {"version": "b1-0c1e570", "quantization": "GGUF F16", "max_model_len": 4096, "max_running": 4},
+        ),
+        (
             answer("vllm-0.32-cpu-server_info"),
             {name: CPU[name] for name in CPU if name not in ("version", "kv_bytes", "load_s")},
         ),

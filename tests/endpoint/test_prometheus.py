@@ -18,6 +18,7 @@ from loadgen.endpoint.prometheus import (
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 HISTOGRAMS = ("ttft", "itl", "e2e", "queue")
+NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics"
 
 
 def recorded(name: str) -> bytes:
@@ -52,6 +53,15 @@ def read(text: str) -> MetricsSnapshot:
             },
             {"running": 12, "waiting": 0, "kv_cache_usage": 0.06, "started": None},
         ),
+        (
+            "llamacpp_loaded",  # it counts what was computed, and what was not
+            {
+                ("", "computed_tokens", ""): 2636,
+                ("", "prefix_hits", ""): 71,
+                ("", "generation_tokens", ""): 767,
+            },
+            {"running": 4, "waiting": 2, "kv_cache_usage": None},
+        ),
     ],
 )
 def test_a_recorded_exposition_is_read(
@@ -83,15 +93,16 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
-        (404, b'{"detail":"Not Found"}', "/metrics answers 404 (sglang needs --enable-metrics)"),
+        (404, b'{"detail":"Not Found"}', f"/metrics answers 404 ({NEEDED})"),
+        (501, b'{"error":{"code":501}}', f"/metrics answers 501 ({NEEDED})"),
         (401, b"", "/metrics answers 401"),
         (307, b"", "/metrics answers 307"),
         (200, b"", "/metrics is empty"),
         (200, b" \n", "/metrics is empty"),
         (200, b"<!DOCTYPE html>\n<p>vllm:</p>\n", "/metrics is HTML, not Prometheus text"),
         (200, b'{"detail":"Not Found"}', "/metrics is JSON, not Prometheus text"),
-        (200, b"# TYPE up gauge\nup 1\n", "/metrics has none of the names of vllm or sglang"),
-        (200, b"\xff\xfe\n", "/metrics has none of the names of vllm or sglang"),
+        (200, b"# TYPE up gauge\nup 1\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
+        (200, b"\xff\xfe\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
         (200, b"vllm:num_requests_running 1\nvllm:num_req", "/metrics is cut off in 'vllm:num_req'"),
         (200, b"vllm:num_requests_running{a\n", "/metrics is malformed in 'vllm:num_requests_running{a'"),
         (

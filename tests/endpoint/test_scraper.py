@@ -16,6 +16,7 @@ from loadgen.endpoint.discovery import ServerAddress
 from loadgen.endpoint.scraper import MetricsScraper
 
 Script = Callable[[Asked], Answer]
+NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics"
 
 
 def exposition(tokens: float, running: float = 0, model: str = "m") -> Answer:
@@ -60,7 +61,7 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
     # Two requests of a broken answer: the second is httpx's, which has the words for it.
     ("answer", "error", "requests"),
     [
-        (Answer([whole(b"{}", "404 Not Found")]), "/metrics answers 404 (sglang needs --enable-metrics)", 1),
+        (Answer([whole(b"{}", "404 Not Found")]), f"/metrics answers 404 ({NEEDED})", 1),
         (Answer([whole(b"", "401 Unauthorized")]), "/metrics answers 401", 1),
         (Answer([whole(b"<html>\n", kind="text/html")]), "/metrics is HTML, not Prometheus text", 1),
         (Answer([whole(b"")]), "/metrics is empty", 1),

@@ -68,6 +68,23 @@ def timed(*counts: float, total_s: float) -> MetricsSnapshot:
                 "waiting_after": 0,
             },
         ),
+        (
+            "llamacpp_idle",
+            "llamacpp_loaded",
+            {
+                "names": "llamacpp",
+                "prompt_tokens": 20,
+                "generation_tokens": 0,  # counted as a request ends
+                "requests": {},
+                "finished": None,
+                "prefix_queries": 20,
+                "prefix_hits": 0,
+                "draft_tokens": 0,
+                "running_before": 0,
+                "running_after": 4,
+                "waiting_after": 2,
+            },
+        ),
     ],
 )
 def test_two_recorded_expositions_differ_by_what_was_done_between(

@@ -37,6 +37,13 @@ def sglang_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def llama_server() -> tuple[Path, Path]:
+    """llama.cpp's server and its model. It is built by hand, so nobody counts on its being there."""
+    found = place.llama_server()
+    return pytest.skip(found) if isinstance(found, str) else found
+
+
+@pytest.fixture(scope="session")
 def model(engines_python: Path) -> Path:
     """The tiny model, which holds its tokenizer too."""
     return place.tiny_model(engines_python)

@@ -12,6 +12,8 @@ _HERE = Path(__file__).resolve().parent
 DIRECTORY = _HERE.parents[1] / ".engines"  # git ignores it
 PYTHON = "LOADGEN_ENGINES_PYTHON"
 SGLANG_PYTHON = "LOADGEN_SGLANG_PYTHON"
+LLAMA_SERVER = "LOADGEN_LLAMA_SERVER"
+TINY_GGUF = "LOADGEN_TINY_GGUF"
 
 
 def engines_python() -> Path | str:
@@ -32,6 +34,19 @@ def sglang_python() -> Path | str:
         hint = f"{SGLANG_PYTHON} would name another place" if named is None else f"{SGLANG_PYTHON} says so"
         return f"no sglang installed for {python} ({hint}): tests/engines/install_sglang.sh installs it"
     return python
+
+
+def llama_server() -> tuple[Path, Path] | str:
+    """llama.cpp's server and the tiny model for it, or why they are not there."""
+    directory = DIRECTORY / "llamacpp"
+    server = Path(os.environ.get(LLAMA_SERVER, directory / "llama-server"))
+    model = Path(os.environ.get(TINY_GGUF, directory / "tiny.gguf"))
+    if missing := next((path for path in (server, model) if not path.is_file()), None):
+        return (
+            f"there is no {missing} ({LLAMA_SERVER} and {TINY_GGUF} would name other places): "
+            "tests/engines/install_llamacpp.sh builds them"
+        )
+    return server, model
 
 
 def tiny_model(python: Path, layers: int = 2) -> Path:

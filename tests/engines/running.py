@@ -167,6 +167,13 @@ def vllm(python: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engi
     return Engine(argv, port, log, VLLM_ON_CPU)
 
 
+def llamacpp(server: Path, model: Path, log: Path, more: Sequence[str] = ()) -> Engine:
+    """llama.cpp's server on one thread, serving the tiny model as `qwen3`."""
+    port = free_port()
+    argv = [str(server), "--model", str(model), "--alias", "qwen3", "--host", "127.0.0.1"]
+    return Engine([*argv, "--port", str(port), "--threads", "1", *more], port, log)
+
+
 def transformers_serve(python: Path, model: Path, log: Path) -> Engine:
     """`transformers serve` on the CPU, pinned to the tiny model."""
     port = free_port()

@@ -104,8 +104,11 @@ def _check_counts(record: Record, size: int) -> None:
     assert record.tokens.min(initial=0) >= 0
     if len(record.tokens):
         assert int(record.tokens.sum()) == record.output_tokens
-    for time_ns in (record.server_queue_ns, record.server_ttft_ns):
+    times_ns = (record.server_queue_ns, record.server_ttft_ns)
+    for time_ns in (*times_ns, record.server_prefill_ns, record.server_decode_ns):
         assert UNKNOWN <= time_ns <= 10**15
+    counts = (record.server_prompt_tokens, record.server_cached_tokens, record.server_output_tokens)
+    assert all(UNKNOWN <= count <= MOST for count in counts)
 
 
 def _check_times(record: Record, capture: Capture) -> None:

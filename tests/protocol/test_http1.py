@@ -187,3 +187,20 @@ def test_what_came_before_malformed_bytes_is_kept() -> None:
     answer = unframed(reads)
     assert (answer.body, answer.body_ends.tolist(), answer.complete) == (b"a", [1, 1, 1], False)
     assert answer.malformed
+
+
+@pytest.mark.parametrize(
+    ("server", "framing", "kept"),
+    [
+        (b"llama.cpp", b"Transfer-Encoding: chunked", False),  # it closes after each stream
+        (b"llama.cpp", b"Content-Length: 5", True),
+        (b"uvicorn", b"Transfer-Encoding: chunked", True),
+    ],
+)
+def test_a_connection_that_is_known_to_be_closed_is_not_kept(
+    server: bytes, framing: bytes, kept: bool
+) -> None:
+    head = b"%bServer: %b\r\nKeep-Alive: timeout=5, max=100\r\n%b\r\n\r\n" % (OK, server, framing)
+    read = Heads().read(Reads([head]))
+    assert isinstance(read, ResponseHead)
+    assert read.keep_alive is kept

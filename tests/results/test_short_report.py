@@ -19,6 +19,7 @@ from builders.made_cases import (
     rate,
     run,
 )
+from builders.provoked_answers import timed
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Records
 from loadgen.protocol.refusals import AdaptedField
@@ -201,6 +202,16 @@ def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
 def test_the_servers_counters_agree_or_differ_in_one_line(window: Any, line: list[str]) -> None:
     case = run(window=window)
     assert list(short_lines.server_reported(Result(case.facts, case.records), None)) == line
+
+
+def test_what_answers_report_of_themselves_is_one_line() -> None:
+    case = run(timed(), window=None)
+    assert list(short_lines.server_reported(Result(case.facts, case.records), None)) == [
+        "server's timings: prompt 48.00 of 50.00 ms mean TTFT, first to last token 100.00 ms (client +0.00)"
+    ]
+    whole = report.render(Result(case.facts, case.records))
+    assert "figures that its answers report of the same run:" in whole
+    assert "TTFT, prompt by answer" in whole
 
 
 def test_colours_are_of_states_verdict_and_doubts_alone() -> None:

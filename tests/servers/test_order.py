@@ -19,7 +19,7 @@ ORDER = {
         "engine/request", "engine/reply", "engine/metrics", "engine/server",
         "engine/cli", "engine/__main__",
         "launch/spec", "launch/secrecy", "launch/installed", "launch/vllm", "launch/sglang",
-        "launch/transformers", "launch/custom", "launch/container", "launch/launchers",
+        "launch/transformers", "launch/llamacpp", "launch/custom", "launch/container", "launch/launchers",
         "process/failure_causes", "process/embedded", "process/port_owner", "process/supervisor",
         "process/running",
     ],
@@ -28,7 +28,7 @@ ORDER = {
         "clients/adapters",
         "simulated/engine", "simulated/populations", "simulated/queue", "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
-        "bars/scale", "bars/install", "bars/limits", "bars/limits_clock", "bars/saturation",
+        "bars/sessions", "bars/scale", "bars/install", "bars/limits", "bars/limits_clock", "bars/saturation",
         "comparing", "kills", "memory", "merging", "pictures", "planned", "run",
     ],
 }

@@ -74,6 +74,7 @@ def test_what_is_started_is_what_the_flags_say(line: str, expected: Launching) -
         ("--prefix-caching", {"prefix_caching": True}),
         ("--no-prefix-caching", {"prefix_caching": False}),
         ("--server-seed 7", {"seed": 7}),
+        ("--max-running 8", {"max_running": 8}),
         ("--server-args '--max-num-seqs 8'", {"arguments": ("--max-num-seqs", "8")}),
         ("--server-args --enforce-eager", {"arguments": ("--enforce-eager",)}),
         ("--server-args=--enforce-eager", {"arguments": ("--enforce-eager",)}),

@@ -51,7 +51,7 @@ def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) 
             100,
             "1 request needs more tokens than the 100 that m accepts, the longest 110 (f.jsonl row 2): "
             "lower --output-len, leave those rows out of the file, or start the server with a larger "
-            "--max-model-len",
+            "context (--context-len; vLLM: --max-model-len)",
         ),
         (
             "trace",
@@ -59,7 +59,7 @@ def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) 
             100,
             "2 requests need more tokens than the 100 that m accepts, the longest 210 (f.jsonl row 3): "
             "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or start the server with "
-            "a larger --max-model-len",
+            "a larger context (--context-len; vLLM: --max-model-len)",
         ),
         ("random", ([90, 10], [20, 20]), 100, "the longest request needs 110 tokens but m accepts 100: lower "
             "--random-input-len or --random-output-len"),
@@ -149,3 +149,33 @@ def test_a_conversation_too_long_is_named_by_row(tmp_path: Path) -> None:
         MeasureError, match=r"the longest 500 \(\S*data.jsonl row 3, conversation 'c'\): lower"
     ):
         sendable.check_lengths(planned, 400)
+
+
+@pytest.mark.parametrize(
+    ("reported", "streams", "warnings"),
+    [
+        ({"slots": 4}, 8, ["the server has 4 slots for 8 requests at once: the others will wait"]),
+        ({"slots": 8}, 8, []),
+        ({}, 8, []),
+        ({"slots": 4}, None, []),  # all at once: a queue is what was asked for
+        ({"without_tools": True}, 1, []),
+    ],
+)
+def test_what_a_server_takes_otherwise_than_meant_is_warned_of(
+    reported: dict[str, Any], streams: int | None, warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = made("random", [5, 5], [5, 5], max_concurrency=streams)
+    sendable.check_sendable(sent, ServerInfo(ENGINES[0], "1", "m", **reported))
+    assert [
+        record.getMessage()[: len(words)] for record, words in zip(caplog.records, warnings, strict=True)
+    ] == (warnings)
+
+
+def test_tools_that_a_template_has_no_place_for_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    rows = [{"messages": [{"role": "user", "content": "hello"}], "tools": tools}]
+    sent = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
+    sendable.check_sendable(sent, ServerInfo(ENGINES[0], "1", "served", without_tools=True))
+    assert "the model's chat template has no place for tools" in caplog.text

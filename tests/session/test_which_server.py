@@ -26,7 +26,7 @@ SILENT = [
     # a server started for the run: with --launch there is another address, without it these are refused
     "launch", "launch_command", "launch_container", "container_engine", "container_args", "server_args",
     "server_env", "server_python", "context_len", "memory_fraction", "tensor_parallel", "quantization",
-    "skip_tokenizer", "prefix_caching", "server_seed", "launch_timeout_s", "dry_run",
+    "skip_tokenizer", "prefix_caching", "server_seed", "max_running", "launch_timeout_s", "dry_run",
     # the workload
     "profile", "input_len", "output_len", "range_ratio", "prefix_len", "num_prompts", "max_concurrency",
     "request_rate", "burstiness", "duration", "num_warmups", "seed", "prompt_format", "ignore_eos",
@@ -51,9 +51,9 @@ SILENT = [
     "max_duration_s", "drain_timeout_s", "stop_when_saturated", "workers", "live_totals",
     "shard", "start_at", "expect_plan", "cluster", "shards",
     # the output
-    "layout", "formula", "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup", "cooldown",
-    "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests", "result_dir",
-    "result_filename", "run_dir", "metadata", "label",
+    "layout", "formula", "depth", "percentile_metrics", "metric_percentiles", "goodput", "slo", "warmup",
+    "cooldown", "explain", "strict", "save_result", "save_detailed", "append_result", "save_requests",
+    "result_dir", "result_filename", "run_dir", "metadata", "label",
 ]
 # fmt: on
 FLAGS = {action.dest: action.option_strings for action in ladder_parser()._actions}

@@ -35,6 +35,7 @@ from builders.made_cases import (
     shared,
     some_met,
 )
+from builders.provoked_answers import OF_ANSWERS
 from builders.provoked_cancelled import OF_CANCELLED
 from builders.provoked_data import OF_DATA
 from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
@@ -242,6 +243,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     **OF_CANCELLED,
+    **OF_ANSWERS,
     **OF_DATA,
     **OF_SESSIONS,
     **OF_SHARDS,

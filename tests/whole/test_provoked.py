@@ -18,7 +18,6 @@ from builders import provocations as made
 from builders.provocations import Provocation, engine, exposed, failing, metered, null
 from builders.provoked_runs import OF_DATA
 from builders.provoked_scale import OF_SCALE
-from builders.provoked_talks import OF_SESSIONS
 from loadgen import cli
 from loadgen.endpoint import scraper
 from loadgen.results import run_directory
@@ -249,7 +248,6 @@ PROVOCATIONS = {
     ),
     **OF_DATA,
     **OF_SCALE,
-    **OF_SESSIONS,
 }
 
 
@@ -355,7 +353,7 @@ def test_high_load_and_low_load_on_a_server_at_rest_are_valid() -> None:
         (b"<!doctype html><html></html>", "/metrics is HTML, not Prometheus text"),
         (exposed(8, 40)[:-7], "/metrics is cut off in 'vllm:num_requests_waiting{model_name='"),
         (b"vllm:generation_tokens_total{ 1\n", "/metrics is malformed in 'vllm:generation_tokens_total{ 1'"),
-        (b"up 1\n", "/metrics has none of the names of vllm or sglang"),
+        (b"up 1\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
     ],
     ids=["HTML", "cut off", "malformed", "of somebody else"],
 )

@@ -67,7 +67,7 @@ def made(options: Options, variation: Variation, build: Build) -> SweepRequest:
     if first.workload.ladder is not None:
         raise UsageError(f"{name} is a ladder of input lengths: run it with `loadgen ladder`")
     check(options)
-    asked = settings(options, [first.workload])
+    asked = settings(options, [point.workload for point in points])
     if options.launching.wanted:
         _check_servers(options, asked, points)
     return SweepRequest(name, options, variation, points, asked)

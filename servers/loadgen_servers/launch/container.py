@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen_servers.launch import custom, sglang, transformers, vllm
+from loadgen_servers.launch import custom, llamacpp, sglang, transformers, vllm
 from loadgen_servers.launch.installed import Installation
 from loadgen_servers.launch.secrecy import is_secret
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, check_model
@@ -27,6 +27,7 @@ _INSIDE: dict[str, tuple[str, Callable[[ServerSpec, Installation], Command]]] = 
     "vllm": ("vllm", vllm.serve_command),
     "sglang": ("python3", sglang.serve_command),
     "transformers": ("transformers", transformers.serve_command),
+    "llamacpp": ("/app/llama-server", llamacpp.serve_command),  # of ghcr.io/ggml-org/llama.cpp:server
 }
 # Variables of the caller that an engine inside needs too: by name, so that no command line has their values.
 _PASSED_ON = (

@@ -30,6 +30,7 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         "--tp-size": spec.tensor_parallel,
         "--quantization": spec.quantization,
         "--random-seed": spec.seed,
+        "--max-running-requests": spec.max_running,
         "--skip-tokenizer-init": spec.skip_tokenizer,
         # Its prefix cache is on by default, and there is no flag for on.
         "--disable-radix-cache": spec.prefix_caching is False,

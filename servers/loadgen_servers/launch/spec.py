@@ -19,8 +19,9 @@ class LaunchError(Exception):
 class ServerSpec(msgspec.Struct, frozen=True):
     """What to serve and how; None, "" or () is the engine's default.
 
-    `memory_fraction` is of the device's memory, 0 to 1; `arguments` go last, so that they override;
-    `environment` is added to the caller's; `python` is an interpreter or the directory of a venv.
+    `memory_fraction` is of the device's memory, 0 to 1; `max_running` is the most requests at once;
+    `arguments` go last, so that they override; `environment` is added to the caller's; `python` is an
+    interpreter or the directory of a venv, or where llama.cpp's program is.
     """
 
     model: str
@@ -34,6 +35,7 @@ class ServerSpec(msgspec.Struct, frozen=True):
     skip_tokenizer: bool = False
     prefix_caching: bool | None = None
     seed: int | None = None
+    max_running: int | None = None
     trace_directory: str | None = None
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -62,9 +64,13 @@ def flags(values: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
+def is_hub_name(model: str) -> bool:
+    """Whether a model's name can be one on a hub, and is not that of a GGUF file."""
+    return bool(_HUB_NAME.fullmatch(model)) and (":" in model or not model.endswith(".gguf"))
+
+
 def check_model(model: str) -> None:
     """Raises LaunchError unless `model` is a model's directory, a GGUF file, a URL or a name on a hub."""
-    hub = _HUB_NAME.fullmatch(model) and (":" in model or not model.endswith(".gguf"))
     if not model:
         raise LaunchError("no model to serve: pass --model with a directory or a model of the hub")
     if os.path.isdir(model):
@@ -73,7 +79,7 @@ def check_model(model: str) -> None:
     elif os.path.isfile(model):
         if not model.endswith(".gguf"):
             raise LaunchError(f"{model} is a file: give the model's directory, or a .gguf file")
-    elif "://" not in model and not hub:
+    elif "://" not in model and not is_hub_name(model):
         raise LaunchError(f"{model} does not exist or cannot be read: give a directory with a config.json")
 
 

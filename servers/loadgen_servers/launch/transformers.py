@@ -30,6 +30,7 @@ _ADVICE = {
     "memory_fraction": "leave it out, or --server-args '--continuous-batching --cb-max-memory-percent X'",
     "skip_tokenizer": "it only takes text, leave it out",
     "prefix_caching": "only --server-args --continuous-batching has such a cache; leave it out",
+    "max_running": "only --server-args --continuous-batching has such a limit; leave it out",
     "trace_directory": "it has no profiler, leave it out",
 }
 

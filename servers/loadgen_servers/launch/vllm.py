@@ -33,6 +33,7 @@ def serve_command(spec: ServerSpec, installation: Installation) -> Command:
         "--tensor-parallel-size": spec.tensor_parallel,
         "--quantization": spec.quantization,
         "--seed": spec.seed,
+        "--max-num-seqs": spec.max_running,
         "--profiler-config": trace,
         "--skip-tokenizer-init": spec.skip_tokenizer,
         "--enable-prefix-caching": spec.prefix_caching is True,

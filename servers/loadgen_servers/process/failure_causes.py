@@ -27,6 +27,8 @@ pull access denied for (\S+?),|manifest for (\S+) not found|(\S+): image not kno
 could not select device driver|unresolvable CDI devices|[Uu]nknown runtime specified nvidia
     the container engine cannot pass GPUs through: install the NVIDIA Container Toolkit
 # Its arguments.
+error: (invalid argument: \S+)|error while handling argument "(\S+?)"
+    llama-server rejects an argument ({0}): see its --help, and --server-args
 error: (unrecognized arguments: .+|argument .+|ambiguous .+|the following .+ required.+)
     the engine rejects its arguments, {0}: see its --help, and --server-args
 (?:max_model_len|context_length) \((\d+)\) is greater than the derived
@@ -94,6 +96,16 @@ Can't load tokenizer for|Failed to load the tokenizer|Couldn't instantiate the b
 (\S+) is not a local folder (?:and is not a valid model identifier|or a valid repository name)
 RepositoryNotFoundError|Repository Not Found for url|HFValidationError
     the model exists neither as a directory nor on the hub: check --model
+n_seq_max must be <= (\d+)
+    llama.cpp has at most {0} slots: lower --max-running
+invalid magic characters: .*, expected 'GGUF'
+    the model is no GGUF file: check --model, or download it again
+gguf_init_from_\w+: (failed to read [\w -]+)|tensor '(\S+)' data is not within the file bounds
+    the GGUF file is incomplete ({0}): download it again, with all parts of a split one
+unknown model architecture: '(\S+?)'
+    this llama.cpp does not know the model's architecture ({0}): update it
+gguf_init_from_file: failed to open GGUF file '(\S+)'
+    the GGUF file cannot be opened ({0}): check --model
 # Memory, the most general last: CUDA runs out of it for each of the reasons above it.
 Free memory on device .{0,40}?\((\S+ ?GiB)\).* less than desired
     other processes hold the GPU's memory ({0} is free): end them, or lower --memory-fraction
@@ -105,9 +117,9 @@ No available memory for the cache blocks|Please try to increase --mem-fraction-s
     the weights leave no GPU memory for the KV cache: raise --memory-fraction, or {memory}
 CUDA out of memory occurred when warming up
     the GPU's memory ran out in the warm-up: lower --memory-fraction, or vLLM's --max-num-seqs
-OutOfMemoryError|CUDA (?:error: )?out of memory|CUBLAS_STATUS_ALLOC_FAILED
+OutOfMemoryError|CUDA (?:error: )?out of memory|CUBLAS_STATUS_ALLOC_FAILED|cudaMalloc failed: out of memory
     the GPU's memory ran out: end what else uses it, or {memory}
-can't allocate memory|Cannot allocate memory
+can't allocate memory|Cannot allocate memory|std::bad_alloc|failed to allocate (?:\w+ )?buffer
     the host's memory ran out: free some, or lower how much of it the engine takes
 proc\(s\): \{[^}]*: -9\b|exit ?code:? -9\b
     {killed}
@@ -115,7 +127,7 @@ No space left on device
     a disk is full, /tmp, /dev/shm or the hub's cache: free space on it
 # Last, since a server that ends for another reason may leave its port to the next try.
 error while attempting to bind|\[Errno (?:98|48)\]|EADDRINUSE|Port is already in use
-port at \d+ is not available
+port at \d+ is not available|couldn't bind HTTP server socket
     a port that it needs is taken: end the other server, or start again
 # At the very end: earlier ones did not stop it.
 ModuleNotFoundError: No module named '([\w.]+)'\s*\Z

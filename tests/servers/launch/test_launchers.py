@@ -69,6 +69,7 @@ VLLM = [
     ({"tensor_parallel": 2}, ["--tensor-parallel-size", "2"]),
     ({"quantization": "fp8"}, ["--quantization", "fp8"]),
     ({"seed": 0}, ["--seed", "0"]),
+    ({"max_running": 8}, ["--max-num-seqs", "8"]),
     ({"skip_tokenizer": True}, ["--skip-tokenizer-init"]),
     ({"prefix_caching": True}, ["--enable-prefix-caching"]),
     ({"prefix_caching": False}, ["--no-enable-prefix-caching"]),
@@ -92,6 +93,7 @@ SGLANG = [
     ({"tensor_parallel": 4}, ["--tp-size", "4", "--enable-metrics"]),
     ({"quantization": "awq"}, ["--quantization", "awq", "--enable-metrics"]),
     ({"seed": 7}, ["--random-seed", "7", "--enable-metrics"]),
+    ({"max_running": 8}, ["--max-running-requests", "8", "--enable-metrics"]),
     ({"arguments": ("--tp-size", "1")}, ["--enable-metrics", "--tp-size", "1"]),
 ]
 TRANSFORMERS = [
@@ -186,6 +188,7 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
             {"prefix_caching": False},
             r"prefix caching \(False\): only --server-args --continuous",
         ),
+        ("transformers", {"max_running": 8}, r"max running \(8\): only --server-args --continuous"),
         ("transformers", {"trace_directory": "/t"}, r"trace directory \(/t\): it has no profiler"),
         ("transformers", {"served_model_name": "q"}, "by its path: leave out the name q"),
         ("transformers", {"tensor_parallel": 2}, r"no tensor parallelism \(2\)"),
@@ -199,7 +202,7 @@ def test_what_an_engine_cannot_be_told_is_refused_by_name(
         command(engine, venv(RECENT), **asked)
 
 
-@pytest.mark.parametrize("engine", list(LAUNCHERS))
+@pytest.mark.parametrize("engine", list(RECENT))
 @pytest.mark.parametrize(
     ("model", "says"),
     [
@@ -276,7 +279,7 @@ def test_an_engine_that_is_nowhere_ends_in_its_install_line(alone: Path, engine:
         LAUNCHERS[engine](SPEC)
 
 
-@pytest.mark.parametrize("engine", list(LAUNCHERS))
+@pytest.mark.parametrize("engine", list(RECENT))
 def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
     alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
@@ -327,7 +330,7 @@ def test_transformers_without_its_serving_extra_says_what_is_missing(venv: Venv)
 @pytest.mark.parametrize(
     ("python", "says"), [("nowhere", "is not an interpreter"), (".", r"has no bin/python")]
 )
-@pytest.mark.parametrize("engine", list(LAUNCHERS))
+@pytest.mark.parametrize("engine", list(RECENT))
 def test_a_server_python_that_is_none_is_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, python: str, says: str
 ) -> None:

@@ -38,9 +38,18 @@ SAID = {
     "sglang_scheduler_killed": "killed, as the kernel does when the host's memory runs out",
     "sglang_kernels": "SGLang's kernels are missing or of a different build",
     "sglang_library": "the library libnvrtc.so.12 is missing",
+    "llamacpp_not_gguf": "the model is no GGUF file: check --model",
+    "llamacpp_cut": "the GGUF file is incomplete (failed to read key-value pairs)",
+    "llamacpp_half": "the GGUF file is incomplete (token_embd.weight): download it again",
+    "llamacpp_missing": "the GGUF file cannot be opened (nope.gguf)",
+    "llamacpp_argument": "rejects an argument (invalid argument: --frobnicate): see its --help",
+    "llamacpp_value": "rejects an argument (-ctk)",
+    "llamacpp_slots": "llama.cpp has at most 256 slots: lower --max-running",
+    "llamacpp_port_taken": "a port that it needs is taken",
+    "llamacpp_out_of_memory": "the host's memory ran out",
     "docker_no_gpu": "install the NVIDIA Container Toolkit",
 }
-SERVED = ("sglang_serves", "vllm_serves")
+SERVED = ("sglang_serves", "vllm_serves", "llamacpp_serves")
 
 
 def log(name: str) -> str:
