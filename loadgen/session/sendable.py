@@ -22,6 +22,10 @@ _FEW_SLOTS = (
     "the server has %d slots for %d requests at once: the others will wait in its queue "
     "(--max-running; llama-server: --parallel)"
 )
+_SHORT_CONTEXT = (
+    "the server was started for a context of %d tokens (--context-len) and has %d: llama-server takes no "
+    "more than the model was trained with (--server-args '--override-kv ARCHITECTURE.context_length=int:N')"
+)
 _NO_TOOLS = (
     "the model's chat template has no place for tools, so the server may leave them out of the prompts "
     "(llama-server: --jinja --chat-template-file)"
@@ -57,15 +61,20 @@ class _Modelled(Protocol):
         ...
 
 
-def check_sendable(made: Plan, served: ServerInfo) -> None:
-    """Raises MeasureError or UsageError where a server would refuse requests of a plan."""
+def check_sendable(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
+    """Raises MeasureError or UsageError where a server would refuse requests of a plan.
+
+    `started_context` is the context in tokens that it was started for; 0: it was not started here.
+    """
     check_models(made, served)
     check_lengths(made, served.max_model_len)
-    warn(made, served)
+    warn(made, served, started_context)
 
 
-def warn(made: Plan, served: ServerInfo) -> None:
+def warn(made: Plan, served: ServerInfo, started_context: int = 0) -> None:
     """Warn of what a server takes, and not as it is meant."""
+    if 0 < served.max_model_len < started_context:
+        _LOG.warning(_SHORT_CONTEXT, started_context, served.max_model_len)
     streams = made.profile.held_concurrency or 0
     if 0 < served.slots < streams:
         _LOG.warning(_FEW_SLOTS, served.slots, streams)

@@ -155,7 +155,7 @@ class Session(msgspec.Struct, frozen=True):
         display = progress.display(self.options.quiet)
         with display.waiting("making the prompts"):
             made = plan.make(workload, self.subject, seed)
-            check_sendable(made, self.served)
+            check_sendable(made, self.served, self._started_context)
             part.check_plan(made, self.options.share)
         export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
         started = run_place.now()
@@ -279,6 +279,12 @@ class Session(msgspec.Struct, frozen=True):
     def _simulated(self) -> str:
         """What the titles of a display begin with, where no model runs."""
         return "SIMULATED " if self.served.engine.simulated else ""
+
+    @property
+    def _started_context(self) -> int:
+        """The context in tokens that the server was started for; 0: its own, or it was not started here."""
+        launched = None if self.local is None else self.local.launched
+        return 0 if launched is None else launched.settings.context_len or 0
 
     @property
     def observes(self) -> bool:

@@ -171,6 +171,15 @@ def test_what_a_server_takes_otherwise_than_meant_is_warned_of(
     ] == (warnings)
 
 
+@pytest.mark.parametrize(("has", "warned"), [(4096, False), (8192, False), (0, False), (2048, True)])
+def test_a_context_below_the_one_asked_for_is_warned_of(
+    has: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = ServerInfo(ENGINES[0], "1", "m", max_model_len=has)
+    sendable.check_sendable(made("random", [5, 5], [5, 5]), served, started_context=4096)
+    assert ("for a context of 4096 tokens (--context-len) and has 2048" in caplog.text) == warned
+
+
 def test_tools_that_a_template_has_no_place_for_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
