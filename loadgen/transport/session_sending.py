@@ -21,7 +21,8 @@ from loadgen.transport.turn_queue import EndedTurn, TurnQueue
 # long enough for a handshake far away, and shorter than any server keeps an idle one.
 _AHEAD_NS = 300_000_000
 _NEW_SESSION = -1  # in place of the index of a turn
-Waiting = tuple[int, int, Slot, EndedTurn | None]  # when it is due, its index
+# When it is due, its slot's number (of which there is one: no two compare further), its index, its slot.
+Waiting = tuple[int, int, int, Slot, EndedTurn | None]
 
 
 class TurnPace(Protocol):
@@ -97,7 +98,7 @@ class SessionSender(Sender):
             return
         waiting = self._waiting
         while waiting and waiting[0][0] <= self.now_ns():
-            due_ns, index, slot, before = heapq.heappop(waiting)
+            due_ns, _, index, slot, before = heapq.heappop(waiting)
             del self._due_ns[slot]
             if index == _NEW_SESSION:
                 if self.out.next < self.out.count:
@@ -155,7 +156,7 @@ class SessionSender(Sender):
 
     def _wait(self, due_ns: int, index: int, slot: Slot, before: EndedTurn | None) -> None:
         self._due_ns[slot] = due_ns
-        heapq.heappush(self._waiting, (due_ns, index, slot, before))
+        heapq.heappush(self._waiting, (due_ns, slot.number, index, slot, before))
 
     def redial_ns(self, slot: Slot) -> int:
         due_ns = self._due_ns.get(slot)

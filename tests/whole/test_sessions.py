@@ -157,6 +157,36 @@ def test_what_a_server_refuses_is_named_with_row_and_conversation(
     assert talks(api) == []
 
 
+def by_the_schema(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The messages that MLPerf's schema means for each recorded answer, in order, from the rows alone."""
+    expected: list[list[dict[str, Any]]] = []
+    history: list[dict[str, Any]] = []
+    for row in rows:
+        if row["turn"] == 1:
+            history = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+        if row["role"] == "assistant":
+            expected.append(list(history))
+        if row["role"] == "tool":
+            history += [{"role": "tool", **result} for result in row["tool_results"]]
+        else:
+            keys = ("role", "content", "reasoning_content", "tool_calls")
+            history.append({key: row[key] for key in keys if key in row})
+    return expected
+
+
+@pytest.mark.parametrize("path", [EXCERPT, os.environ.get("MLPERF_EDGE_AGENTIC", "")], ids=["part", "whole"])
+def test_a_recording_server_gets_what_the_schema_means(path: Path | str) -> None:
+    if not path:
+        pytest.skip("MLPERF_EDGE_AGENTIC does not name MLPerf's file")
+    rows = [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+    expected, tools = by_the_schema(rows), rows[0]["tools"]
+    api = CountingApi()
+    assert bench(api, path, "--max-concurrency", "1", "--output-len", "3") == 0
+    sent = [json.loads(body) for body in api.served][-len(expected) :]
+    assert [body["messages"] for body in sent] == expected
+    assert all(body["tools"] == tools for body in sent)
+
+
 @pytest.fixture
 def service() -> Iterator[Service]:
     with Service().serving() as up:
