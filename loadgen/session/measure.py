@@ -20,7 +20,6 @@ from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import Hide, as_is
 from loadgen.results.journal import Journal
-from loadgen.session import turn_answers
 from loadgen.session.firing import Ending, Firing, OneProcess, no_collector
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.progress import Display, Progress
@@ -196,6 +195,8 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.numbers()[indices])
+        from loadgen.session import turn_answers  # few runs have sessions
+
         order = TurnOrder(plan.turns, indices.tolist())
         sessions = turn_answers.of_plan(plan, plan.turns, options.target.headers)
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency

@@ -10,6 +10,8 @@ What an event does to a connection, by its state (`ReadBuffer.state`, the only p
 | IDLE        | –                   | as closed: not asked for | CLOSED, dialed again | –                    |
 | BUSY        | the rest is written | appended; then IDLE      | sent again, or fails | fails, if too late   |
 
+A session's slot that is IDLE between two turns and closed is dialed again shortly before the next one is due.
+
 A refused connection is CLOSED, and the request that waits for it fails. A connection that becomes IDLE while
 a request waits to be sent again (`index` ≥ 0) is BUSY at once. `Pool` owns the rows up to HANDSHAKING,
 `EpollTransport` the others.

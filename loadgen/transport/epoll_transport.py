@@ -22,7 +22,7 @@ from loadgen.transport.job import Counters, Health, Job
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
-from loadgen.transport.session_sending import sender_of
+from loadgen.transport.senders import sender_of
 from loadgen.transport.start import started_ns
 
 _ANCILLARY_BYTES = 64

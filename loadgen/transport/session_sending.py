@@ -11,7 +11,6 @@ from loadgen.transport.connection import Slot, State
 from loadgen.transport.failure import Failure
 from loadgen.transport.gate import SPIN_NS
 from loadgen.transport.job import Counters, Job
-from loadgen.transport.outgoing import Outgoing
 from loadgen.transport.pool import Pool
 from loadgen.transport.sending import Sender
 from loadgen.transport.session_job import SessionJob
@@ -167,14 +166,3 @@ class SessionSender(Sender):
     def wait_ns(self) -> int:
         wait_ns = super().wait_ns()
         return min(wait_ns, self._waiting[0][0] - self.now_ns() - SPIN_NS) if self._waiting else wait_ns
-
-
-def sender_of(
-    job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
-) -> tuple[Outgoing | TurnQueue, Sender]:
-    """What a job still has to send, and what sends it."""
-    if job.sessions is None:
-        out = Outgoing(job)
-        return out, Sender(job, pool, out, counters, send)
-    turns = TurnQueue(job, job.sessions)
-    return turns, SessionSender(job, pool, turns, counters, send)

@@ -9,8 +9,7 @@ import msgspec
 
 from loadgen.clock import SECOND_NS
 from loadgen.workload.plan import Plan
-from loadgen.workload.prompts.synthetic_turns import SyntheticTurns
-from loadgen.workload.requests import UNKNOWN_LEN, PromptRequests
+from loadgen.workload.requests import UNKNOWN_LEN, MadeTurns, PromptRequests
 from loadgen.workload.turns import Turns
 
 IDS, TEXTS, BODIES, CONVERSATIONS = "token ids", "texts", "whole bodies", "conversations"
@@ -19,7 +18,7 @@ Decode = Callable[[list[int]], str]
 
 def form(made: Plan, decode: Decode | None = None) -> str:
     """What the rows of a plan hold: IDS, TEXTS, BODIES or CONVERSATIONS; ids are texts where `decode` is."""
-    if isinstance(made.requests, SyntheticTurns):
+    if isinstance(made.requests, MadeTurns):
         return CONVERSATIONS
     if not isinstance(made.requests, PromptRequests):
         return BODIES
@@ -33,14 +32,14 @@ def rows(made: Plan, decode: Decode | None = None) -> Iterator[bytes]:
     What all of them share, and the model's name where it is the plan's, is left to the flags of who sends it.
     Of conversations that are made here: a line for each message, as MLPerf's schema has them.
     """
-    if isinstance(made.requests, SyntheticTurns) and made.turns is not None:
+    if isinstance(made.requests, MadeTurns) and made.turns is not None:
         yield from (msgspec.json.encode(row) + b"\n" for row in _messages(made.requests, made.turns))
         return
     for i in range(len(made)):
         yield msgspec.json.encode(_row(made, i, decode)) + b"\n"
 
 
-def _messages(requests: SyntheticTurns, turns: Turns) -> Iterator[dict[str, Any]]:
+def _messages(requests: MadeTurns, turns: Turns) -> Iterator[dict[str, Any]]:
     """Each user's message, after its pause and with the length of its answer, and then that answer."""
     for session in range(len(turns)):
         begin, system = int(turns.begins[session]), requests.system(session)

@@ -28,7 +28,7 @@ from loadgen.workload.load.load_keys import NO_SHAPE
 from loadgen.workload.load.processes import process_of
 from loadgen.workload.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.workload.profile import Profile, check_body
-from loadgen.workload.prompts import random_prompts, synthetic_turns
+from loadgen.workload.prompts import random_prompts
 from loadgen.workload.requests import Requests, TurnRequests
 from loadgen.workload.session_keys import NO_SESSIONS
 from loadgen.workload.streams import Purpose, RandomStream, arrival_rng
@@ -198,6 +198,8 @@ def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     if subject.word_counts is not None:
         return False
     if source == sources.RANDOM_TURNS:
+        from loadgen.workload.prompts import synthetic_turns  # few runs make any
+
         return synthetic_turns.form_of(profile) == prompt_form.WORDS
     if form_of is None:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -47,6 +47,25 @@ class TurnRequests(Requests, Protocol):
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """The fields of request i with these answers, messages, in place of its session's first ones."""
+        ...
+
+
+@runtime_checkable
+class MadeTurns(Protocol):
+    """The texts of conversations that are made here, each at any time."""
+
+    @property
+    def output_lens(self) -> Int64: ...
+    def system(self, session: int) -> str:
+        """The system prompt of a session; "" where there is none."""
+        ...
+
+    def message(self, i: int) -> str:
+        """The user's message of request i."""
+        ...
+
+    def answer(self, i: int) -> str:
+        """The answer to request i that is made here."""
         ...
 
 
