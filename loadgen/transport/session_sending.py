@@ -16,9 +16,9 @@ from loadgen.transport.sending import Sender
 from loadgen.transport.session_job import SessionJob
 from loadgen.transport.turn_queue import EndedTurn, TurnQueue
 
-# A connection that the server closed between two turns is opened again so long before the next one is due:
-# long enough for a handshake far away, and shorter than any server keeps an idle one.
-_AHEAD_NS = 300_000_000
+# A connection that the server closed between two turns is opened again so long before the next one is due, or
+# three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
+_AHEAD_NS, _MOST_AHEAD_NS = 300_000_000, 2 * SECOND_NS
 _NEW_SESSION = -1  # in place of the index of a turn
 # When it is due, its slot's number (of which there is one: no two compare further), its index, its slot.
 Waiting = tuple[int, int, int, Slot, EndedTurn | None]
@@ -161,7 +161,8 @@ class SessionSender(Sender):
         due_ns = self._due_ns.get(slot)
         if due_ns is None:
             return super().redial_ns(slot)
-        return max(due_ns - _AHEAD_NS, self.now_ns())
+        ahead_ns = min(max(_AHEAD_NS, 3 * slot.connect_ns), _MOST_AHEAD_NS)
+        return max(due_ns - ahead_ns, self.now_ns())
 
     def wait_ns(self) -> int:
         wait_ns = super().wait_ns()
