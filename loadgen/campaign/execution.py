@@ -26,7 +26,7 @@ from loadgen.protocol.printable import plain
 from loadgen.results import limit_lines, run_place
 from loadgen.session import progress, signals
 from loadgen.session.attach import attach
-from loadgen.session.ladder_run import Climb
+from loadgen.session.ladder_run import LadderClimb
 from loadgen.session.session import Session
 from loadgen.workload.plan_inputs import Seed
 
@@ -45,7 +45,7 @@ class Execution:
     cooling: Cooling | None = None
     limit: LimitTable | None = None  # each cell is a search
     _used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # names of starts, by arm
-    _climbs: dict[str, Climb] = field(default_factory=dict)  # ladders whose server died of a rung
+    _climbs: dict[str, LadderClimb] = field(default_factory=dict)  # ladders whose server died of a rung
 
     def run(self) -> None:
         """Measure every cell that is left; raises StoreError where nothing can be kept, KeyboardInterrupt."""
@@ -192,7 +192,7 @@ class Execution:
         if climb is None:
             place = self.store.begin(planned) / "ladder"
             place.mkdir(mode=0o700)
-            climb = Climb(planned.workload, place, quiet=self.quiet)
+            climb = LadderClimb(planned.workload, place, quiet=self.quiet)
         try:
             inside = _inside(session, planned, climb.directory)
             climb.on(inside, replace(self.seed, repeat=planned.cell.repeat))
@@ -210,7 +210,7 @@ class Execution:
         self._climbed(planned, climb)
         return True
 
-    def _climbed(self, planned: Planned, climb: Climb) -> None:
+    def _climbed(self, planned: Planned, climb: LadderClimb) -> None:
         lengths = f"{sum(row.speed_tok_s is not None for row in climb.rows)} of {len(climb.rows)} lengths"
         if climb.measured:
             self.store.finish(planned, climb.directory)

@@ -123,10 +123,10 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
 
 def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[Result]]:
     """Measure a ladder of input lengths, which has a table and no block; the exit code, and no runs."""
-    from loadgen.session import ladder_run  # few runs need it
+    from loadgen.session import climb, ladder_run  # few runs need them
 
     ladder = ladder_run.begin(workload, session.options.run_dir)
-    return ladder_run.exit_code(ladder, lambda: ladder.on(session, seed)), []
+    return climb.exit_code(ladder, lambda: ladder.on(session, seed)), []
 
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:

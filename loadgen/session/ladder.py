@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,11 +14,11 @@ from loadgen.errors import LoadgenError, MeasureError, UsageError
 from loadgen.protocol import untrusted
 from loadgen.results.printing import printed
 from loadgen.results.speed_formulas import FORMULAS, TOTAL
-from loadgen.session import depth_run, ladder_run
+from loadgen.session import climb, depth_run, ladder_run
 from loadgen.session.asked_settings import settings
 from loadgen.session.attach import attach
 from loadgen.session.bench import check, seeded
-from loadgen.session.ladder_run import Climbing
+from loadgen.session.climb import Climb
 from loadgen.session.options import Options, bench_parser, parse
 from loadgen.session.progress import warn
 from loadgen.validity import run_metadata
@@ -45,10 +46,12 @@ def main(argv: Sequence[str]) -> int:
 
         printed(dry_run(options, asked), sys.stdout)
         return 0
-    ladder: Climbing = ladder_run.begin(workload, options.run_dir, options.formula)
-    if options.depth is not None:
+    ladder: Climb[Any, Any]
+    if options.depth is None:
+        ladder = ladder_run.begin(workload, options.run_dir, options.formula)
+    else:
         ladder = depth_run.begin(workload, options.run_dir, options.depth)
-    return ladder_run.exit_code(ladder, lambda: _climb(ladder, options, asked))
+    return climb.exit_code(ladder, lambda: _climb(ladder, options, asked))
 
 
 def ladder_parser() -> argparse.ArgumentParser:
@@ -121,7 +124,7 @@ def _workload(options: Options) -> Profile:
     return _native(workload, options, options.launching.engine or "")
 
 
-def _climb(ladder: Climbing, options: Options, asked: ServerSettings) -> None:
+def _climb(ladder: Climb[Any, Any], options: Options, asked: ServerSettings) -> None:
     """Measure every length; a server that dies of one is started again for the next."""
     seed, inside = seeded(options), replace(options, run_dir=str(ladder.directory))
     while ladder.left:
