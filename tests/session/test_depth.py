@@ -22,6 +22,7 @@ def measured(*words: str, code: int = 0) -> list[dict[str, Any]]:
     """The rows of a command, as its directory has them."""
     assert cli.main(["ladder", "--quiet", *words]) == code
     (directory,) = Path("runs").glob("*-depth")
+    assert not list(Path("runs").glob("*-ladder"))
     rows: list[dict[str, Any]] = json.loads((directory / "depth.json").read_text("utf-8"))["rows"]
     assert all((directory / row["run"]).is_dir() for row in rows if row["run"])
     return rows
@@ -43,7 +44,7 @@ def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str
     ]
     assert all(row["requests"] == 2 for row in rows)  # the one that filled the cache is in none
     assert all(row["tok_s"] > 0 and row["std_tok_s"] >= 0 for row in rows)
-    assert [40 < row["tok_s"] < 52 for row in rows] == [False, True, False, True]
+    assert all(row["tok_s"] < 52 for row in rows[1::2])  # the engine's 20 ms a token
     (directory,) = Path("runs").glob("*-depth")
     assert "| pp64 @ d256 |" in (directory / "depth.md").read_text("utf-8")
     out = capsys.readouterr().out
