@@ -188,7 +188,7 @@ def test_gauges_are_sampled_while_it_runs(often: None) -> None:
     assert window.peak("running") == 4
     times = [sample.at_s for sample in window.samples]
     assert times == sorted(times)
-    assert times[0] > 0
+    assert 0 <= times[0] < times[-1]  # of a fast machine the first is there within half a millisecond
 
 
 def test_looks_take_their_share_of_a_run_at_most(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
