@@ -174,6 +174,13 @@ def llamacpp(server: Path, model: Path, log: Path, more: Sequence[str] = ()) -> 
     return Engine([*argv, "--port", str(port), "--threads", "1", *more], port, log)
 
 
+def resettable_vllm(python: Path, model: Path, log: Path, more: Sequence[str]) -> Engine:
+    """The same with its endpoints for developers, so that --reset-cache can empty its prefix cache."""
+    engine = vllm(python, model, log, more)
+    engine.env = {**engine.env, "VLLM_SERVER_DEV_MODE": "1"}
+    return engine
+
+
 def transformers_serve(python: Path, model: Path, log: Path) -> Engine:
     """`transformers serve` on the CPU, pinned to the tiny model."""
     port = free_port()

@@ -22,7 +22,6 @@ _EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 _HITS = "vllm:prefix_cache_hits_total"
 # A GPU has blocks of 16 tokens; a CPU takes multiples of 32, and 128 unless it is asked.
 _FLAGS = ["--block-size", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-_DEV = {"VLLM_SERVER_DEV_MODE": "1"}  # so that --reset-cache can empty the prefix cache
 # What says that something else was sent than planned. Times are left out: two cores serve and measure.
 _OF_DATA = {
     "answer-lengths",
@@ -42,9 +41,7 @@ def caching_vllm(
 ) -> Iterator[Engine]:
     """A vLLM that caches prefixes, takes tools, and lets its cache be emptied."""
     log = tmp_path_factory.mktemp("caching") / "log"
-    engine = running.vllm(engines_python, model, log, _FLAGS)
-    engine.env = {**engine.env, **_DEV}
-    with engine:
+    with running.resettable_vllm(engines_python, model, log, _FLAGS) as engine:
         yield engine
 
 

@@ -37,9 +37,7 @@ def tools_vllm(
 ) -> Iterator[Engine]:
     """A vLLM that caches prefixes, takes tools, and lets its cache be emptied."""
     log = tmp_path_factory.mktemp("tools") / "log"
-    engine = running.vllm(engines_python, model, log, _FLAGS)
-    engine.env = {**engine.env, "VLLM_SERVER_DEV_MODE": "1"}
-    with engine:
+    with running.resettable_vllm(engines_python, model, log, _FLAGS) as engine:
         yield engine
 
 

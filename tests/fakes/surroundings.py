@@ -65,6 +65,15 @@ class Service:
         return sum(sent_s + OUTPUT * GAP_S + 0.2 < at_s for sent_s in self.sent_s)
 
 
+def killed(client: subprocess.Popen[Any], service: Service, after: int) -> float:
+    """Kill a client with -9 once `after` requests have come; when that was (monotonic, s)."""
+    service.until(after)
+    at_s = time.monotonic()
+    os.kill(client.pid, signal.SIGKILL)
+    assert ended(client).code == -signal.SIGKILL
+    return at_s
+
+
 def wait(holds: Callable[[], object], what: str, most_s: float = START_S) -> None:
     """Wait until something holds, and fail where it does not."""
     deadline_s = time.monotonic() + most_s

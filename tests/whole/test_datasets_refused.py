@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 
 from fakes.counting_api import CountingApi, Refusal, refuses, refuses_ids, refuses_images
 from fakes.scripted_server import ScriptedServer
-from fakes.surroundings import Service, ended, report, started, succeeded
+from fakes.surroundings import Service, ended, killed, report, started, succeeded
 from loadgen import cli
 from loadgen.errors import ExitCode
 
@@ -146,10 +144,7 @@ def test_after_kill_9_the_rows_that_were_answered_are_reported(
     service: Service, prompts: Path, tmp_path: Path
 ) -> None:
     client = started(words_of(service, prompts), tmp_path)
-    service.until(80)
-    at_s = time.monotonic()
-    os.kill(client.pid, signal.SIGKILL)
-    assert ended(client).code == -signal.SIGKILL
+    at_s = killed(client, service, 80)
     found = report(tmp_path)
     assert found.out.startswith("PARTIAL")
     assert f"of {ROWS}" in found.out

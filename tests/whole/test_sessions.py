@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from fakes.counting_api import CountingApi, count
 from fakes.hosted_api import openai_error
 from fakes.scripted_server import ScriptedServer
-from fakes.surroundings import Service, ended, report, started, succeeded
+from fakes.surroundings import Service, killed, report, started, succeeded
 from loadgen import cli
 from loadgen.errors import ExitCode
 from loadgen.metrics.record import Records
@@ -198,10 +196,7 @@ def test_kill_9_in_mid_conversation_loses_no_finished_turn(service: Service, tmp
     words = f"bench --base-url {service.base_url} --backend openai-chat --dataset-path {file}"
     more = "--max-concurrency 2 --turn-delays none --no-observe --quiet"
     client = started([sys.executable, "-m", "loadgen", *words.split(), *more.split()], tmp_path)
-    service.until(81)
-    at_s = time.monotonic()
-    os.kill(client.pid, signal.SIGKILL)
-    assert ended(client).code == -signal.SIGKILL
+    at_s = killed(client, service, 81)
     found = report(tmp_path)
     assert found.out.startswith("PARTIAL")
     assert succeeded(found.out) >= service.ended_before(at_s - 1.0) > 0
