@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import PerRequest
 from loadgen.workload.load.load_keys import RequestClass
 
-_P99 = 99.0
+_P99 = (99.0,)
 
 
 class ClassFigures(msgspec.Struct, frozen=True):
@@ -48,9 +46,9 @@ def figures(
 
 
 def _figures(kind: RequestClass, ours: Bool, each: PerRequest, good: Bool | None) -> ClassFigures:
-    ttft = _latencies(each.ttft_ns[ours & each.has_ttft])
-    tpot = _latencies(each.tpot_ns()[ours & each.has_tpot])
-    e2el = _latencies(each.e2el_ns[ours & each.ok])
+    ttft = Distribution.of(each.ttft_ns[ours & each.has_ttft], _P99)
+    tpot = Distribution.of(each.tpot_ns()[ours & each.has_tpot], _P99)
+    e2el = Distribution.of(each.e2el_ns[ours & each.ok], _P99)
     return ClassFigures(
         name=kind.name,
         asked_share=kind.share / 100,
@@ -69,7 +67,3 @@ def _figures(kind: RequestClass, ours: Bool, each: PerRequest, good: Bool | None
         p99_e2el_ms=e2el.p99_ms,
         good=None if good is None else int((good & ours).sum()),
     )
-
-
-def _latencies(values_ns: NDArray[np.int64] | NDArray[np.float64]) -> Distribution:
-    return Distribution.of(values_ns.copy(), (_P99,))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from loadgen.arrays import Int64, total
 from loadgen.clock import SECOND_NS
@@ -16,7 +15,7 @@ from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.record import Records
 from loadgen.workload.load.stage_windows import StageWindow
 
-_P99 = 99.0
+_P99 = (99.0,)
 
 
 class StageFigures(msgspec.Struct, frozen=True):
@@ -81,8 +80,11 @@ def _figures(
     span_ns = max(end_ns - begin_ns, 1)
     under_way_ns = total(ends_ns.clip(begin_ns, end_ns)) - total(starts_ns.clip(begin_ns, end_ns))
     begun = ours & each.has_ttft
-    ttft, e2el = _latencies(each.ttft_ns[begun]), _latencies(each.e2el_ns[ours & each.ok])
-    intended = _latencies((each.first_ns - records.intended_ns)[begun])
+    ttft, e2el = (
+        Distribution.of(each.ttft_ns[begun], _P99),
+        Distribution.of(each.e2el_ns[ours & each.ok], _P99),
+    )
+    intended = Distribution.of((each.first_ns - records.intended_ns)[begun], _P99)
     return StageFigures(
         name=window.name,
         begin_s=begin_ns / SECOND_NS,
@@ -106,7 +108,3 @@ def _most(starts_ns: Int64, ends_ns: Int64, window: StageWindow) -> int:
     moments = np.concatenate([[window.begin_ns], starts_ns[first:last]])
     in_flight = np.searchsorted(starts_ns, moments, "right") - np.searchsorted(ends_ns, moments, "right")
     return int(in_flight.max())
-
-
-def _latencies(values_ns: NDArray[np.int64]) -> Distribution:
-    return Distribution.of(values_ns.copy(), (_P99,))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.arrays import Bool, Int64
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.record import Records
 
-_P99 = 99.0
+_P99 = (99.0,)
 _ALONE = 4  # turns that have a row of their own; after them 5 to 8, 9 to 16, and so on
 
 
@@ -62,7 +61,7 @@ def cached(records: Records, of: Bool) -> tuple[int, int]:
 def _figures(turns: tuple[int, int], ours: Bool, records: Records, each: PerRequest) -> TurnFigures:
     ok = ours & each.ok
     hits, looked_up = cached(records, ours)
-    ttft = _latencies(each.ttft_ns[ours & each.has_ttft])
+    ttft = Distribution.of(each.ttft_ns[ours & each.has_ttft], _P99)
     return TurnFigures(
         *turns,
         requests=int(ours.sum()),
@@ -75,15 +74,11 @@ def _figures(turns: tuple[int, int], ours: Bool, records: Records, each: PerRequ
         mean_ttft_ms=ttft.mean_ms,
         median_ttft_ms=ttft.median_ms,
         p99_ttft_ms=ttft.p99_ms,
-        mean_tpot_ms=_latencies(each.tpot_ns()[ours & each.has_tpot]).mean_ms,
-        mean_e2el_ms=_latencies(each.e2el_ns[ok]).mean_ms,
+        mean_tpot_ms=Distribution.of(each.tpot_ns()[ours & each.has_tpot], _P99).mean_ms,
+        mean_e2el_ms=Distribution.of(each.e2el_ns[ok], _P99).mean_ms,
     )
 
 
 def _mean(counts: Int64) -> float | None:
     known = counts[counts >= 0]
     return float(np.mean(known)) if len(known) else None
-
-
-def _latencies(values_ns: NDArray[np.int64] | NDArray[np.float64]) -> Distribution:
-    return Distribution.of(values_ns.copy(), (_P99,))

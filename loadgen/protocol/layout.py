@@ -50,3 +50,10 @@ def some(names: Sequence[str], most: int) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def cell_ms(value_ms: float) -> str:
+    """A latency in milliseconds, as wide as a cell."""
+    if value_ms != value_ms:
+        return "-"
+    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -112,8 +112,19 @@ class Choice(msgspec.Struct, gc=False):
         return self.carries() == TOKEN and not self.reasons()
 
 
+_Part = TypeVar("_Part")
 _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
 _TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTimings | None)
+
+
+def _optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
+    """A part of a message that a server may leave out; None too where it means something else by it."""
+    if not bytes(raw):
+        return None
+    try:
+        return decoder.decode(raw)
+    except NOT_JSON:
+        return None
 
 
 class Message(msgspec.Struct, gc=False):
@@ -127,21 +138,11 @@ class Message(msgspec.Struct, gc=False):
 
     def timing(self) -> Timing | None:
         """The server's own times of the request; None where it does not report them."""
-        if not bytes(self.metrics):
-            return None
-        try:
-            return _TIMING.decode(self.metrics)
-        except NOT_JSON:
-            return None
+        return _optional(self.metrics, _TIMING)
 
     def slot_timings(self) -> SlotTimings | None:
         """llama.cpp's own times and counts of the request; None where there are none."""
-        if not bytes(self.timings):
-            return None
-        try:
-            return _TIMINGS.decode(self.timings)
-        except NOT_JSON:
-            return None
+        return _optional(self.timings, _TIMINGS)
 
     def why(self) -> str:
         """What the server reports of an abort; "" where the API has no place for it."""

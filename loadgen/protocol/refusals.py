@@ -53,6 +53,12 @@ FIELDS: dict[str, Field] = {
 }
 
 
+TOOLS_REFUSED = (
+    r"enable-auto-tool-choice|tool[- _](?:choice|call)|\btools\b.{0,60}not supported|"
+    r"(?:not|n't) support (?:the use of )?(?:tool|function)"
+)
+
+
 class Feature(msgspec.Struct, frozen=True):
     """What not every server has, and rows of a file may ask for: how it is refused, and what to do then."""
 
@@ -67,8 +73,7 @@ FEATURES = (
     Feature(
         "tools",
         rb'"tools":',
-        r"enable-auto-tool-choice|tool[- _](?:choice|call)|\btools\b.{0,60}not supported|"
-        r"(?:not|n't) support (?:the use of )?(?:tool|function)",
+        TOOLS_REFUSED,
         "start the server with its tool parser, --launch vllm --server-args '--enable-auto-tool-choice "
         f"--tool-call-parser NAME', {_LEAVE_OUT}",
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from loadgen.protocol.refusals import TOOLS_REFUSED
+
 # How servers word that prompt and answer are more than the model's context: vLLM, SGLang, llama.cpp,
 # llama-cpp-python, TGI, TensorRT-LLM, OpenAI, Anthropic, Gemini, Mistral, and the embedded engine.
 _PAST_CONTEXT = re.compile(
@@ -17,11 +19,7 @@ _PAST_CONTEXT = re.compile(
 )
 # What a chat template or a server's settings refuse of a conversation, and its name.
 _REFUSALS = {
-    "tools refused": re.compile(
-        r"enable-auto-tool-choice|tool[- _](?:choice|calls?|parser)|\btools\b.{0,60}not supported|"
-        r"(?:not|n't) support (?:the use of )?(?:tool|function)|--jinja",
-        re.IGNORECASE,
-    ),
+    "tools refused": re.compile(rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja", re.IGNORECASE),
     "system role refused": re.compile(
         r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support (?:the )?system "
         r"(?:role|message|prompt)",

@@ -1,4 +1,4 @@
-"""Depth rows: the speed of a prompt and of an answer after so many cached tokens, named as llama-bench's."""
+"""Depth rows: the speed of a prompt and of an answer after N cached tokens, named as llama-bench's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTES = (
 
 
 class DepthTest(msgspec.Struct, frozen=True):
-    """What is measured: so many tokens of a prompt or of an answer, after so many cached ones."""
+    """What is measured: N tokens of a prompt or of an answer, after others that are cached."""
 
     kind: str  # PROMPT or GENERATION
     tokens: int

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.session_figures import MeasuredPart, SessionFigures
 from loadgen.metrics.turn_figures import TurnFigures
-from loadgen.protocol.layout import aligned, counted, cut, some
+from loadgen.protocol.layout import aligned, cell_ms, counted, cut, some
 from loadgen.results.report_parts import ReportOptions
 from loadgen.results.run_directory import Result
 from loadgen.results.session_figures import EarlyEnd, StoredSessions
@@ -150,18 +150,11 @@ def _cells(row: TurnFigures) -> tuple[str, ...]:
         _tokens(row.mean_input_tokens),
         "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
         _tokens(row.mean_output_tokens),
-        *(_shown(value) for value in latencies),
-        _shown(row.mean_tpot_ms),
-        _shown(row.mean_e2el_ms),
+        *(cell_ms(value) for value in latencies),
+        cell_ms(row.mean_tpot_ms),
+        cell_ms(row.mean_e2el_ms),
     )
 
 
 def _tokens(mean: float | None) -> str:
     return "-" if mean is None else f"{mean:.0f}"
-
-
-def _shown(value_ms: float) -> str:
-    """A latency in milliseconds, as wide as a cell."""
-    if value_ms != value_ms:
-        return "-"
-    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"

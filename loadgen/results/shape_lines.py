@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from loadgen.metrics.class_figures import ClassFigures
 from loadgen.metrics.steady_state import Unsteady
-from loadgen.protocol.layout import aligned, cut, some
+from loadgen.protocol.layout import aligned, cell_ms, cut, some
 from loadgen.results import shape_figures
 from loadgen.results.report_parts import ReportOptions
 from loadgen.results.run_directory import Result
@@ -44,7 +44,7 @@ def stages(result: Result, options: ReportOptions) -> Iterator[str]:
                 f"{row.rate_per_s:.3g}",
                 f"{row.mean_in_flight:.1f}",
                 str(row.most_in_flight),
-                *(_shown(value) for value in latencies),
+                *(cell_ms(value) for value in latencies),
             ),
             _STAGE_WIDTHS,
             " ",
@@ -67,7 +67,7 @@ def classes(result: Result, options: ReportOptions) -> Iterator[str]:
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
         counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
         name = cut(row.name, -_CLASS_WIDTHS[0])
-        cells = (name, *counts, "/".join(f"{length:.0f}" for length in lengths), *map(_shown, latencies))
+        cells = (name, *counts, "/".join(f"{length:.0f}" for length in lengths), *map(cell_ms, latencies))
         yield aligned(cells, _CLASS_WIDTHS, " ")
     if result.facts.profile.cancel_point is not None:
         cancelled = (f"{row.name} {row.cancelled} of {row.requests}" for row in rows)
@@ -79,10 +79,3 @@ def classes(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _tokens(row: ClassFigures) -> tuple[int, int]:
     return row.input_tokens, row.output_tokens
-
-
-def _shown(value_ms: float) -> str:
-    """A latency in milliseconds, as wide as a cell."""
-    if value_ms != value_ms:
-        return "-"
-    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"

@@ -27,7 +27,7 @@ from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, Failur
 from loadgen.transport.gate import Gate, gates_of
 from loadgen.transport.httpx_sessions import HttpxSessions
 from loadgen.transport.httpx_stream import Exchange, Link
-from loadgen.transport.job import Counters, Health, Job
+from loadgen.transport.job import Counters, Health, Job, body_of
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
@@ -226,7 +226,7 @@ class HttpxTransport:
         request = client.build_request(
             "POST",
             job.target.url,
-            content=exchange.request.partition(b"\r\n\r\n")[2] or job.body(exchange.index),
+            content=body_of(exchange.request) or job.body(exchange.index),
             headers=[
                 ("content-type", "application/json"),
                 ("accept-encoding", "identity"),

@@ -151,6 +151,11 @@ class Job(msgspec.Struct, frozen=True):
         return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
 
 
+def body_of(request: bytes) -> bytes:
+    """The body of a whole HTTP request."""
+    return request.partition(b"\r\n\r\n")[2]
+
+
 class Health(msgspec.Struct, tag="health", array_like=True):
     """What the capturing process reports of itself when it is done; times in nanoseconds."""
 

@@ -87,12 +87,12 @@ class BodiesDigest:
         self._sum += int.from_bytes(hashed, "little")
 
     def hex(self) -> str:
-        """The fingerprint so far; "" of no body."""
+        """The fingerprint so far; "" without a body."""
         return _hex(self._sum)
 
 
 def joined_digest(digests: Iterable[str]) -> str:
-    """The fingerprint of all bodies that several processes sent; "" of none."""
+    """The fingerprint of all bodies that several processes sent; "" if empty."""
     return _hex(sum(int(digest, 16) for digest in digests if digest))
 
 

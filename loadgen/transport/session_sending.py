@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from loadgen.clock import SECOND_NS
+from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.transport.connection import Slot, State
 from loadgen.transport.failure import Failure
 from loadgen.transport.gate import SPIN_NS
@@ -18,7 +18,7 @@ from loadgen.transport.turn_queue import EndedTurn, TurnQueue
 
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.
-_AHEAD_NS, _MOST_AHEAD_NS = 300_000_000, 2 * SECOND_NS
+_AHEAD_NS, _MOST_AHEAD_NS = 300 * MS_NS, 2 * SECOND_NS
 _NEW_SESSION = -1  # in place of the index of a turn
 # When it is due, its slot's number (of which there is one: no two compare further), its index, its slot.
 Waiting = tuple[int, int, int, Slot, EndedTurn | None]
@@ -87,7 +87,8 @@ class SessionSender(Sender):
     def begin(self, begin_ns: int) -> None:
         super().begin(begin_ns)
         self.pace = pace_of(self.turns.sessions, begin_ns)
-        slots, self.pool.free = list(self.pool.free), type(self.pool.free)()
+        slots = list(self.pool.free)
+        self.pool.free.clear()
         for slot in slots:
             self.freed(slot)
 

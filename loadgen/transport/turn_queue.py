@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, int64s, joined
-from loadgen.transport.job import Job
+from loadgen.transport.job import Job, body_of
 from loadgen.transport.outgoing import Outgoing
 from loadgen.transport.session_job import Answer, BodiesDigest, SessionJob, TurnOrder
 
@@ -128,17 +128,14 @@ class TurnQueue:
         elif not self.first.build_ahead():
             if not self._sent:
                 return False
-            self._digest.add(self._body(self._sent.popleft()))
+            self._digest.add(body_of(self._sent.popleft()))
         return True
 
     def bodies_digest(self) -> str:
         """A fingerprint of the bodies that were sent."""
         while self._sent:
-            self._digest.add(self._body(self._sent.popleft()))
+            self._digest.add(body_of(self._sent.popleft()))
         return self._digest.hex()
-
-    def _body(self, request: bytes) -> bytes:
-        return request.partition(b"\r\n\r\n")[2]
 
     def _build(self, index: int) -> bytes:
         after = self.sessions.body_after

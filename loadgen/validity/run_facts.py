@@ -108,7 +108,7 @@ class Facts(StartFacts, frozen=True):
     @property
     def held_concurrency(self) -> int | None:
         """The concurrency, or sessions at once, that this run was to hold; None: the loop was open."""
-        held = self.profile.users if self.profile.users is not None else self.profile.held_concurrency
+        held = self.profile.held_concurrency
         return None if held is None else self.share.slots(held)
 
     @property

@@ -9,6 +9,7 @@ from loadgen.metrics.percentiles import percentiles
 from loadgen.metrics.session_rows import SessionRows, dry_ns
 from loadgen.metrics.turn_figures import cached
 from loadgen.transport.failure import FailureKind
+from loadgen.transport.gate import NEVER_NS
 from loadgen.validity.evidence import RunEvidence, percent
 from loadgen.validity.rule import Evidence, Source, note, suspect
 
@@ -18,7 +19,6 @@ LATE_MS = 10.0  # by P99; a client with a core of its own is below 1
 KEPT = 0.1  # of the prompt tokens that a session had sent before
 CACHED_OFF = 0.02  # of the prompt tokens
 TAIL = 0.5  # of the run's time
-_NEVER_NS = 1 << 62
 
 
 @suspect(
@@ -77,7 +77,7 @@ def users_waited(run: RunEvidence) -> Evidence | None:
     if sessions is None or not rate_per_s or not run.sent.any():
         return None
     slots, due_ns = records.slot[run.sent], records.intended_ns[run.sent]
-    first_ns = np.full(int(slots.max()) + 1, _NEVER_NS)
+    first_ns = np.full(int(slots.max()) + 1, NEVER_NS)
     np.minimum.at(first_ns, slots, due_ns)
     # A user's turns are whole periods apart, unless an answer was still on its way.
     waited = int(((due_ns - first_ns[slots]) % round(SECOND_NS / rate_per_s) != 0).sum())

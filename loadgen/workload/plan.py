@@ -229,8 +229,8 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
     made = sourced.requests
     _check_sessions(sourced, profile)
     turns = _sent_turns(sourced, profile, offsets_ns)
-    count = len(made.input_lens) if offsets_ns is None else len(offsets_ns)
-    count = count if turns is None else int(turns.begins[-1])
+    planned = made.input_lens if offsets_ns is None else offsets_ns
+    count = len(planned) if turns is None else int(turns.begins[-1])
     lens = {"input": made.input_lens, "output": made.output_lens}
     facts = sourced.facts.model_copy(
         update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
@@ -252,7 +252,7 @@ def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) 
         ids_source=sourced.ids_source,
         notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
         tokenizer=sourced.tokenizer,
-        sessions=sourced.sessions,
+        sessions=sourced.sessions if turns is None else turns.numbers(),
         turns=turns,
         cancellations=cancelled,
         concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,

@@ -105,6 +105,6 @@ class SourcedRequests(msgspec.Struct, frozen=True):
     offsets_ns: Int64 | None = None  # the source's own schedule: after the start, never decreasing
     ids_source: str = ""  # where token ids are drawn from; "" for text
     tokenizer: str = ""  # that made the texts, where none was named
-    sessions: Int64 | None = None  # of each request: those of one stay in one shard; None: there are none
+    sessions: Int64 | None = None  # of each request: those of one stay in one shard; None: none, or `turns`
     turns: Turns | None = None  # where the requests of a session are sent one after another
     notes: tuple[str, ...] = ()  # what was requested and cannot be, in words

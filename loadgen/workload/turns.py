@@ -51,5 +51,5 @@ class Turns(msgspec.Struct, frozen=True):
 
 
 def of_counts(counts: Int64, delays_ns: Int64) -> Turns:
-    """The turns of sessions of which each has so many; `counts` is int64[sessions], none of them 0."""
+    """The turns of sessions; `counts`, int64[sessions], is the number of turns of each, at least 1."""
     return Turns(np.concatenate(([0], np.cumsum(counts))).astype(np.int64), delays_ns)

@@ -101,9 +101,7 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
     )
     sent = f"{counted(len(turns), 'session')} with {counted(len(answers), 'turn')}"
     made = RecordedTurns(conversations, answers, output_lens, kind)
-    return SourcedRequests(
-        made, facts, notes=(f"{recorded}: sent as {sent}",), sessions=turns.numbers(), turns=turns
-    )
+    return SourcedRequests(made, facts, notes=(f"{recorded}: sent as {sent}",), turns=turns)
 
 
 def _sent(conversations: Conversations, inputs: PlanInputs) -> tuple[Int64, Turns]:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.arrays import Int64
+from loadgen.clock import MS_NS
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import counted as number_of
 from loadgen.protocol.openai import Chat, Dialect
@@ -25,7 +26,6 @@ from loadgen.workload.streams import RandomStream
 from loadgen.workload.turns import Turns, of_counts
 
 WORDS, CORPUS = "words", "corpus"
-_MS_NS = 1_000_000
 _MOST_TEXTS = 4096  # of messages, in memory
 
 
@@ -134,9 +134,7 @@ def requests(inputs: PlanInputs) -> SourcedRequests:
         reusable_tokens=_reusable(made, planned, profile) if known else None,
     )
     sent = f"{number_of(len(planned), 'session')} with {number_of(count, 'turn')}"
-    return SourcedRequests(
-        made, facts, notes=(*notes, *how, f"made: {sent}"), sessions=planned.numbers(), turns=planned
-    )
+    return SourcedRequests(made, facts, notes=(*notes, *how, f"made: {sent}"), turns=planned)
 
 
 def form_of(profile: Profile) -> str:
@@ -232,7 +230,7 @@ def _delays_ns(profile: Profile, stream: RandomStream, count: int, turns: int, n
         pauses = lengths.parse_seconds(profile.think_time, "--think-time")
         if remark := pauses.remark():
             notes.append(f"--think-time {profile.think_time}: {remark}")
-        delays_ns = pauses.draw(stream.rng("think time"), count) * _MS_NS
+        delays_ns = pauses.draw(stream.rng("think time"), count) * MS_NS
         delays_ns[::turns] = 0
     return delays_ns
 
