@@ -82,7 +82,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", named(CODE + TESTS))
 def test_files_and_functions_keep_their_budget(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert len(text.splitlines()) < 400
+    assert len(text.splitlines()) < 600
     for function in functions(ast.parse(text)):
         assert function.end_lineno is not None
         assert function.end_lineno - function.lineno < 60, function.name
