@@ -175,13 +175,14 @@ class Ending:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Disable the garbage collector: decoding allocates many objects but no cycles."""
+    """Disable the garbage collector: decoding allocates many objects but no cycles.
+
+    Nothing is frozen: `gc.unfreeze` would also thaw what the program that calls this had frozen.
+    """
     was_on = gc.isenabled()
     gc.disable()
-    gc.freeze()  # what start-up made stays: looking at it would copy the pages shared with the fork
     try:
         yield
     finally:
         if was_on:
-            gc.unfreeze()
             gc.enable()

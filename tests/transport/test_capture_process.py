@@ -151,7 +151,8 @@ def test_tokens_for_ever_fill_no_memory(transport: str) -> None:
     endless = chunk(token() * 100) * 50
 
     def script(asked: Asked) -> Answer:
-        return Answer([HEAD, *[endless] * 5000]) if asked.number == 1 else stream(3)
+        # The others take a second: where all is over within 0.25 s, no turn below finds the process alive.
+        return Answer([HEAD, *[endless] * 5000]) if asked.number == 1 else stream(3, gap_s=0.03)
 
     with ScriptedServer(script) as flooding:
         run = capture_process.start(job_of(flooding.target(), 10, 2), transport)

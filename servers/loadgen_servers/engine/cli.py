@@ -179,6 +179,7 @@ def _serve(engine: Engine, exit_with_stdin: bool) -> int:
     # The signal's byte wakes the poll, which would otherwise sleep on (PEP 475).
     port.watch(read_fd, engine.stop)
     previous_fd = signal.set_wakeup_fd(write_fd)
+    collecting = gc.isenabled()
     previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if exit_with_stdin:
@@ -186,15 +187,14 @@ def _serve(engine: Engine, exit_with_stdin: bool) -> int:
         line = {"base_url": port.base_url, "preset": engine.preset, "model": engine.served.model}
         if not _printed(f"{msgspec.json.encode(line).decode()}\n"):
             return _UNWRITTEN
-        gc.freeze()
         gc.disable()
         engine.run()
     except PermissionError:
         print("loadgen engine: --exit-with-stdin needs a pipe or a terminal as stdin", file=sys.stderr)
         return 2
     finally:
-        gc.enable()
-        gc.unfreeze()
+        if collecting:
+            gc.enable()
         signal.set_wakeup_fd(previous_fd)
         for number, handler in previous.items():
             signal.signal(number, handler)
