@@ -23,8 +23,13 @@ class BackgroundRun(Generic[T]):
     def __init__(self, measure: Callable[[Interrupts], T]) -> None:
         self._request = StopRequest()
         thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen")
-        self._future = thread.submit(measure, self._request)
-        thread.shutdown(wait=False)
+        try:
+            self._future = thread.submit(measure, self._request)
+        except KeyboardInterrupt:  # the thread may have begun
+            self._request.make(SIGINT)
+            raise
+        finally:
+            thread.shutdown(wait=False)
 
     def wait(self) -> T:
         """What it comes to; raises what it raises.

@@ -101,8 +101,9 @@ class StopRequest(Interrupts):
 
     def poll(self) -> None:
         """React to a request that was made since the last time."""
-        number, self._pending = self._pending, 0
-        if number:
+        number = self._pending
+        if number:  # where it is 0, a request that another thread makes now must not be written over
+            self._pending = 0
             self._react(number)
 
 
