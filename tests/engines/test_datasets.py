@@ -18,7 +18,8 @@ from loadgen.metrics.record import Records
 
 pytestmark = [pytest.mark.engine, pytest.mark.realtime]
 
-_EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+_ROOT = Path(__file__).resolve().parents[2]
+_EXAMPLES = _ROOT / "docs" / "examples"
 _HITS = "vllm:prefix_cache_hits_total"
 # A GPU has blocks of 16 tokens; a CPU takes multiples of 32, and 128 unless it is asked.
 _FLAGS = ["--block-size", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
@@ -85,8 +86,12 @@ def _doubts(ours: dict[str, Any]) -> set[str]:
             "--dataset-name custom --custom-output-len 16 --num-prompts 6", "prompts.jsonl", id="custom"
         ),
         pytest.param("", "prompts.jsonl", id="prompts, recognised"),
-        pytest.param("--backend openai-chat", "bodies.jsonl", id="bodies with tools and a JSON schema"),
-        pytest.param("--backend openai-chat --output-len 16", "conversations.jsonl", id="conversations"),
+        pytest.param(
+            "--backend openai-chat", "bodies_with_tools.jsonl", id="bodies with tools and a JSON schema"
+        ),
+        pytest.param(
+            "--backend openai-chat --output-len 16", "conversations_with_tools.jsonl", id="conversations"
+        ),
     ],
 )
 def test_a_real_server_takes_the_rows_of_a_file(
@@ -102,6 +107,19 @@ def test_a_real_server_takes_the_rows_of_a_file(
     assert _doubts(ours) & _OF_DATA == set()
     known = records.planned_input > 0
     assert (records.input_tokens[known] == records.planned_input[known]).all()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/datasets.md", "docs/sessions.md"])
+def test_the_first_chat_example_of_a_page_runs_on_a_stock_vllm(
+    page: str, vllm: Engine, tmp_path: Path
+) -> None:
+    lines = (_ROOT / page).read_text("utf-8").splitlines()
+    command = next(line for line in lines if "bench --base-url" in line and "openai-chat" in line)
+    words = command.replace("docs/examples", str(_EXAMPLES)).split()[2:]
+    words[words.index("--base-url") + 1] = vllm.base_url
+    finished = loadgen([*words, "--model", "qwen3", "--seed", "7"], tmp_path)
+    assert finished.code == 0, finished.err
+    assert len(_records(tmp_path).failed) == 0
 
 
 @pytest.mark.parametrize(

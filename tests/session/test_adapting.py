@@ -257,9 +257,9 @@ OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path
 @pytest.mark.parametrize(
     ("file", "refused", "line"),
     [
-        ("bodies.jsonl", {"tools": NO_TOOLS}, 'refuses tools (400: "auto" tool choice requires'),
+        ("bodies_with_tools.jsonl", {"tools": NO_TOOLS}, 'refuses tools (400: "auto" tool choice requires'),
         (
-            "bodies.jsonl",
+            "bodies_with_tools.jsonl",
             {"response_format": NO_SCHEMA},
             "refuses a schema of the answer (400: Grammar-based",
         ),
@@ -280,7 +280,7 @@ def test_what_rows_ask_for_and_a_server_has_not_ends_the_command(
     assert not list(Path().rglob("result.json"))
 
 
-@pytest.mark.parametrize("file", ["bodies.jsonl", "images.jsonl"])
+@pytest.mark.parametrize("file", ["bodies_with_tools.jsonl", "images.jsonl"])
 def test_no_row_of_a_file_is_sent_before_the_run(file: str) -> None:
     api = HostedApi(owner="vllm")
     assert bench(api, *OF_FILE, str(EXAMPLES / file), "--num-warmups", "1", "--tokenizer", TOKENIZER) == 0

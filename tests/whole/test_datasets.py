@@ -75,7 +75,7 @@ def stored() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("file", "words", "laid"),
     [
-        pytest.param(EXAMPLES / "bodies.jsonl", [], {}, id="tools and a JSON schema"),
+        pytest.param(EXAMPLES / "bodies_with_tools.jsonl", [], {}, id="tools and a JSON schema"),
         pytest.param(EXAMPLES / "images.jsonl", [], {}, id="an image as a data URL"),
         pytest.param(DATA / "odd_bodies.jsonl", [], {}, id="numbers and escapes as they are written"),
         pytest.param(

@@ -37,7 +37,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "refusal", "reported"),
     [
         pytest.param(
-            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies.jsonl")],
+            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
             refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'),
             "tool",
             id="tools",
@@ -46,7 +46,7 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             [*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image", id="images"
         ),
         pytest.param(
-            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies.jsonl")],
+            [*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
             refuses("response_format", "response_format is not supported by this model"),
             "response_format",
             id="a JSON schema",

@@ -45,9 +45,9 @@ def bodies(of: Plan) -> list[Any]:
     [
         (RANDOM, {"ignore_eos": True}),
         ({"dataset_path": str(EXAMPLES / "prompts.jsonl")}, {}),
-        ({"dataset_path": str(EXAMPLES / "bodies.jsonl"), **CHAT}, CHAT),
+        ({"dataset_path": str(EXAMPLES / "bodies_with_tools.jsonl"), **CHAT}, CHAT),
         ({"dataset_path": str(EXAMPLES / "images.jsonl"), **CHAT}, CHAT),
-        ({"dataset_path": str(EXAMPLES / "conversations.jsonl"), **CHAT}, CHAT),
+        ({"dataset_path": str(EXAMPLES / "conversations_with_tools.jsonl"), **CHAT}, CHAT),
         ({"trace": str(EXAMPLES / "weka.jsonl")}, {"ignore_eos": True}),
     ],
     ids=["ids", "prompts", "bodies", "images", "conversations", "a trace"],
