@@ -24,6 +24,7 @@ from loadgen.errors import UsageError
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
 from loadgen.protocol import sse
+from loadgen.protocol.layout import WIDTH
 from loadgen.protocol.openai import Chat, Count
 from loadgen.protocol.sglang import Generate
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is
@@ -51,7 +52,7 @@ class PromptProgress(msgspec.Struct, frozen=True):
         """The share that is done, 0 to 1."""
         return self.done / self.total
 
-    def line(self) -> str:
+    def line(self, columns: int = WIDTH) -> str:
         """The progress in one line."""
         return f"fingerprint: {self.done}/{self.total} prompts answered"
 

@@ -54,6 +54,12 @@ class ReplicaScrapers(MetricsScraper):
         ]
         return joined(parts, self.model)
 
+    def waiting(self) -> int | None:
+        """Count the requests that waited in all servers; None where one reports none."""
+        gauges = [scraper.waiting() for scraper in self.scrapers]
+        known = [gauge for gauge in gauges if gauge is not None]
+        return sum(known) if len(known) == len(gauges) else None
+
     def _every(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
         """The last scrape of each, all at once."""
 

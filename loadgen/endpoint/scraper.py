@@ -1,6 +1,6 @@
 """Scraper: the server's `/metrics` right before a run, about once a second in it, and once it is idle again.
 
-At most a few times a second, and nothing is parsed before the run is over.
+At most a few times a second; nothing but the gauge of a live display is parsed before the run is over.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ class MetricsScraper:
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
         return window(parse(self.began), parse(ended), self.parsed_samples, self.model, settled)
+
+    def waiting(self) -> int | None:
+        """Count the requests that waited in the server at the last sample; None where it reports none."""
+        gauge = parse(self.samples[-1][1]).gauge("waiting", self.model) if self.samples else None
+        return None if gauge is None else int(gauge)
 
     @property
     def parsed_samples(self) -> list[tuple[float, MetricsSnapshot]]:

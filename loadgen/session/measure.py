@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen import clock
+from loadgen.arrays import Int64
 from loadgen.errors import UsageError
 from loadgen.metrics import text_tokens
 from loadgen.metrics.decode import Decoder
@@ -110,6 +111,7 @@ class Watch(msgspec.Struct, frozen=True):
     interrupts: Interrupts = SIGNALS
     tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
     totals: LiveTotals | None = None  # where the run's totals are published
+    waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports them
 
 
 def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
@@ -119,7 +121,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     On return every decoded request is in the journal's file, and that is on the disk.
     """
     rules, journal, part = watch.rules, watch.journal, options.part
-    total = None if plan.total is None else len(part.share.indices(len(plan), plan.sessions))
+    indices = None if plan.total is None else part.share.indices(len(plan), plan.sessions)
+    total = None if indices is None else len(indices)
     most = plan.profile.max_concurrency
     firing = (options.begin or _in_one_process)(plan, options, watch)
     began_ns = part.start.begin_ns(clock.now_ns())
@@ -131,6 +134,8 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         rules.cut_after_s,
         max_concurrency=None if most is None else part.share.slots(most),
         schedule_s=plan.sending_s,
+        planned_tokens=0 if indices is None else _planned_tokens(plan, indices),
+        waiting=watch.waiting,
     )
     ending = Ending(firing)
     try:
@@ -164,6 +169,12 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         workers=firing.workers,
         lost=firing.lost,
     )
+
+
+def _planned_tokens(plan: Plan, indices: Int64) -> int:
+    """Sum the planned answers' lengths; 0 where one is unknown."""
+    lens = plan.requests.output_lens[indices]
+    return int(lens.sum()) if (lens > 0).all() else 0
 
 
 def _in_one_process(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:

@@ -16,7 +16,7 @@ from loadgen import clock
 from loadgen.metrics.record import Record
 from loadgen.protocol import layout
 from loadgen.results.printing import printed
-from loadgen.session.live_totals import Totals
+from loadgen.session.live_totals import NO_TTFTS, Totals, ttft_bin, ttft_percentile_ms
 from loadgen.transport.failure import FailureKind
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _WINDOW_NS = 3_000_000_000
 _JOIN_S = 1.0  # at most, for a terminal that takes no more (Ctrl-S)
 _MOMENT_S = 0.1  # no time has passed
 _BAR_WIDTH = 60
+_WIDE = 100  # columns from which there is room for more figures
+_TELLING = 0.05  # the share of all tokens before which a run is mostly prefill, and slower than it will be
+_ENOUGH = 10  # answers whose length shows that of the others
 
 
 class SentCounters(Protocol):
@@ -54,6 +57,8 @@ class Progress:
     ending: str = ""  # why it is about to end before its plan
     max_concurrency: int | None = None
     schedule_s: float | None = None  # when the last request of a trace is due
+    planned_tokens: int = 0  # of all answers; 0: unknown
+    waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports it
     begin_ns: int = field(default_factory=clock.now_ns)
     ended: int = 0
     failed: int = 0
@@ -62,6 +67,7 @@ class Progress:
     ttft_sum_ns: int = 0
     ttft_count: int = 0
     cancelled: int = 0
+    ttft_counts: list[int] = field(default_factory=lambda: list(NO_TTFTS))
     _recent: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, record: Record) -> None:
@@ -73,8 +79,10 @@ class Progress:
         self.tokens += max(record.output_tokens, 0)
         self.reads += record.reads
         if len(record.arrival_ns):
-            self.ttft_sum_ns += int(record.arrival_ns[0]) - record.sent_ns
+            ttft_ns = int(record.arrival_ns[0]) - record.sent_ns
+            self.ttft_sum_ns += ttft_ns
             self.ttft_count += 1
+            self.ttft_counts[ttft_bin(ttft_ns)] += 1
 
     @property
     def totals(self) -> Totals:
@@ -91,6 +99,7 @@ class Progress:
             ttft_sum_ns=self.ttft_sum_ns,
             ttft_count=self.ttft_count,
             cancelled=self.cancelled,
+            ttft_counts=tuple(self.ttft_counts),
         )
 
     def decoded(self, totals: Totals) -> None:
@@ -98,10 +107,34 @@ class Progress:
         self.ended, self.failed, self.tokens = totals.decoded, totals.failed, totals.tokens
         self.reads, self.cancelled = totals.decoded_reads, totals.cancelled
         self.ttft_sum_ns, self.ttft_count = totals.ttft_sum_ns, totals.ttft_count
+        self.ttft_counts = list(totals.ttft_counts)
 
     @property
     def elapsed_s(self) -> float:
         return (clock.now_ns() - self.begin_ns) / 1e9
+
+    @property
+    def tokens_so_far(self) -> float:
+        """Tokens of the decoded answers, and about those of the others: their reads at as many a read."""
+        a_read = self.tokens / self.reads if self.reads and self.tokens else 1.0
+        return self.tokens + max(self.counters.reads - self.reads, 0) * a_read
+
+    @property
+    def _token_share(self) -> float | None:
+        """How much of all tokens has come, 0 to 1; None while no one knows how many there will be.
+
+        Requests end in waves where many are sent at once; tokens come evenly.
+        """
+        answered = self.ended - self.failed - self.cancelled
+        if self.total is None or not self.total or not self.tokens_so_far:
+            return None
+        if answered >= _ENOUGH or (answered and not self.planned_tokens):
+            a_request = self.tokens / answered
+        else:
+            a_request = self.planned_tokens / self.total
+        expected = self.tokens + max(self.total - self.ended, 0) * a_request
+        most = self.tokens + max(self.counters.sent - self.ended, 0) * a_request
+        return min(self.tokens_so_far, most) / expected if expected else None
 
     @property
     def left_s(self) -> float | None:
@@ -113,6 +146,8 @@ class Progress:
         left = [] if self.duration_s is None else [max(self.duration_s - self.elapsed_s, 0.0)]
         if self.schedule_s is not None and self.elapsed_s < self.schedule_s:
             left.append(self.schedule_s - self.elapsed_s)
+        elif (share := self._token_share) and (self.ended or share > _TELLING):
+            left.append(self.elapsed_s * (1 / share - 1))
         elif self.total is not None and ended:
             left.append(self.elapsed_s / ended * (self.total - ended))
         return min(left, default=None)
@@ -120,6 +155,8 @@ class Progress:
     @property
     def share(self) -> float:
         """How much of the run is behind it, 0 to 1."""
+        if (share := self._token_share) is not None:
+            return share
         if self.total is not None:
             return self.ended / max(self.total, 1)
         return min(self.elapsed_s / self.duration_s, 1.0) if self.duration_s else 0.0
@@ -133,8 +170,8 @@ class Progress:
             return None
         return (reads - first) * 1e9 / (now_ns - first_ns) * self.tokens / self.reads
 
-    def line(self) -> str:
-        """All of it in one line."""
+    def line(self, columns: int = layout.WIDTH) -> str:
+        """All of it in one line; a wide terminal has more figures."""
         of = "" if self.total is None else f"/{self.total}"
         # What is sent is counted at once, what has ended ten times a second.
         running = max(self.counters.sent - max(self.counters.ended, self.ended), 0)
@@ -146,9 +183,20 @@ class Progress:
         parts += self._rest(running)  # before what a narrow terminal cuts off
         if (rate := self.token_rate_per_s()) is not None:
             parts.append(f"{rate:,.0f} tok/s")
+        elif self.counters.reads:
+            parts.append(f"about {self.tokens_so_far:,.0f} tokens")
         if self.ttft_count:
             parts.append(f"TTFT {self.ttft_sum_ns / self.ttft_count / 1e6:.1f} ms")
+        if columns >= _WIDE:
+            parts += self._more()
         return " · ".join(parts)
+
+    def _more(self) -> Iterator[str]:
+        """What a wide terminal has room for."""
+        if (p99_ms := ttft_percentile_ms(self.ttft_counts, 99)) is not None:
+            yield f"P99 {p99_ms:,.{0 if p99_ms >= 10 else 1}f} ms"
+        if (waiting := self.waiting()) is not None:
+            yield f"{waiting} queued"
 
     def _rest(self, running: int) -> Iterator[str]:
         """What is still waited for, and how long."""
@@ -175,7 +223,7 @@ class Shown(Protocol):
     @property
     def share(self) -> float | None: ...
 
-    def line(self) -> str: ...
+    def line(self, columns: int = layout.WIDTH) -> str: ...
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -190,7 +238,7 @@ class Wait(msgspec.Struct, frozen=True):
     def share(self) -> None:
         """Unknown: the time it may take is no measure of what is done."""
 
-    def line(self) -> str:
+    def line(self, columns: int = layout.WIDTH) -> str:
         """What is waited for, how long it has taken and may take, and how it stands."""
         elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
         parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
@@ -301,7 +349,9 @@ class ProgressBar(Display):
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        parts: list[Text | ProgressBar] = [Text(progress.line(), overflow="ellipsis", no_wrap=True)]
+        parts: list[Text | ProgressBar] = [
+            Text(progress.line(self.console.width), overflow="ellipsis", no_wrap=True)
+        ]
         if (share := progress.share) is not None:  # colour is for what is wrong
             bar = ProgressBar(
                 1.0, share, _BAR_WIDTH, style="dim", complete_style="none", finished_style="none"

@@ -205,6 +205,8 @@ class Session(msgspec.Struct, frozen=True):
                 trace = stack.enter_context(tracing)
             title, totals = self._title(made), live_totals.opened(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
+            if observer is not None:
+                watch = replace(watch, waiting=observer.waiting)
             outcome = self.fired(made, wait.begun(options), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.later(self.interrupts), importing():

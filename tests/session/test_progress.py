@@ -70,7 +70,7 @@ def test_every_figure_has_its_place(now: Clock) -> None:
     shown.line()
     publish(shown, 6, 3, 130)
     now.at_ns += SECOND
-    assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 7 s left · 100 tok/s · TTFT 30.0 ms")
+    assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 2 s left · 100 tok/s · TTFT 30.0 ms")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_is_left_is_time_or_the_last_answers(
     shown = Progress("smoke", 4, Counters(), duration_s, cut_after_s, ending, begin_ns=now())
     publish(shown, 2, 1, 30)
     now.at_ns += 10 * SECOND
-    assert shown.line() == f"smoke: 0/4 done · 1 running · {rest}"
+    assert shown.line() == f"smoke: 0/4 done · 1 running · {rest} · about 30 tokens"
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,41 @@ def test_only_a_terminal_that_can_erase_has_a_bar(
     assert type(live.display(quiet=False)) is kind
 
 
+def test_time_left_follows_tokens_before_the_first_request_ends(now: Clock) -> None:
+    shown = progress(now, total=4)
+    shown.planned_tokens = 40
+    publish(shown, 4, 0, 20)
+    now.at_ns += 10 * SECOND
+    assert shown.line() == "smoke: 0/4 done · 4 running · 10 s left · about 20 tokens"
+    assert shown.share == 0.5
+
+
+def test_time_left_does_not_jump_where_requests_end_in_waves(now: Clock) -> None:
+    """Two at a time, ten seconds each, a token a second each: the time left falls by a second a second."""
+    shown, left = progress(now, total=6), []
+    shown.planned_tokens = 60
+    for second in range(1, 30):
+        now.at_ns += SECOND
+        wave, ended = second // 10, second // 10 * 2
+        publish(shown, 2 * wave + 2, ended, 2 * second)
+        while shown.ended < ended:
+            shown.note(record(shown.ended, 5, 10))
+        left.append(shown.left_s)
+    assert left == [None, *map(pytest.approx, range(28, 0, -1))]  # at first it is not known
+
+
+@pytest.mark.parametrize(
+    ("columns", "rest"),
+    [(99, ""), (100, " · P99 999 ms · 3 queued")],
+)
+def test_a_wide_terminal_has_p99_and_the_servers_queue(columns: int, rest: str, now: Clock) -> None:
+    shown = progress(now, total=100)
+    shown.waiting = lambda: 3
+    for index in range(100):
+        shown.note(record(index, 1000 if index >= 98 else 20, 1))
+    assert shown.line(columns) == f"smoke: 100/100 done · 0 running · 0 s left · TTFT 39.6 ms{rest}"
+
+
 def test_no_more_requests_run_than_may(now: Clock) -> None:
     shown = progress(now)
     shown.max_concurrency = 2
@@ -245,4 +280,4 @@ def test_a_trace_goes_on_until_its_last_request_is_due(at_s: int, rest: str, now
     shown = Progress("trace", 4, Counters(), schedule_s=100.0, begin_ns=now())
     publish(shown, 2, 1, 30)
     now.at_ns += at_s * SECOND
-    assert shown.line() == f"trace: 0/4 done · 1 running · {rest}"
+    assert shown.line() == f"trace: 0/4 done · 1 running · {rest} · about 30 tokens"

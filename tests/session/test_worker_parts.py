@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.metrics.record import Record
 from loadgen.session.firing import NO_HEALTH, DecodedTally
-from loadgen.session.live_totals import LiveTotals, Totals
+from loadgen.session.live_totals import NO_TTFTS, LiveTotals, Totals
 from loadgen.session.stop_rules import StopRules
 from loadgen.session.workers import pinning
 from loadgen.session.workers.joined_health import joined
@@ -20,7 +20,16 @@ from loadgen.transport.job import Health
 from loadgen.transport.share import Listed, Queue, Share, Shared
 
 FIGURES = Totals(
-    sent=9, ended=8, reads=70, decoded=7, failed=1, tokens=60, decoded_reads=65, ttft_sum_ns=5, ttft_count=6
+    sent=9,
+    ended=8,
+    reads=70,
+    decoded=7,
+    failed=1,
+    tokens=60,
+    decoded_reads=65,
+    ttft_sum_ns=5,
+    ttft_count=6,
+    ttft_counts=(*NO_TTFTS[2:], 2, 4),
 )
 REFUSED = Failure(FailureKind.CONNECT, "refused")
 
@@ -40,7 +49,7 @@ def test_totals_are_read_as_they_were_published(named: bool, tmp_path: Path) -> 
 def test_totals_of_several_processes_add_up() -> None:
     assert Totals.joined([]) == Totals()
     assert Totals.joined([FIGURES, Totals(sent=1, tokens=2), FIGURES]) == Totals(
-        19, 16, 140, 14, 2, 122, 130, 10, 12
+        19, 16, 140, 14, 2, 122, 130, 10, 12, ttft_counts=(*NO_TTFTS[2:], 4, 8)
     )
 
 
