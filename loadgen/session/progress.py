@@ -183,6 +183,8 @@ class Progress:
         parts += self._rest(running)  # before what a narrow terminal cuts off
         if (rate := self.token_rate_per_s()) is not None:
             parts.append(f"{rate:,.0f} tok/s")
+        elif self.tokens and self.elapsed_s > 0:  # a log has a line too seldom for what came lately
+            parts.append(f"{self.tokens_so_far / self.elapsed_s:,.0f} tok/s")
         elif self.counters.reads:
             parts.append(f"about {self.tokens_so_far:,.0f} tokens")
         if self.ttft_count:

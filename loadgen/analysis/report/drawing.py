@@ -19,7 +19,7 @@ _HEIGHT, _BAR, _LEGEND, _TITLE = 226, 38, 17, 24
 _EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 44, 10, 26, 40
 _LINE, _DOT, _MARK = 1.6, 3.4, 5.5
 DOTS_OPACITY = 0.75
-_LABEL, _TEXT = 8.0, 10.5  # letters next to a point, and all others
+_LABEL, _TEXT = 10.0, 10.5  # letters next to a point, and all others
 _SAMPLE = 27  # what stands before a name in a legend
 _FULL, _HALF = WIDTH - _EDGE - _RIGHT - _SAMPLE, (WIDTH - 2 * _EDGE) // 2 - _SAMPLE - 4  # a name's room there
 # Where a label stands, from its point downwards: below the marks of a distribution, else where there is room.

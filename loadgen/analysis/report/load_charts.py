@@ -97,13 +97,15 @@ def sweeps(
         if not points:
             continue
         drawn = dict(list(points.items())[:MOST_CURVES])
-        caption = f"{shape.words}; labels are the concurrency, or requests/s."
+        every = [point for along in drawn.values() for point in along]
+        captions = [f"{shape.words}; {_label_words(every)}."]
         if len(points) > len(drawn):
-            caption += f" {len(drawn)} of {len(points)} checkpoints are drawn."
+            captions.append(f"{len(drawn)} of {len(points)} checkpoints are drawn.")
         stem = f"{shape.stem}-{number}" if shape.spread or shape.stem in stems else shape.stem
         stems.add(stem)
+        seen: set[str] = set()  # the pictures stand next to one another: a sentence is read once
         for axes in _drawable(drawn):
-            yield _panel(axes, stem, drawn, caption)
+            yield _panel(axes, stem, drawn, captions, seen)
 
 
 def settings(
@@ -125,8 +127,10 @@ def settings(
         for (_, _, group), label in zip(apart, load_shapes.distinguished(words), strict=True)
         for point in _points(group)
     ]
+    seen: set[str] = set()
     for axes in _drawable({"": points}, loads=False):
-        yield _panel(axes, "settings", {"": points}, "A labelled point for each setting.", CurveStyle.MARKS)
+        captions = ["A labelled point for each setting."]
+        yield _panel(axes, "settings", {"": points}, captions, seen, CurveStyle.MARKS)
 
 
 def _by_row(
@@ -220,10 +224,14 @@ def _panel(
     axes: _Axes,
     stem: str,
     points: Mapping[str, Sequence[Point]],
-    caption: str,
+    captions: Sequence[str],
+    seen: set[str],
     form: CurveStyle = CurveStyle.JOINED,
 ) -> Panel:
-    """The curves of one picture, from load to load; where saturated points have a place, next to them."""
+    """The curves of one picture, from load to load; where saturated points have a place, next to them.
+
+    Of its sentences the caption has those that are not in `seen`, and adds them to it.
+    """
     settled = {row: [point for point in along if not point.saturated] for row, along in points.items()}
     every = [point for along in settled.values() for point in along]
     curves: list[Curve] = []
@@ -236,7 +244,7 @@ def _panel(
             curves.append(curve)
             rows += _rows(curve, along)
     sentences, bands = _knees(curves) if axes.key == "throughput" else ([], [])
-    sentences = [caption, *_remarks(every, axes), *sentences]
+    sentences = [*captions, *_remarks(every, axes), *sentences]
     band = bands[0] if len(curves) == 1 and bands else None
     if axes.key == "speed" and len(every) > 1 and (len(points) > 1 or form is CurveStyle.MARKS):
         curves.append(_front(every, axes))
@@ -250,11 +258,22 @@ def _panel(
             curves.append(curve)
             rows += _rows(curve, along)
     loads = np.concatenate([curve.x for curve in curves])
+    unseen = [sentence for sentence in sentences if sentence not in seen]
+    seen.update(unseen)
     return Panel(
         f"sweep-{axes.key}-{stem}", axes.title, axes.x_label, axes.y_label, tuple(curves),
-        x_log=axes.x == _LOAD and is_wide(loads), band=band, caption=" ".join(sentences),
+        x_log=axes.x == _LOAD and is_wide(loads), band=band, caption=" ".join(unseen),
         numbers=FigureTable(("", "load", axes.x_label, axes.y_label), tuple(rows)),
     )  # fmt: skip
+
+
+def _label_words(points: Sequence[Point]) -> str:
+    """What the points' labels are."""
+    if all(math.isinf(point.rate) for point in points):
+        return "labels are the concurrency"
+    if all(math.isfinite(point.rate) for point in points):
+        return "labels are requests per second"
+    return "labels are the concurrency, or requests per second (/s)"
 
 
 def _curve(

@@ -18,11 +18,17 @@ from loadgen.metrics.record import Records
 from loadgen.metrics.steady_state import Steady
 from loadgen.results.run_directory import Result
 
-MOST_POINTS = 400  # of a distribution or of points over time
+MOST_POINTS = 400  # over time
+MOST_RANKS = 240  # of a distribution
 MOST_BINS = 150  # of time
 MOST_REQUESTS = 300  # of a timeline
-LATENCIES = {"ttft": "Time to first token", "itl": "Inter-token latency", "e2el": "End-to-end latency"}
-_COUNTED = {"ttft": "requests", "itl": "gaps between messages", "e2el": "requests"}
+LATENCIES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "itl": "Inter-token latency",
+    "e2el": "End-to-end latency",
+}
+_COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between messages"}  # the others: requests
 _RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
 _SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
@@ -43,6 +49,8 @@ def latency_ms(run: Result, key: str) -> Floats:
         return each.e2el_ns[each.ok] / MS_NS
     if key == "ttft":
         return each.ttft_ns[each.has_ttft] / MS_NS
+    if key == "tpot":
+        return each.tpot_ns()[each.has_tpot] / MS_NS
     return gaps(records, each.ok)[0] / MS_NS if run.facts.profile.stream else np.zeros(0)
 
 
@@ -68,27 +76,28 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
             (*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
-            caption=f"Cumulative share of {_COUNTED[key]}; n = {counted}{pooled_runs}.",
+            caption=f"Cumulative share of {_COUNTED.get(key, 'requests')}; n = {counted}{pooled_runs}.",
             numbers=FigureTable(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
         )
 
 
 def _percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
-    """Marks on a curve that stands alone."""
+    """Marks on a curve that stands alone, with their values."""
     if len(ordered) == 1:
         values = ordered[0][1]
         shown = [p for p in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - p / 100)]
-        x, labels = np.percentile(values, shown), tuple(f"P{p:g}" for p in shown)
+        x = np.percentile(values, shown)
+        labels = tuple(f"P{p:g} {value:,.4g}" for p, value in zip(shown, x.tolist(), strict=True))
         yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
 
 
 def ecdf(name: str, ordered: Floats) -> Curve:
-    """The empirical distribution of ordered values in at most MOST_POINTS points, the tail kept dense."""
+    """The empirical distribution of ordered values in at most MOST_RANKS points, the tail kept dense."""
     n = len(ordered)
-    if n <= MOST_POINTS:
+    if n <= MOST_RANKS:
         return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, CurveStyle.STEPS)
-    tail = 1 - np.geomspace(0.01, 1 / n, MOST_POINTS // 4)
-    ranks = np.unique(np.concatenate([np.linspace(0, 0.99, MOST_POINTS - len(tail)), tail]))
+    tail = 1 - np.geomspace(0.01, 1 / n, MOST_RANKS // 4)
+    ranks = np.unique(np.concatenate([np.linspace(0, 0.99, MOST_RANKS - len(tail)), tail]))
     places = np.unique(np.minimum((ranks * n).astype(np.int64), n - 1))
     return Curve(name, ordered[places], (places + 1) * 100.0 / n)
 

@@ -122,10 +122,10 @@ def test_invalid_points_are_hollow_and_no_part_of_a_mean() -> None:
     bad = replace(at("m", 2, 999.0, 6.0, 10.0), level="INVALID")
     lone = replace(at("m", 4, 200.0, 9.0, 10.0), level="INVALID")
     runs = [at("m", 1, 90.0, 5.0, 10.0), at("m", 2, 180.0, 6.0, 10.0), bad, lone]
-    throughput = list(load_charts.sweeps(runs))[-1]
+    first, *_, throughput = load_charts.sweeps(runs)
     assert throughput.curves[0].y.tolist() == [90.0, 180.0, 200.0]
     assert throughput.curves[0].hollow == (False, False, True)
-    assert "The runs of a hollow point are INVALID." in throughput.caption
+    assert "The runs of a hollow point are INVALID." in first.caption
 
 
 def saturated_sweep() -> list[Reported]:
@@ -151,7 +151,9 @@ def test_a_saturated_point_is_in_no_curve_of_latencies() -> None:
         "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
     ]  # fmt: skip
     assert all(len(curve.x) == 2 for panel in latencies for curve in panel.curves)
-    assert all("Saturated points are left out" in panel.caption for panel in latencies)
+    # The pictures stand next to one another: what is true of several is read once.
+    assert ["Saturated points are left out" in panel.caption for panel in latencies] == [True, False, False]
+    assert ["labels are the concurrency." in panel.caption for panel in latencies] == [True, False, False]
 
 
 def test_lengths_that_were_asked_for_are_never_one_curve() -> None:

@@ -23,6 +23,7 @@ def panels(run: Result) -> dict[str, Panel]:
 def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
     assert list(panels(made_runs.run())) == [
         "ttft-distribution",
+        "tpot-distribution",
         "itl-distribution",
         "e2el-distribution",
         "tokens-over-time",
@@ -55,7 +56,7 @@ def test_a_small_distribution_is_drawn_whole_and_ends_at_all_of_it() -> None:
 def test_a_large_distribution_keeps_percentiles_in_few_points() -> None:
     values = np.sort(np.random.default_rng(1).gamma(2.0, 10.0, 1_000_000))
     curve = run_charts.ecdf("", values)
-    assert len(curve.x) <= run_charts.MOST_POINTS
+    assert len(curve.x) <= run_charts.MOST_RANKS
     assert (curve.x[-1], curve.y[-1]) == (values[-1], 100.0)
     for percentile in (50, 90, 99, 99.9):
         assert np.interp(percentile, curve.y, curve.x) == pytest.approx(
