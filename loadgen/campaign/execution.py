@@ -166,7 +166,7 @@ class Execution:
         inside = _inside(session, planned, self.store.begin(planned))
         began_ns = clock.now_ns()
         try:
-            run, directory = inside.run(planned.workload, replace(self.seed, repeat=planned.cell.repeat))
+            run, directory = inside.run(planned.workload, self._seed(session, planned))
         except Exception as error:  # one cell's fault must not cost the night: the others are measured
             return self._not_measured(session, planned, error)
         kept = inside.keep(run, directory)
@@ -186,6 +186,17 @@ class Execution:
             progress.warn(plain(str(died)))
         return not died
 
+    def _seed(self, session: Session, planned: Planned) -> Seed:
+        """The seed of a cell: of one repeat the same prompts for every arm.
+
+        A server that was there before may have those of an earlier attempt in its cache, so that another
+        attempt has others: the same again for every arm that needs as many. One that was started here is
+        empty, and gets the prompts that the other arms got.
+        """
+        attempt = self.store.attempted(planned)
+        attached = session.options.base_url is not None
+        return replace(self.seed, repeat=planned.cell.repeat, attempt=attempt if attached else 0)
+
     def _climb(self, session: Session, planned: Planned, left: deque[Planned]) -> bool:
         """Measure a ladder; where the server dies of a rung the next ones wait for another start."""
         climb, began_ns = self._climbs.pop(planned.id, None), clock.now_ns()
@@ -195,7 +206,7 @@ class Execution:
             climb = LadderClimb(planned.workload, place, quiet=self.quiet)
         try:
             inside = _inside(session, planned, climb.directory)
-            climb.on(inside, replace(self.seed, repeat=planned.cell.repeat))
+            climb.on(inside, self._seed(session, planned))
         except MeasureError as error:
             progress.warn(plain(str(session.hidden(error))))
             if climb.left:

@@ -25,6 +25,7 @@ from loadgen.validity.campaign_cell import Cell
 
 RECORD = "campaign.json"
 CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
+ATTEMPTS = "attempts.json"
 INTERRUPTED = "interrupted"
 _SEARCH = "limit"  # below a cell's place: the directory of its search
 
@@ -33,6 +34,7 @@ class Store(KeptDirectory):
     """One campaign's directory; every change of it is one rename.
 
     campaign.json           what is run
+    attempts.json           how often each cell was begun, by its id
     cells/<id>/             a finished cell: a run directory, of a ladder or a search one with several
     failed/<id>.json        a failed one: {"cell", "reason", "at"}; failed/<id>/ is its run, if there was one
     servers/                logs of the servers that were started
@@ -102,6 +104,16 @@ class Store(KeptDirectory):
             made(place.parent)
             place.mkdir(mode=0o700)
         return place
+
+    def attempted(self, planned: Planned) -> int:
+        """How often a cell was begun before, and note that it is begun once more; raises StoreError."""
+        path = self.directory / ATTEMPTS
+        counts: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            counts = {str(name): int(count) for name, count in json.loads(path.read_text("utf-8")).items()}
+        before = counts.get(planned.id, 0)
+        self.replace(path, {**counts, planned.id: before + 1})
+        return before
 
     def begin_search(self, planned: Planned) -> Path:
         """The directory in which a cell is searched: empty, or what an interrupted search of it has left."""

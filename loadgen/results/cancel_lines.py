@@ -37,7 +37,7 @@ def cancel_lines(result: Result) -> Iterator[str]:
 
 def _planned(facts: Facts, records: Records, point: CancelPoint) -> int:
     """How many of the requests that were sent the plan had chosen: drawn again, as the plan drew them."""
-    stream = RandomStream(facts.seed, facts.profile.name, facts.repeat)
+    stream = RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
     count = int(records.index.max(initial=-1)) + 1
     chosen = drawn(parse_rate(facts.profile.cancel_rate), point, stream, count).chosen
     return int(np.count_nonzero(chosen[records.index] & records.sent))

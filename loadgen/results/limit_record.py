@@ -85,6 +85,7 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     lowest: float | None = None  # bounds of the search
     highest: float | None = None
     alone_s: float | None = None  # that a request takes, alone on the server
+    attempts: int = 0  # how often the next run was begun, and cut off: another one has other prompts
     runs: tuple[LimitRun, ...] = ()
     ended: SearchEnd | None = None  # None: it goes on
     limit: LimitEstimate | None = None  # of the highest load that meets the objectives

@@ -185,8 +185,8 @@ JOINS_OF_CLIENT: dict[str, Join] = {
 JOINS: dict[str, Join] = {
     **dict.fromkeys(
         (
-            "format", "command", "profile", "seed", "seed_chosen", "repeat", "runs", "plan_digest",
-            "prompt_format", "ids_source", "data", "server", "ignore_eos_refused", "adapted",
+            "format", "command", "profile", "seed", "seed_chosen", "repeat", "attempt", "runs",
+            "plan_digest", "prompt_format", "ids_source", "data", "server", "ignore_eos_refused", "adapted",
             "repeated_prompts", "targets", "cell", "session_turns",
         ),
         first,
@@ -223,6 +223,7 @@ ALIKE: dict[str, Callable[[ShardRun], Any]] = {
     "profile": lambda run: run.facts.profile.model_dump(mode="json", exclude=_PATHS),
     "seed": lambda run: run.facts.seed,
     "repeat": lambda run: run.facts.repeat,
+    "attempt": lambda run: run.facts.attempt,
     "engine": lambda run: f"{run.facts.server.engine} {run.facts.server.version}".strip(),
     "model": lambda run: run.facts.server.model,
     "timing of the embedded engine": lambda run: run.facts.server.simulated,

@@ -81,7 +81,7 @@ def by_class(facts: Facts, records: Records) -> list[ClassFigures]:
 
 
 def _stream(facts: Facts) -> RandomStream:
-    return RandomStream(facts.seed, facts.profile.name, facts.repeat)
+    return RandomStream(facts.seed, facts.profile.name, facts.repeat, attempt=facts.attempt)
 
 
 def lateness(records: Records) -> str:

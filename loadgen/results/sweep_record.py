@@ -32,6 +32,18 @@ class SweepPoint(BaseModel, extra="forbid", frozen=True):
     reason: str = ""  # why it failed, or was ended early
     verdict: str = ""  # VALID, SUSPECT or INVALID; "": there is no run
     duration_s: float = 0.0  # that measuring took, a start of the server left out
+    attempts: int = 0  # how often it was begun: each has prompts of its own
+
+
+def blank(point: SweepPoint) -> SweepPoint:
+    """The point before it is measured, without what came of it; how often it was begun stays."""
+    return SweepPoint(
+        number=point.number,
+        settings=point.settings,
+        repeat=point.repeat,
+        serve=point.serve,
+        attempts=point.attempts,
+    )
 
 
 class SweepRecord(BaseModel, extra="forbid", frozen=True):

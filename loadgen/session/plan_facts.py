@@ -18,6 +18,7 @@ def of_plan(made: Plan) -> dict[str, Any]:
         "seed": made.seed.value,
         "seed_chosen": made.seed.chosen,
         "repeat": made.seed.repeat,
+        "attempt": made.seed.attempt,
         "plan_digest": made.digest(),
         "prompt_format": made.requests.format,
         "data": made.facts,

@@ -132,6 +132,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     seed: int
     seed_chosen: bool
     repeat: int = 0
+    attempt: int = 0  # how often this run of a series was begun before; prompts are drawn from it too
     runs: int = 1  # with prompts of their own, of which this is one: --repeat
     plan_digest: str
     prompt_format: str

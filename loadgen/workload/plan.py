@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -223,7 +223,7 @@ def repeated_prompts(plan: Plan) -> int:
 def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
     check_body(profile)
     dialect, path = chosen_dialect(profile, subject)
-    stream = RandomStream(seed.value, profile.name, seed.repeat, purpose)
+    stream = RandomStream(seed.value, profile.name, seed.repeat, purpose, seed.attempt)
     inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
     sourced, offsets_ns, schedule_notes = _scheduled(inputs)
     made = sourced.requests
@@ -275,11 +275,15 @@ def _sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | 
     return sourced.turns.first(begun).scaled(profile.turn_delays)
 
 
-def _again(facts: DataFacts, seed: Seed) -> list[str]:
-    """A note where a repeat sends texts of a file that the run before it has sent: a trace's are new."""
-    if seed.repeat and facts.file and facts.kind not in sources.MADE:
-        return [f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"]
-    return []
+def _again(facts: DataFacts, seed: Seed) -> Iterator[str]:
+    """A note where a run is measured again, and where it sends a file's texts again: a trace's are new."""
+    if not seed.first and facts.file and facts.kind not in sources.MADE:
+        yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
+    elif seed.attempt:
+        yield (
+            f"attempt {seed.attempt + 1}: the server may have the prompts of an earlier one in its cache, so "
+            "these are others, and the plan digest is another"
+        )
 
 
 def _scheduled(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:

@@ -61,11 +61,21 @@ class ModelTarget(msgspec.Struct, frozen=True):
 
 
 class Seed(msgspec.Struct, frozen=True):
-    """Where a plan's randomness comes from; a seed that the user chose is `chosen`."""
+    """Where a plan's randomness comes from; a seed that the user chose is `chosen`.
+
+    `attempt` counts the times that this run of a series was begun before: what an earlier attempt sent may
+    be in the server's cache, so that another one sends other prompts.
+    """
 
     value: int
     chosen: bool = False
     repeat: int = 0
+    attempt: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether no run of this seed was sent before."""
+        return not (self.repeat or self.attempt)
 
     @classmethod
     def drawn(cls) -> Seed:
@@ -90,7 +100,7 @@ class PlanInputs(msgspec.Struct, frozen=True):
         A seed that the user chose goes to it as it is; a drawn one is mixed with profile and repeat, as for
         ids.
         """
-        own = self.seed.chosen and self.seed.repeat == 0 and self.stream.purpose == "measure"
+        own = self.seed.chosen and self.seed.first and self.stream.purpose == "measure"
         return self.seed.value if own else self.stream.key("text") % 2**SEED_BITS
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from builders.campaign_files import TINY, cells, contents, facts, failures, the_directory, written
 from builders.serving_scripts import engine_command, launch_command
-from fakes.scripted_server import ScriptedServer, api, closed_port, stream
+from fakes.scripted_server import Answer, ScriptedServer, api, closed_port, stream, whole
 from loadgen import cli
 from loadgen.campaign import command
 from loadgen.campaign.cooling import Cooling
@@ -192,6 +192,27 @@ def test_a_failed_cell_has_its_reason_and_the_campaign_goes_on(
     assert "[1/4] r0 A on command, tiny: FAILED: " in said
     assert "2 of 4 cells are finished, 2 failed: " in said
     assert f"--resume {place} --allow-launch --retry-failed" in said
+
+
+def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_path: Path) -> None:
+    """The same for every arm, since the attempt is a part of what they are drawn from."""
+    broken = ["until it is resumed"]
+
+    with ScriptedServer(
+        api(lambda asked: Answer([whole(b"{}", "500 Oh")]) if broken else stream())
+    ) as server:
+        rows = [{"name": name, "base_url": server.base_url} for name in "AB"]
+        path = written(tmp_path, *rows, repeats=1, seed=7)
+        assert campaign(path) == 1
+        broken.clear()
+        assert campaign(path, "--resume", "--retry-failed") == 0
+        other = written(tmp_path, *rows, repeats=1, seed=7, name="other")
+        assert campaign(other, "--run-dir", "first") == 0
+    again = [facts(next(Path("runs").iterdir()), known) for known in cells(next(Path("runs").iterdir()))]
+    first = [facts(the_directory(Path("first")), known) for known in cells(the_directory(Path("first")))]
+    assert [each["attempt"] for each in again + first] == [1, 1, 0, 0]
+    assert len({each["plan_digest"] for each in again}) == 1
+    assert len({each["plan_digest"] for each in again + first}) == 2
 
 
 def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:

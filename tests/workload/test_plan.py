@@ -48,14 +48,26 @@ def test_the_same_seed_gives_the_same_plan_and_digest() -> None:
     [
         pytest.param(made(Seed(8)), id="seed"),
         pytest.param(made(Seed(7, repeat=1)), id="repeat"),
+        pytest.param(made(Seed(7, attempt=1)), id="attempt"),
         pytest.param(made(name="q"), id="profile"),
     ],
 )
-def test_another_seed_repeat_or_profile_shares_no_prompt(other: Plan) -> None:
+def test_another_seed_repeat_attempt_or_profile_shares_no_prompt(other: Plan) -> None:
     ours = made()
     assert ours.digest() != other.digest()
     starts = [tuple(prompt[:4]) for prompt in prompts(ours) + prompts(other)]
     assert len(set(starts)) == 12
+
+
+@pytest.mark.parametrize("attempts", [(0, 1), (1, 2), (0, 2)])
+def test_an_attempt_that_is_made_again_has_prompts_of_its_own_and_says_so(attempts: tuple[int, int]) -> None:
+    first, other = (made(Seed(7, chosen=True, repeat=2, attempt=attempt)) for attempt in attempts)
+    assert set(map(tuple, prompts(first))).isdisjoint(map(tuple, prompts(other)))
+    assert first.digest() != other.digest()
+    assert [f"attempt {attempts[1] + 1}: " in note for note in other.notes] == [True]
+    assert "the plan digest is another" in other.notes[0]
+    same = made(Seed(7, chosen=True, repeat=2, attempt=attempts[1]))  # of another checkpoint
+    assert [same.body(i) for i in range(6)] == [other.body(i) for i in range(6)]
 
 
 @pytest.mark.parametrize(

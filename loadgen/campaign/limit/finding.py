@@ -104,14 +104,18 @@ class LimitSearch:
             raise MeasureError(f"one request at a time was not served: {point.reason}")
         check_samples(judged(point.run.records, self.objectives, point.run.facts.ask()))
         alone_s, simulated = point.run.metrics.e2el.mean_ms / 1e3, bool(point.run.facts.server.simulated)
-        self.record = self.record.model_copy(update=_bounds(self.record, alone_s) | {"simulated": simulated})
+        self.record = self.record.model_copy(
+            update=_bounds(self.record, alone_s) | {"simulated": simulated, "attempts": 0}
+        )
         check_budget(self.settings)
         self._keep()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
 
     def _measured(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
-        session = self.servers.session(workload)
-        seed = replace(self.seed, repeat=number)
+        """A run with prompts that were not sent before, even if it was begun before, and cut off."""
+        session, attempt = self.servers.session(workload), self.record.attempts
+        self._keep(attempts=attempt + 1)
+        seed = replace(self.seed, repeat=number, attempt=attempt)
         return measured(session, workload, seed, self.kept.directory / place)
 
     def _run(self, step: NextRun) -> None:
@@ -150,7 +154,7 @@ class LimitSearch:
         run = run_entry.entry(number, load, point, self.objectives, directory)
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
-        self._keep(**answer.answer(self.settings, runs, self.trials))
+        self._keep(attempts=0, **answer.answer(self.settings, runs, self.trials))
         self.say("\n".join(wrapped(f"  {line(run)}", "    ")))
 
     def _restart(self) -> None:

@@ -16,7 +16,7 @@ from loadgen.campaign.sweep.sweeping import Sweeping
 from loadgen.endpoint.secrecy import command_line
 from loadgen.errors import UsageError
 from loadgen.results import run_directory, run_place
-from loadgen.results.sweep_record import FINISHED, SWEEP, SweepPoint, SweepRecord
+from loadgen.results.sweep_record import FINISHED, SWEEP, SweepPoint, SweepRecord, blank
 from loadgen.session.bench import seeded
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.workload.plan_inputs import Seed
@@ -129,6 +129,6 @@ def _readable(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str
         except UsageError as error:
             say(f"{point.label}: its run cannot be read, and is measured again: {error}")
             store.set_damaged_aside(point)
-            record = updated(record, planned([point])[0])
+            record = updated(record, blank(known))
             store.write(record)
     return record

@@ -17,7 +17,7 @@ from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.protocol.layout import counted
 from loadgen.results.run_directory import Result
-from loadgen.results.sweep_record import FINISHED, PointState, SweepPoint, SweepRecord
+from loadgen.results.sweep_record import FINISHED, PointState, SweepPoint, SweepRecord, blank
 from loadgen.session import signals
 from loadgen.session.session import Session
 from loadgen.workload.plan_inputs import Seed
@@ -59,9 +59,11 @@ class Sweeping:
         for point in left:
             if (session := self._session(point)) is None:
                 continue
-            self._update(point, "under-way")
-            self._begin(point)
-            seed, place = replace(self.seed, repeat=point.number), self.store.begin(point)
+            before = self.record.points[point.number].attempts
+            self._update(point, "under-way", attempts=before + 1)
+            self._begin(point, before)
+            seed = replace(self.seed, repeat=point.number, attempt=before)
+            place = self.store.begin(point)
             try:
                 outcome = measured(replace(session, heading=self._place(point)), point.workload, seed, place)
             except KeyboardInterrupt:
@@ -88,8 +90,10 @@ class Sweeping:
         done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
         return forecast(left, done, self.servers.starts_s)
 
-    def _begin(self, point: GridPoint) -> None:
-        """Announce a point that takes long, or whose time is not known: a log shows no other progress."""
+    def _begin(self, point: GridPoint, attempts: int) -> None:
+        """Announce a point that is measured again, takes long, or no one knows how long."""
+        if attempts:
+            self.say(f"{self._place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
         takes = self._time([point])
         if takes.unknown or takes.seconds >= _LONG_S:
             time = f", {takes.words}" if takes.words and point.workload.duration is None else ""
@@ -147,8 +151,7 @@ class Sweeping:
     def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
         """Record a point's state; raises StoreError."""
         known = self.record.points[point.number]
-        blank = {"directory": "", "reason": "", "verdict": "", "duration_s": 0.0}
-        changed = known.model_copy(update={**blank, "state": state, **outcome})
+        changed = blank(known).model_copy(update={"state": state, **outcome})
         self.record = updated(self.record, SweepPoint.model_validate(changed.model_dump()))
         self.store.write(self.record)
 

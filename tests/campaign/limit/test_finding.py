@@ -66,8 +66,10 @@ class Played:
     """Measures in no time; what is `spoiled`, by the number of the run, comes to that instead, once."""
 
     spoiled: dict[int, MeasuredPoint | Stopped] = field(default_factory=dict)
+    seeds: list[Seed] = field(default_factory=list)
 
     def __call__(self, session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
+        self.seeds.append(seed)
         point = self.spoiled.pop(seed.repeat, None)
         if isinstance(point, Stopped):
             raise point
@@ -88,11 +90,12 @@ def search(
     spoiled: Mapping[int, MeasuredPoint | Stopped] | None = None,
     ours: bool = True,
     starts: int = 1,
+    played: Played | None = None,
 ) -> LimitSearch:
     """A search that has ended, with a server of ours or not, that starts so often."""
     options = Options(quiet=True, preset="instant" if ours else None, base_url=None if ours else "http://h")
     servers = FewStarts(options, ServerSettings(), directory, print, starts=starts)
-    monkeypatch.setattr(finding, "measured", Played(dict(spoiled or {})))
+    monkeypatch.setattr(finding, "measured", played or Played(dict(spoiled or {})))
     kept = KeptDirectory(directory, "limit")
     ended = LimitSearch(servers, TINY, OBJECTIVES, record, kept, Seed(3), lambda _: None)
     with kept.locked():
@@ -124,6 +127,19 @@ def test_a_signal_leaves_what_is_known_and_the_search_goes_on(
     assert stopped.record.runs == undisturbed.runs[: max(at - 1, 0)]
     again = search(tmp_path / "stopped", monkeypatch, command.continued(stopped.record, ASKED))
     assert (again.signal, again.record) == (0, undisturbed)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_run_that_was_cut_has_other_prompts_when_it_is_made_again(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played({at: Stopped(signal.SIGINT)})
+    stopped = search(tmp_path, monkeypatch, played=played).record
+    assert stopped.attempts == 1
+    search(tmp_path, monkeypatch, command.continued(stopped, ASKED), played=played)
+    seeds = [(seed.repeat, seed.attempt) for seed in played.seeds]
+    assert seeds[: at + 1] == [(number, 0) for number in range(at + 1)]
+    assert seeds[at + 1 : at + 3] == [(at, 1), (at + 1, 0)]
 
 
 def test_a_run_whose_server_died_at_its_end_does_not_pass(

@@ -118,7 +118,13 @@ def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
     assert table(capsys.readouterr().out) == undisturbed
     store = the_store("killed")
-    assert digests(store) == digests(the_store("undisturbed"))
+    attempts = [point.attempts for point in store.record().points]
+    assert set(attempts) <= {1, 2}
+    assert attempts.count(2) <= 1  # the point that was cut, whose prompts the server may have cached
+    same = [
+        one == other for one, other in zip(digests(store), digests(the_store("undisturbed")), strict=True)
+    ]
+    assert same == [attempt == 1 for attempt in attempts]
     kept = {path: text for path, text in before.items() if f"points/{path.parent.name}" in done}
     assert {path: path.read_bytes() for path in kept} == kept
 

@@ -153,9 +153,11 @@ def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     damage(run)
     capsys.readouterr()
     assert sweep(*TWO[:-1], "--resume", str(store.directory)) == 0
-    assert load(run).facts.plan_digest == digest
+    again = load(run).facts
+    assert (again.attempt, again.plan_digest == digest) == (1, False)  # its prompts may be in a cache
     shown = " ".join(capsys.readouterr().out.split())
     assert "concurrency=2: its run cannot be read, and is measured again: " in shown
+    assert "[2/2] concurrency=2: attempt 2, with new prompts" in shown
     assert "1 of 2 points left" in shown
     kept = store.directory / "interrupted" / "001-concurrency-2"
     assert kept.exists() is (damage is broken)
