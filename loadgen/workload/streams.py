@@ -16,8 +16,9 @@ class RandomStream(msgspec.Struct, frozen=True):
     """The name of one independent stream of random numbers.
 
     Two streams that differ in any field have nothing in common, so a repeat, another profile, another
-    attempt at the same run or the warm-up never meets prompts that the server has in its prefix cache. The same name gives the same
-    numbers in every process: the key is a hash of the fields (blake2b, not Python's salted `hash`).
+    attempt at the same run or the warm-up never meets prompts that the server has in its prefix cache. The
+    same name gives the same numbers in every process: the key is a hash of the fields (blake2b, not
+    Python's salted `hash`).
     """
 
     seed: int
