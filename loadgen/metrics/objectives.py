@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -100,6 +100,13 @@ def json(evidence: ObjectiveEvidence) -> dict[str, Any]:
     """The evidence as a result has it, with its standing; null for an infinite figure."""
     row = {**asdict(evidence), "standing": evidence.standing}
     return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
+
+
+def together(standings: Iterable[Standing]) -> Standing:
+    """What several objectives come to: one that is missed decides, then one that is not shown."""
+    shown = set(standings)
+    gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
+    return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
 
 
 def judgeable(objective: Objective, streamed: bool) -> bool:

@@ -41,12 +41,12 @@ class Limit:
 
     @property
     def highest_passing(self) -> float | None:
-        """The highest load at which a whole run met every objective; None: no run did."""
+        """The highest load at which a whole run is shown to meet every objective; None: no run is."""
         return self.record.highest_passing
 
     @property
     def lowest_failing(self) -> float | None:
-        """The lowest load above that at which a run did not; None: no run failed there."""
+        """The lowest load above that at which a run is shown to fail one; None: no run is."""
         return self.record.lowest_failing
 
     def text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from loadgen.metrics.objectives import Standing
 from loadgen.protocol.layout import counted, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import speed_tables
@@ -25,9 +26,9 @@ _ENDS: Mapping[SearchEnd, str] = {
     "within": "the interval is as narrow as asked",
     "budget": "the budget is spent",
     "most-runs": "no more runs were allowed",
-    "nothing-passes": "no load met the objectives",
-    "everything-passes": "every load met the objectives",
-    "client-limited": "at a higher load the client, not the server, was the limit",
+    "nothing-passes": "no load is shown to meet the objectives",
+    "everything-passes": "the highest load that was allowed meets the objectives",
+    "client-limited": "at a higher load the client or its machine, not the server, was the limit",
     "interrupted": "interrupted, with what is known so far",
     "server-died": "the server ended, with what is known so far",
 }
@@ -36,7 +37,7 @@ _BOTTLENECKS: Mapping[Bottleneck, str] = {
     "prefill": "the evidence points to prefill",
     "decode": "the evidence points to decode",
     "kv-cache": "the evidence points to the KV cache",
-    "client": "the evidence points to the client, not the server",
+    "client": "the evidence points to the client or its machine, not the server",
     "unknown": "no evidence of what the bottleneck is",
 }
 
@@ -63,7 +64,7 @@ def load(value: float) -> str:
 
 
 def table(record: LimitRecord) -> Table:
-    """A row a run, by load: each objective's percentile with its upper bound, and whether it passed."""
+    """A row a run, by load: each objective's percentile and bound, the verdict, and what the run shows."""
     shown = [objective for objective in record.objectives if any(_of(run, objective) for run in record.runs)]
     columns = [Column("number", "run"), Column("load", _TITLES[record.axis])]
     for objective in shown:
@@ -71,7 +72,10 @@ def table(record: LimitRecord) -> Table:
     columns += [Column("goodput", "goodput req/s")] * any(
         run.goodput_per_s is not None for run in record.runs
     )
-    columns += [Column("outcome", "")]
+    columns += [
+        Column("verdict", "verdict"),
+        Column("outcome", "objectives" if len(shown) > 1 else "objective"),
+    ]
     keys = [column.key for column in columns]
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
     body = tuple(tuple(cells[key] for key in keys) for cells in (_cells(run, shown) for run in runs))
@@ -95,10 +99,8 @@ def latency(value_ms: float) -> str:
 
 
 def outcome(run: LimitRun) -> str:
-    """Whether a run passed, and if not, why."""
-    if run.passed:
-        return "passes"
-    return f"{'not counted' if run.client_limited else 'fails'}: {run.reason}"
+    """What a run shows of the objectives, and why it is not that they are met."""
+    return f"{run.standing}: {run.reason}" if run.reason else str(run.standing)
 
 
 def parts(record: LimitRecord) -> list[str]:
@@ -109,13 +111,16 @@ def parts(record: LimitRecord) -> list[str]:
 def _parts(record: LimitRecord) -> Iterator[str]:
     yield headline(record)
     yield f"for {', '.join(record.objectives)}"
-    edges = [("passes at", record.highest_passing), ("fails at", record.lowest_failing)]
-    known = [f"{word} {load(value)}" for word, value in edges if value is not None]
+    edges = {Standing.MEETS: record.highest_passing, Standing.FAILS: record.lowest_failing}
+    known = [f"{word} at {load(value)}" for word, value in edges.items() if value is not None]
+    if record.highest_passing is None and (open_at := _not_shown(record)):
+        known.append(f"{Standing.NOT_SHOWN} at {', '.join(map(load, open_at))}")
     minutes = sum(run.duration_s for run in record.runs) / 60
     yield ", ".join([*known, f"{counted(len(record.runs), 'run')} in {minutes:.1f} min"])
     if record.ended is not None:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
         yield f"ended: {_ENDS[record.ended]}{asked}"
+    yield from _doubted(record)
     yield from _cause(record)
     if record.goodput_per_s is not None and record.highest_passing is not None:
         yield f"goodput at {load(record.highest_passing)}: {record.goodput_per_s:.4g} requests/s"
@@ -127,6 +132,27 @@ def _parts(record: LimitRecord) -> Iterator[str]:
     yield from (f"note: {note}" for note in record.notes)
     if record.simulated:
         yield SIMULATION
+
+
+def _not_shown(record: LimitRecord) -> list[float]:
+    """The loads of which no run shows whether they meet the objectives, in order."""
+    shown = {run.load for run in record.runs if run.standing is not Standing.NOT_SHOWN}
+    return sorted({run.load for run in record.runs} - shown)
+
+
+def _doubted(record: LimitRecord) -> Iterator[str]:
+    """How many runs are not VALID, and of which doubts."""
+    doubted = [run for run in record.runs if run.doubts]
+    if not doubted:
+        return
+    codes = dict.fromkeys(code for run in doubted for code in run.doubts)
+    parts = (f"{code} (run {_numbers(doubted, code)})" for code in codes)
+    levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
+    yield f"{len(doubted)} of {counted(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
+
+
+def _numbers(runs: list[LimitRun], code: str) -> str:
+    return ", ".join(str(run.number) for run in runs if code in run.doubts)
 
 
 def _known(record: LimitRecord) -> str:
@@ -162,7 +188,8 @@ def _of(run: LimitRun, objective: str) -> ObjectiveFigures | None:
 
 
 def _cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
-    cells = {"number": f"{run.number}", "load": load(run.load), "outcome": printable(outcome(run))}
+    cells = {"number": f"{run.number}", "load": load(run.load), "verdict": run.verdict or "-"}
+    cells["outcome"] = printable(outcome(run))
     cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
     for objective in objectives:
         figures = _of(run, objective)

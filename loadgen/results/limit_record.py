@@ -7,16 +7,17 @@ from typing import Literal
 from pydantic import BaseModel
 
 from loadgen import __version__
+from loadgen.metrics.objectives import Standing
 from loadgen.results.sweep_record import LoadAxis
 
 LIMIT = "limit.json"
-# 1: the first.
-FORMAT = 1
+# 1: the first. 2: what a run shows is one of three words, and its doubts are listed.
+FORMAT = 2
 
 # What of the server (or the client) the evidence of the lowest failing load points to.
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
 # within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
-# client-limited: at a higher load it was the client that could not keep up.
+# client-limited: at a higher load it was the client, or its machine, that could not keep up.
 SearchEnd = Literal[
     "within", "budget", "most-runs", "nothing-passes", "everything-passes", "client-limited", "interrupted",
     "server-died",
@@ -41,6 +42,8 @@ class ObjectiveFigures(BaseModel, extra="forbid", frozen=True):
     value_ms: float | None
     bound_ms: float | None  # upper bound at 99 % confidence
     limit_ms: float
+    standing: Standing = Standing.NOT_SHOWN
+    lower_ms: float | None = None  # lower bound at 99 % confidence
     batches: tuple[tuple[int, int], ...] = ()  # samples, and those above the limit, of successive parts
     dispersion: float = 1.0  # see ObjectiveEvidence
 
@@ -51,11 +54,12 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     number: int
     load: float
     directory: str  # below the search's; "": nothing was measured
-    passed: bool
-    reason: str  # why it did not pass; "" if it did
+    standing: Standing  # of all objectives together: whether the load is shown to meet them, or to fail
+    reason: str  # why it is not shown to meet them; "" if it is
     verdict: str = ""
+    doubts: tuple[str, ...] = ()  # that make it SUSPECT or INVALID, the gravest first
     saturated: bool = False  # ended early: the server fell further and further behind
-    client_limited: bool = False  # it says nothing about the server
+    disturbed: bool = False  # by the client or its machine: it says nothing about the server
     cut: bool = False  # it ended before its time, though not as saturated, or every request failed
     objectives: tuple[ObjectiveFigures, ...] = ()
     duration_s: float = 0.0  # that was measured
@@ -64,6 +68,11 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     request_throughput_per_s: float | None = None
     output_throughput_per_s: float | None = None
     goodput_per_s: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every objective is shown to be met at its load."""
+        return self.standing is Standing.MEETS
 
 
 class LimitRecord(BaseModel, extra="forbid", frozen=True):
@@ -89,8 +98,8 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     runs: tuple[LimitRun, ...] = ()
     ended: SearchEnd | None = None  # None: it goes on
     limit: LimitEstimate | None = None  # of the highest load that meets the objectives
-    highest_passing: float | None = None
-    lowest_failing: float | None = None
+    highest_passing: float | None = None  # load that is shown to meet them
+    lowest_failing: float | None = None  # load above it that is shown to fail
     bound_by: str = ""  # the objective that failed first
     bottleneck: Bottleneck | None = None
     evidence: str = ""  # of the bottleneck, in words with figures

@@ -21,7 +21,7 @@ def test_the_answer_has_limit_edges_cause_and_knee() -> None:
     assert limit_lines.lines(limit_record()) == [
         "limit: 10.4 requests/s (95 %: 9.9 to 10.9)",
         "for ttft p99 < 500 ms",
-        "passes at 9.51, fails at 11.3, 5 runs in 5.0 min",
+        "meets at 9.51, fails at 11.3, 5 runs in 5.0 min",
         "ended: the interval is as narrow as asked (± 5 %)",
         "bound by ttft p99 < 500 ms",
         "the evidence points to waiting in the server's queue: mean queue time 310 ms of",
@@ -62,8 +62,8 @@ def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) ->
     [
         ("budget", "ended: the budget is spent"),
         ("most-runs", "ended: no more runs were allowed"),
-        ("nothing-passes", "ended: no load met the objectives"),
-        ("everything-passes", "ended: every load met the objectives"),
+        ("nothing-passes", "ended: no load is shown to meet the objectives"),
+        ("everything-passes", "ended: the highest load that was allowed meets the objectives"),
         ("interrupted", "ended: interrupted, with what is known so far"),
         ("server-died", "ended: the server ended, with what is known so far"),
     ],
@@ -80,18 +80,19 @@ def test_an_unknown_bottleneck_is_said_to_be_unknown_and_why() -> None:
 def test_the_table_has_the_runs_by_load_with_their_bounds() -> None:
     table = limit_lines.table(limit_record())
     assert [column.title for column in table.columns] == [
-        "run", "requests/s", "ttft p99 ms", "≤ at 99 %", "goodput req/s", "",
+        "run", "requests/s", "ttft p99 ms", "≤ at 99 %", "goodput req/s", "verdict", "objective",
     ]  # fmt: skip
-    assert table.body[0] == ("0", "4", "120", "130", "3.6", "passes")
-    assert table.body[3] == ("3", "11.3", "460", "520.3", "10.17", f"fails: {TTFT} is not met")
+    assert table.body[0] == ("0", "4", "120", "130", "3.6", "VALID", "meets")
+    assert table.body[3] == ("3", "11.3", "460", "520.3", "10.17", "VALID", f"fails: {TTFT} is not met")
     assert [row[0] for row in table.body] == ["0", "2", "4", "3", "1"]
 
 
 def test_a_run_that_measured_nothing_has_dashes_and_its_reason() -> None:
     died = limit_run(5, 20, 1, None, objectives=(), goodput_per_s=None, reason="the server ended")
+    died = died.model_copy(update={"standing": "fails", "verdict": ""})
     table = limit_lines.table(limit_record(runs=(limit_run(0, 4, 120, None), died)))
     assert table.body[0][2:4] == ("120", "-")
-    assert table.body[1] == ("5", "20", "-", "-", "-", "fails: the server ended")
+    assert table.body[1] == ("5", "20", "-", "-", "-", "-", "fails: the server ended")
 
 
 def test_text_fits_80_columns_and_commands_no_terminal() -> None:
@@ -112,9 +113,39 @@ def test_what_bounds_the_answer_is_a_line_of_it(changes: dict[str, Any], line: s
     assert line in limit_lines.lines(limit_record(**changes))
 
 
-def test_a_run_that_the_client_limited_does_not_fail() -> None:
-    run = limit_run(0, 4, 120, 130, passed=False, client_limited=True, reason="the client was the limit")
-    assert limit_lines.outcome(run) == "not counted: the client was the limit"
+def test_a_run_that_the_client_disturbed_does_not_fail() -> None:
+    run = limit_run(0, 4, 120, None, disturbed=True, reason="disturbed (sends-late)")
+    assert limit_lines.outcome(run) == "not shown: disturbed (sends-late)"
+
+
+def test_doubtful_runs_are_counted_and_their_doubts_named_with_their_runs() -> None:
+    late = {"verdict": "SUSPECT", "doubts": ("sends-late", "reads-late")}
+    runs = (
+        limit_run(1, 4, 120, 130),
+        limit_run(2, 16, 120, None, **late),
+        limit_run(3, 16, 120, 130, verdict="SUSPECT", doubts=("reads-late",)),
+        limit_run(4, 64, 900, 950, verdict="INVALID", doubts=("many-failures",)),
+    )
+    assert (
+        "3 of 4 runs SUSPECT or INVALID: sends-late (run 2), reads-late (run 2, 3), many-failures (run 4)"
+        in limit_lines.parts(limit_record(runs=runs))
+    )
+    assert [row[-2:] for row in limit_lines.table(limit_record(runs=runs)).body] == [
+        ("VALID", "meets"),
+        ("SUSPECT", f"not shown: {TTFT} is not met"),
+        ("SUSPECT", "meets"),
+        ("INVALID", f"fails: {TTFT} is not met"),
+    ]
+
+
+def test_a_load_of_which_too_few_samples_came_neither_fails_nor_is_an_upper_end() -> None:
+    few = limit_run(1, 1, 173.6, None)
+    blank = {"limit": None, "highest_passing": None, "lowest_failing": None, "bound_by": ""}
+    assert limit_lines.parts(limit_record(runs=(few,), axis="concurrency", **blank))[:3] == [
+        "limit: unknown",
+        f"for {TTFT}",
+        "not shown at 1, 1 run in 1.0 min",
+    ]
 
 
 @pytest.mark.parametrize(("value_ms", "text"), [(0.7079, "0.7079"), (361.52, "361.5"), (15_930.4, "15930")])

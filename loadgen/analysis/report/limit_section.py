@@ -95,7 +95,7 @@ def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, Ob
     )  # fmt: skip
 
 
-_CAPTION = "A run at a hollow point did not pass; the band is where the limit is, at 95 %"
+_CAPTION = "A run at a hollow point is not shown to meet it; the band is where the limit is, at 95 %"
 
 
 def _goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
@@ -132,8 +132,8 @@ def _label(run: LimitRun) -> str:
     return (
         "saturated"
         if run.saturated
-        else "client"
-        if run.client_limited
+        else "disturbed"
+        if run.disturbed
         else run.verdict * (run.verdict == "INVALID")
     )
 

@@ -10,6 +10,7 @@ from loadgen.campaign.limit.edge import EdgeFit
 from loadgen.campaign.limit.search import below_all, edges, limiting, narrow
 from loadgen.campaign.limit.trial import SearchSettings, Trial, above
 from loadgen.metrics.knee import knee
+from loadgen.metrics.objectives import Standing
 from loadgen.results.limit_record import LimitEstimate, LimitRun, SearchEnd
 from loadgen.results.sweep_record import LoadAxis
 
@@ -33,7 +34,7 @@ def _ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> t
     """
     low, high = edge.low, edge.high
     if settings.axis == "concurrency":
-        counted = [trial for trial in trials if not trial.client_limited]
+        counted = [trial for trial in trials if not trial.disturbed]
         if math.isnan(low):
             low = below_all(counted, lambda trial: not trial.passed)
         if math.isnan(low):
@@ -52,9 +53,9 @@ def highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float 
 
 
 def lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
-    """The lowest load above that at which a run of the server did not pass."""
+    """The lowest load above that at which a run is shown to fail."""
     passing = highest_passing(settings, trials) or 0.0
-    failed = [trial.load for trial in trials if not trial.passed and not trial.client_limited]
+    failed = [trial.load for trial in trials if trial.standing is Standing.FAILS]
     return min((load for load in failed if load > passing), default=None)
 
 
@@ -104,7 +105,7 @@ def _most_over(trial: Trial) -> int:
 
 def _knee(runs: Sequence[LimitRun]) -> LimitEstimate | None:
     """Where P99 E2EL over load bends to a steeper line."""
-    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.client_limited]
+    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
     bend = knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
     return None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high)
 

@@ -33,6 +33,8 @@ _PROBED = 5  # requests, one at a time
 _REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
 _MOST_STREAMS = 65536.0
 _LONG_S = 600.0
+_CHEAP = 90.0  # a percentile that needs few samples
+_LESS = 0.8  # of the time: what saves no more is not worth a word
 _AROUND_S = 2.0  # that a run takes beyond its time: warm-up, the last answers, writing
 
 
@@ -110,6 +112,7 @@ class LimitSearch:
         check_budget(self.settings)
         self._keep()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
+        self.say("\n".join(wrapped(f"time: {time_words(self.settings)}", "  ")))
 
     def _measured(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
         """A run with prompts that were not sent before, even if it was begun before, and cut off."""
@@ -121,7 +124,8 @@ class LimitSearch:
     def _run(self, step: NextRun) -> None:
         number = len(self.record.runs) + 1
         asked = f"{at(step.load, self.record.axis)} for {duration(step.duration_s)}"
-        self.say(f"run {number}: {asked}{self._left}")
+        again = f" ({step.why})" if step.why else ""
+        self.say(f"run {number}: {asked}{again}{self._left}")
         workload = at_load(self.workload, self.record.axis, step)
         judged = {"slo": ", ".join(map(str, self.objectives))}
         try:
@@ -218,6 +222,29 @@ def check_budget(settings: SearchSettings) -> None:
     )
 
 
+def time_words(settings: SearchSettings) -> str:
+    """What a search takes at least and at most, and how much less its percentiles would take as P90."""
+    first_s, why = search.least_run(settings, (), settings.start)
+    least_s = _two_runs_s(settings)
+    words = f"at least {duration(least_s)} in two runs, the first of {duration(first_s)} ({why})"
+    if settings.budget_s is not None:
+        words += f", at most {duration(settings.budget_s)} (--budget)"
+    cheaper = [replace(each, percentile=min(each.percentile, _CHEAP)) for each in settings.objectives]
+    high = sorted({each.percentile for each in settings.objectives if each.percentile > _CHEAP})
+    cheap_s = _two_runs_s(replace(settings, objectives=tuple(cheaper)))
+    if high and cheap_s < _LESS * least_s:
+        names = " and ".join(f"P{percentile:g}" for percentile in high)
+        words += f"; with P{_CHEAP:g} in place of {names} at least {duration(cheap_s)}"
+    return words
+
+
+def _two_runs_s(settings: SearchSettings) -> float:
+    """The seconds of the first run and of one that follows it, at a load that may be higher."""
+    loads = (settings.start, min(search.STEP * settings.start, settings.highest))
+    first_s, next_s = (search.least_run(settings, (), load)[0] for load in loads)
+    return first_s + min(first_s, next_s) + 2 * _AROUND_S
+
+
 def _rounded_up(seconds: float) -> str:
     """A time as the flag takes it, in whole seconds or minutes that are not less."""
     return f"{math.ceil(seconds)}s" if seconds < _LONG_S else f"{math.ceil(seconds / 60)}m"
@@ -245,7 +272,7 @@ def _cause(
     found: dict[str, object] = {
         "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
     }  # fmt: skip
-    limited = [run for run in record.runs if run.client_limited]
+    limited = [run for run in record.runs if run.disturbed]
     client = record.lowest_failing is None or end == "client-limited"
     failing = [run for run in record.runs if run.load == record.lowest_failing and run.directory]
     if client and limited:

@@ -10,16 +10,24 @@ from loadgen.campaign.points.measuring import MeasuredPoint
 from loadgen.clock import MS_NS
 from loadgen.metrics.judging import judged
 from loadgen.metrics.metrics import PerRequest
-from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence, Standing, together
 from loadgen.metrics.percentiles import percentiles
 from loadgen.results.limit_record import LimitRun, ObjectiveFigures
 from loadgen.results.run_directory import Result
+from loadgen.validity.rule import Severity
 from loadgen.validity.verdict import Level
 
-# Doubts that say that the client, not the server, was slow: any one of them means that the load was not sent.
-_CLIENT = frozenset(
-    {"reads-late", "client-busy", "beyond-capacity", "sends-late", "rate-not-reached", "concurrency-not-held"}
-)
+# Doubts that say that the client or its machine, not the server, made the figures, or that the load was not
+# sent: such a run shows nothing of the server, and is made again.
+_DISTURBING = frozenset(
+    {
+        "reads-late", "client-busy", "beyond-capacity", "sends-late", "turns-late", "rate-not-reached",
+        "concurrency-not-held", "client-stopped", "impossible-timestamps", "clock-stepped", "other-processes",
+        "load-lost", "rest-of-the-load",
+    }
+)  # fmt: skip
+# What makes a run INVALID because the server did not stand its load; of anything else it shows nothing.
+_OF_THE_LOAD = frozenset({"many-failures", "counters-reset", "cut-short"})
 
 
 def entry(
@@ -29,21 +37,29 @@ def entry(
     run = point.run
     if run is None:
         return LimitRun(
-            number=number, load=load, directory="", passed=False, reason=point.reason, took_s=point.duration_s
+            number=number,
+            load=load,
+            directory="",
+            standing=Standing.FAILS if point.server_gone else Standing.NOT_SHOWN,
+            reason=point.reason,
+            disturbed=not point.server_gone,
+            took_s=point.duration_s,
         )
     evidence = judged(run.records, objectives, run.facts.ask())
     saturated = run.facts.saturated
-    client_doubts = [] if saturated else _client_doubts(run)
-    figures, reason = run.metrics, _reason(run, point, evidence, client_doubts)
+    disturbing = [] if saturated else _disturbing(run)
+    figures = run.metrics
+    standing, reason = _shown(run, point, evidence, disturbing)
     return LimitRun(
         number=number,
         load=load,
         directory=directory,
-        passed=not reason,
+        standing=standing,
         reason=reason,
         verdict=run.verdict.level.value,
+        doubts=tuple(found.rule.code for found in run.verdict.grave),
         saturated=saturated,
-        client_limited=bool(client_doubts),
+        disturbed=bool(disturbing),
         cut=bool(point.reason),
         objectives=tuple(map(_figures, evidence)),
         duration_s=figures.duration_s,
@@ -65,9 +81,9 @@ def trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
             _evidence(objective, figures)
             for objective, figures in zip(objectives, run.objectives, strict=bool(run.objectives))
         ),
-        invalid=run.cut or run.verdict == Level.INVALID,
+        invalid=not run.disturbed and (run.cut or run.verdict == Level.INVALID),
         saturated=run.saturated,
-        client_limited=run.client_limited,
+        disturbed=run.disturbed,
         p99_e2el_s=None if run.p99_e2el_ms is None else run.p99_e2el_ms / 1e3,
         requests_per_s=run.request_throughput_per_s,
     )
@@ -80,23 +96,27 @@ def _p99_e2el_ms(run: Result) -> float | None:
     return percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None
 
 
-def _client_doubts(run: Result) -> list[str]:
-    return [found.rule.code for found in run.verdict.findings if found.rule.code in _CLIENT]
+def _disturbing(run: Result) -> list[str]:
+    """The doubts for which a run shows nothing of the server."""
+    found = run.verdict.grave
+    invalid = {each.rule.code for each in found if each.rule.severity is Severity.INVALID}
+    beyond = set() if invalid & _OF_THE_LOAD else invalid
+    return [each.rule.code for each in found if each.rule.code in _DISTURBING | beyond]
 
 
-def _reason(
-    run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], client_doubts: Sequence[str]
-) -> str:
-    """Why a run does not pass; "" where it does."""
-    if client_doubts:
-        return f"the client was the limit ({', '.join(client_doubts)})"
+def _shown(
+    run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
+) -> tuple[Standing, str]:
+    """What a run shows of the objectives together, and why it is not that they are met."""
+    if disturbing:
+        return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
     if run.facts.saturated:
-        return "saturated: the server fell further and further behind"
+        return Standing.FAILS, "saturated: the server fell further and further behind"
     if point.reason:
-        return point.reason
+        return Standing.FAILS, point.reason
     if run.verdict.level is Level.INVALID:
-        return f"the run is INVALID: {run.verdict.findings[0].rule.code}"
-    return ", ".join(_missed(evidence))
+        return Standing.FAILS, f"the run is INVALID: {run.verdict.findings[0].rule.code}"
+    return together(each.standing for each in evidence), ", ".join(_missed(evidence))
 
 
 def _missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
@@ -105,12 +125,14 @@ def _missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
         if each.passes:
             continue
         what = f"{each.objective.metric} p{each.objective.percentile:g}"
-        if each.bound_ms is None:
+        if each.bound_ms is None and each.standing is not Standing.FAILS:
             yield f"{what}: {each.samples} samples are too few"
+        elif each.standing is Standing.FAILS:
+            yield f"{what} is {each.value_ms:.4g} ms"
         elif each.value_ms <= each.objective.limit_ms:
             yield f"{what} is {each.value_ms:.4g} ms, its bound {each.bound_ms:.4g} ms"
         else:
-            yield f"{what} is {each.value_ms:.4g} ms"
+            yield f"{what} is {each.value_ms:.4g} ms, and may be within"
 
 
 def _figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
@@ -121,6 +143,8 @@ def _figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
         value_ms=_finite(evidence.value_ms),
         bound_ms=_finite(evidence.bound_ms),
         limit_ms=evidence.objective.limit_ms,
+        standing=evidence.standing,
+        lower_ms=_finite(evidence.lower_ms),
         batches=evidence.batches,
         dispersion=evidence.dispersion,
     )
@@ -133,6 +157,7 @@ def _evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvide
         over=figures.over,
         value_ms=math.nan if figures.value_ms is None else figures.value_ms,
         bound_ms=figures.bound_ms,
+        lower_ms=figures.lower_ms,
         batches=figures.batches,
         dispersion=figures.dispersion,
     )

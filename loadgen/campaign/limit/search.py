@@ -8,17 +8,19 @@ learned. Where shares jump from 0 to 1 this is bisection on a log scale.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
 from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed, parts_of, share_over
+from loadgen.metrics.objectives import Objective
 from loadgen.results.limit_record import SearchEnd
 
 _LEAST_RUN_S = 60.0
 _E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least
-_STEP = 4.0  # of load, while the edge is only known to be on one side
+STEP = 4.0  # of load, while the edge is only known to be on one side
 _SMALL_STEP = 1.5  # once some samples are above the limit, or not all
 _SOME = 0.1  # of the allowed share: from there on the edge is not far
 _MOST = 0.5  # of all samples
@@ -32,6 +34,8 @@ _FEWEST = 500  # samples, whatever the percentile
 _NEAR_TIMES = 4.0  # as many in a run near the edge
 _GROWTH = 4.0  # of a run over the longest before
 _MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
+_TRIES = 2  # runs at one load that show nothing, before it is given up
+_MOST_AGAIN = 3  # disturbed runs of a search that are made again
 _SPREAD_OVER = 4  # runs that share what is left of the budget, or of what is to be learned
 _AIM = 0.9  # of the width asked for
 _CONFIRMED = 1.5  # logits below the edge: a run that passes there shows that the limit is reachable
@@ -46,38 +50,88 @@ class NextRun(msgspec.Struct, frozen=True):
 
     load: float
     duration_s: float
+    why: str = ""  # it is made at the load of the run before; "": it is not
 
 
 def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
     """What is to be run after these runs, or why the search is over."""
     edge = limiting(settings, trials)
-    load = _next_load(settings, trials, edge)
+    load, left_s = _next_load(settings, trials, edge), _left_s(settings, trials)
+    more = len(trials) < settings.most_runs
+    if load != "within" and more and (again := _again(settings, trials)) and again.duration_s <= left_s:
+        return again
     if isinstance(load, str):
         return load
-    if len(trials) >= settings.most_runs:
+    if not more:
         return "most-runs"
-    left_s = math.inf
-    if settings.budget_s is not None:
-        left_s = settings.budget_s - math.fsum(trial.took_s for trial in trials)
-        left_s -= max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
     least_s, _ = least_run(settings, trials, load)
     if least_s > left_s:
         return "budget"
     wanted_s = _samples(settings, trials, edge, load) / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
     share_s = left_s / (runs if edge is None else min(_SPREAD_OVER, runs))
-    return NextRun(load, math.ceil(_ROUNDED_PER_S * max(least_s, min(wanted_s, share_s))) / _ROUNDED_PER_S)
+    return NextRun(load, _rounded_s(max(least_s, min(wanted_s, share_s))))
+
+
+def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
+    """The measured time that a run may still have."""
+    if settings.budget_s is None:
+        return math.inf
+    around_s = max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
+    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - around_s
+
+
+def _again(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
+    """The last run once more where it shows nothing yet: it was disturbed, or only samples are missing.
+
+    A load is given up after `_TRIES`, and disturbed runs are made again `_MOST_AGAIN` times in all: what
+    disturbs them does not go away, or the client is the limit.
+    """
+    if not trials:
+        return None
+    last, nothing = trials[-1], Counter(trial.load for trial in trials if trial.disturbed or trial.short)
+    spent = last.disturbed and sum(tries - 1 for tries in nothing.values()) >= _MOST_AGAIN
+    if not (last.disturbed or last.short) or nothing[last.load] >= _TRIES or spent:
+        return None
+    least_s, _ = least_run(settings, trials, last.load)
+    if last.disturbed:
+        return NextRun(last.load, _rounded_s(max(least_s, last.duration_s)), "again: it was disturbed")
+    return NextRun(last.load, _rounded_s(max(least_s, _enough_s(last))), "longer: its samples were too few")
+
+
+def _enough_s(short: Trial) -> float:
+    """How long a run like this one must be for each objective to have its samples."""
+    requests = (short.requests_per_s or 0.0) * short.duration_s
+    shares = [1.0]
+    for each in short.objectives:
+        # Of a latency within answers, as many count as there are requests.
+        observed = min(each.samples, requests or each.samples)
+        needed = _with_spare(_least_of(each.objective))
+        shares += [needed / observed] * (each.bound_ms is None and observed > 0)
+    return short.duration_s * max(shares)
+
+
+def _rounded_s(seconds: float) -> float:
+    return math.ceil(_ROUNDED_PER_S * seconds) / _ROUNDED_PER_S
 
 
 def least_samples(settings: SearchSettings) -> int:
     """The fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
-    return max(math.ceil(math.log(0.01) / math.log(1 - allowed(each))) for each in settings.objectives)
+    return max(map(_least_of, settings.objectives))
+
+
+def _least_of(objective: Objective) -> int:
+    return math.ceil(math.log(0.01) / math.log(1 - allowed(objective)))
+
+
+def _with_spare(needed: int) -> int:
+    """The requests to plan for that many to come, although few arrive."""
+    return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
 def planned_samples(settings: SearchSettings) -> int:
     """The requests that a run is planned for at least, so that these come although few arrive."""
-    needed = least_samples(settings)
-    return math.ceil(needed + _SPARE * math.sqrt(needed))
+    return _with_spare(least_samples(settings))
 
 
 def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
@@ -109,7 +163,7 @@ def edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | N
 def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
     """The lowest edge, whose interval covers that of every objective that may be the lowest."""
     known = [edge for edge in edges(settings, trials) if edge is not None]
-    if not known or all(trial.beyond for trial in trials if not trial.client_limited):
+    if not known or all(trial.beyond for trial in trials if not trial.disturbed):
         return None
     lowest = min(known, key=lambda edge: edge.load)
     # A NaN stays: what is not known of one is not known of the lowest.
@@ -131,7 +185,7 @@ def narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
 def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
     """An interval of whole numbers that covers all between the last that was below and the first above."""
     first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
-    last = below_all([trial for trial in trials if not trial.client_limited], lambda trial: trial.beyond)
+    last = below_all([trial for trial in trials if not trial.disturbed], lambda trial: trial.beyond)
     # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
     return (last if low > last else low), (first - 1 if high < first - 1 else high)
 
@@ -144,7 +198,7 @@ def below_all(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float
 
 def _points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
     """What the runs show of one objective; those in which no request has its latency show nothing."""
-    shown = [trial for trial in trials if not trial.client_limited]
+    shown = [trial for trial in trials if not trial.disturbed]
     return [_point(trial, at) for trial in shown if not trial.usable or trial.objectives[at].samples]
 
 
@@ -165,7 +219,7 @@ def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit 
 
 def _wanted(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
     """The next load, were the client able to send any."""
-    below = [trial for trial in trials if not trial.beyond and not trial.client_limited]
+    below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
     over = [trial for trial in trials if trial.beyond]
     if not below and not over:
         return math.inf  # the client was the limit of all
@@ -185,9 +239,7 @@ def _wanted(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | N
 def _client_ceiling(trials: Sequence[Trial]) -> float:
     """The lowest load that the client could not send, unless it did send as much in another run."""
     sent = max((trial.load for trial in trials if trial.usable), default=0.0)
-    return min(
-        (trial.load for trial in trials if trial.client_limited and trial.load > sent), default=math.inf
-    )
+    return min((trial.load for trial in trials if trial.disturbed and trial.load > sent), default=math.inf)
 
 
 def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: float) -> float | SearchEnd:
@@ -196,7 +248,7 @@ def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: fl
     if not below:
         if ceiling <= settings.lowest:
             return "client-limited"
-        return _whole(settings, max(ceiling / _STEP, settings.lowest))
+        return _whole(settings, max(ceiling / STEP, settings.lowest))
     top = max(below)
     between = _whole(settings, math.sqrt(top * ceiling))
     done = top * (1 + settings.within) >= ceiling or between in (top, ceiling)
@@ -208,7 +260,7 @@ def _higher(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchE
     top = max(below, key=lambda trial: trial.load)
     if top.load < settings.highest:
         near = any(share_over(each) > _SOME * allowed(each.objective) for each in top.objectives)
-        return _whole(settings, min(top.load * (_SMALL_STEP if near else _STEP), settings.highest))
+        return _whole(settings, min(top.load * (_SMALL_STEP if near else STEP), settings.highest))
     passed = any(trial.passed for trial in below if trial.load == top.load)
     return "everything-passes" if passed else _whole(settings, top.load)
 
@@ -219,7 +271,7 @@ def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd
     if bottom.load <= settings.lowest:
         return "nothing-passes"
     near = bottom.usable and all(share_over(each) < _MOST for each in bottom.objectives)
-    return _whole(settings, max(bottom.load / (_SMALL_STEP if near else _STEP), settings.lowest))
+    return _whole(settings, max(bottom.load / (_SMALL_STEP if near else STEP), settings.lowest))
 
 
 def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
@@ -227,7 +279,7 @@ def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> f
     away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
     away = -away if trials[-1].load > edge.load else away
     load = edge.load * math.exp(away)
-    low = max(trial.load for trial in trials if not trial.beyond and not trial.client_limited)
+    low = max(trial.load for trial in trials if not trial.beyond and not trial.disturbed)
     high = min((trial.load for trial in trials if trial.beyond and trial.load > low), default=math.inf)
     if low < load and high < math.inf:
         inner = (high / low) ** _INNER

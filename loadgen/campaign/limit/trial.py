@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadgen.campaign.limit.edge import counted
-from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence, Standing, together
 from loadgen.results.sweep_record import LoadAxis
 
 _ROUNDING = 1e-9
@@ -41,24 +41,37 @@ class Trial(msgspec.Struct, frozen=True):
     objectives: tuple[ObjectiveEvidence, ...] = ()
     invalid: bool = False
     saturated: bool = False  # ended early: the server fell further and further behind
-    client_limited: bool = False
+    disturbed: bool = False  # by the client or its machine: it shows nothing of the server
     p99_e2el_s: float | None = None
     requests_per_s: float | None = None  # that ended
 
     @property
+    def standing(self) -> Standing:
+        """What the run shows of the objectives together."""
+        if self.disturbed:
+            return Standing.NOT_SHOWN
+        return together(each.standing for each in self.objectives) if self.usable else Standing.FAILS
+
+    @property
     def passed(self) -> bool:
         """Whether every objective is shown to be met, in a run that says something about the server."""
-        return self.usable and all(evidence.passes for evidence in self.objectives)
+        return self.standing is Standing.MEETS
+
+    @property
+    def short(self) -> bool:
+        """Whether only samples are missing: no objective is above its limit, and one has no bound."""
+        few = any(each.bound_ms is None for each in self.objectives)
+        return self.usable and few and not any(map(above, self.objectives))
 
     @property
     def usable(self) -> bool:
         """Whether its counts above the limits are those of the server at this load."""
-        return bool(self.objectives) and not (self.invalid or self.saturated or self.client_limited)
+        return bool(self.objectives) and not (self.invalid or self.saturated or self.disturbed)
 
     @property
     def beyond(self) -> bool:
         """Whether the load is, as far as this run alone shows, above what meets the objectives."""
-        if self.client_limited:
+        if self.disturbed:
             return False
         return not self.usable or any(map(above, self.objectives))
 

@@ -56,5 +56,5 @@ def test_a_search_without_runs_has_no_pictures() -> None:
 
 
 def test_runs_that_say_nothing_of_the_server_are_labelled() -> None:
-    runs = (limit_run(0, 4, 120, 130, client_limited=True), limit_run(1, 8, 240, 271, verdict="INVALID"))
-    assert section(limit_record(runs=runs)).pictures[0].curves[0].labels == ("client", "INVALID")
+    runs = (limit_run(0, 4, 120, 130, disturbed=True), limit_run(1, 8, 240, 271, verdict="INVALID"))
+    assert section(limit_record(runs=runs)).pictures[0].curves[0].labels == ("disturbed", "INVALID")

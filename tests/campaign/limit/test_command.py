@@ -16,10 +16,10 @@ from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
 from loadgen.campaign.limit.command import continued, read
-from loadgen.campaign.limit.finding import check_budget
+from loadgen.campaign.limit.finding import check_budget, time_words
 from loadgen.campaign.limit.trial import SearchSettings
 from loadgen.errors import UsageError
-from loadgen.metrics.objectives import Objective
+from loadgen.metrics.objectives import Objective, Standing
 from loadgen.results.limit_record import LimitRecord, LimitRun
 from loadgen.session import session
 from loadgen.workload import bounds
@@ -90,6 +90,34 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
     assert bounds.seconds(asked) >= enough_s
 
 
+@pytest.mark.parametrize(
+    ("percentiles", "start", "budget_s", "words"),
+    [
+        (
+            (99,), 0.05, 36000,
+            "at least 3 h 38 min in two runs, the first of 2 h 55 min (524 requests), at most 10 h 00 min "
+            "(--budget); with P90 in place of P99 at least 27 min",
+        ),
+        (
+            (95, 99.9), 1, None,
+            "at least 1 h 40 min in two runs, the first of 1 h 20 min (4807 requests); with P90 in place of "
+            "P95 and P99.9 at least 2 min",
+        ),
+        (
+            (99,), 100, 1800,
+            "at least 2 min in two runs, the first of 60 s (the shortest run), at most 30 min (--budget)",
+        ),
+        ((90,), 0.05, None, "at least 27 min in two runs, the first of 21 min (64 requests)"),
+    ],
+)  # fmt: skip
+def test_before_its_first_run_a_search_says_what_it_takes(
+    percentiles: tuple[float, ...], start: float, budget_s: float | None, words: str
+) -> None:
+    goals = tuple(Objective("ttft", percentile, 500) for percentile in percentiles)
+    settings = SearchSettings("rate", goals, start=start, lowest=0.01, highest=4096, budget_s=budget_s)
+    assert time_words(settings) == words
+
+
 def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
     asked = LimitRecord(
         name="bench", command=(), axis="rate", objectives=("ttft p99 < 500 ms",), within=0.05, budget_s=60,
@@ -105,7 +133,7 @@ def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
 
 
 def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
-    run = LimitRun(number=1, load=1.0, directory="", passed=True, reason="")
+    run = LimitRun(number=1, load=1.0, directory="", standing=Standing.MEETS, reason="")
     before = LimitRecord(
         name="bench", command=("loadgen", "limit", "--slo", "ttft p99 < 1s"), axis="rate",
         objectives=("ttft p99 < 1000 ms",), within=0.05, budget_s=60, fixed="digest", runs=(run,),
@@ -229,5 +257,5 @@ def test_a_search_stops_where_an_attached_server_dies(
     assert (record.ended, [run.load for run in record.runs]) == ("server-died", [4, 16])
     assert [run.passed for run in record.runs] == [True, False]
     assert "/health does not answer" in record.runs[1].reason
-    assert "passes at 4, fails at 16, 2 runs" in shown
+    assert "meets at 4, fails at 16, 2 runs" in shown
     assert "\nended: the server ended, with what is known so far\n" in shown

@@ -18,7 +18,7 @@ from loadgen.campaign.limit.search import NextRun
 from loadgen.campaign.points.measuring import MeasuredPoint
 from loadgen.campaign.points.point_servers import PointServers
 from loadgen.errors import MeasureError, UsageError
-from loadgen.metrics.objectives import parse
+from loadgen.metrics.objectives import Standing, parse
 from loadgen.results.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.results.run import Run
 from loadgen.session.options import Options
@@ -196,7 +196,9 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
 def test_a_search_that_the_client_limited_points_to_the_client(
     end: SearchEnd, lowest_failing: float | None, bottleneck: str, tmp_path: Path
 ) -> None:
-    limited = LimitRun(number=1, load=9, directory="", passed=False, reason="late", client_limited=True)
+    limited = LimitRun(
+        number=1, load=9, directory="", standing=Standing.NOT_SHOWN, reason="late", disturbed=True
+    )
     record = ASKED.model_copy(update={"runs": (limited,), "lowest_failing": lowest_failing})
     cause = finding._cause(record, end, OBJECTIVES, tmp_path)
     assert (cause["bottleneck"], cause["evidence"]) == (bottleneck, "late")

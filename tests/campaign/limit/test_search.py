@@ -23,7 +23,8 @@ def trial(run: NextRun, value_ms: float, **changes: object) -> Trial:
     """A run whose samples are all alike."""
     samples = 1000
     over = samples if value_ms > TPOT.limit_ms else 0
-    evidence = ObjectiveEvidence(TPOT, samples, over, value_ms, value_ms, ((100, over // 10),) * 10)
+    batches = ((100, over // 10),) * 10
+    evidence = ObjectiveEvidence(TPOT, samples, over, value_ms, value_ms, batches, lower_ms=value_ms)
     made = Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=run.load)
     return replace(made, **changes)
 
@@ -77,7 +78,7 @@ def test_an_objective_that_everything_meets_ends_at_the_highest_load() -> None:
 
 
 def test_a_run_that_the_client_limited_never_fails_the_server() -> None:
-    trials, end = searched(RATE, lambda run: trial(run, 49.0, client_limited=run.load > 10))
+    trials, end = searched(RATE, lambda run: trial(run, 49.0, disturbed=run.load > 10))
     assert end == "client-limited"
     assert lowest_failing(RATE, trials) is None
     assert highest_passing(RATE, trials) == pytest.approx(10, rel=0.05)
@@ -209,22 +210,94 @@ def test_a_search_goes_no_higher_than_the_client_could_send(settings: SearchSett
         """It is saturated from 1600 on; the client can send 400."""
         limited = 400 < run.load < 1600
         value_ms = 49.0 if run.load < 1600 else 51.0
-        return trial(run, value_ms, client_limited=limited, saturated=run.load >= 1600)
+        return trial(run, value_ms, disturbed=limited, saturated=run.load >= 1600)
 
     trials, end = searched(replace(settings, start=1600, highest=4096), server)
     assert end == "client-limited"
     assert highest_passing(settings, trials) == pytest.approx(400, rel=0.06)
-    limited = [run.load for run in trials if run.client_limited]
+    limited = [run.load for run in trials if run.disturbed]
     assert limited == sorted(limited, reverse=True)
 
 
+def few(run: NextRun, samples: int, metric: str = "tpot") -> Trial:
+    """A run of too few samples for a bound, each of them within the limit."""
+    evidence = ObjectiveEvidence(Objective(metric, 99, 50), samples, 0, 10.0, None)
+    rate = samples / run.duration_s if metric != "itl" else samples / run.duration_s / 100
+    return Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=rate)
+
+
+@pytest.mark.parametrize(
+    ("metric", "samples", "seconds"),
+    [
+        pytest.param("tpot", 131, 240.0, id="requests"),  # 524 of 131 in 60 s
+        pytest.param("itl", 13100, 240.0, id="gaps, of which those of one answer count once"),
+        pytest.param("tpot", 0, 60.0, id="none at all"),
+    ],
+)
+def test_a_run_that_is_only_short_of_samples_goes_on_at_its_load(
+    metric: str, samples: int, seconds: float
+) -> None:
+    settings = replace(RATE, objectives=(Objective(metric, 99, 50),), start=100, alone_s=0.01)
+    first = few(NextRun(100, 60), samples, metric)
+    assert (first.standing, first.short, first.beyond) == ("not shown", samples > 0, samples == 0)
+    step = next_run(settings, [first])
+    assert isinstance(step, NextRun)
+    if samples:
+        assert (step.load, step.duration_s) == (100, pytest.approx(seconds, abs=0.2))
+        assert step.why == "longer: its samples were too few"
+        assert next_run(settings, [first, few(step, samples, metric)]).load == 400  # type: ignore[union-attr]
+        small = replace(settings, budget_s=200)
+        assert next_run(small, [first]).load == 400  # type: ignore[union-attr] # what still fits
+    else:
+        assert step.load < 100
+
+
+def test_a_load_that_was_short_of_samples_is_not_one_that_fails() -> None:
+    short = few(NextRun(1, 60), 100)
+    assert (lowest_failing(STREAMS, [short]), highest_passing(STREAMS, [short])) == (None, None)
+    missed = trial(NextRun(1, 60), 51.0)
+    assert lowest_failing(STREAMS, [missed]) == 1
+    open_ended = replace(missed, objectives=(replace(missed.objectives[0], lower_ms=49.0),))
+    assert open_ended.standing == "not shown"
+    assert lowest_failing(STREAMS, [open_ended]) is None
+
+
+@pytest.mark.parametrize("settings", [RATE, STREAMS])
+def test_one_disturbed_run_is_made_again_and_ends_no_search(settings: SearchSettings) -> None:
+    loads: list[float] = []
+
+    def server(run: NextRun) -> Trial:
+        """Every second and third run is disturbed, of those that are at a new load."""
+        loads.append(run.load)
+        disturbed = len(loads) in (2, 5) and loads.count(run.load) == 1
+        return trial(run, 49.0 if run.load <= 48 else 51.0, disturbed=disturbed)
+
+    trials, end = searched(settings, server)
+    assert end == "within"
+    assert [each.load for each in trials if each.disturbed] == [loads[1], loads[4]]
+    assert (loads[1], loads[4]) == (loads[2], loads[5])
+    found = estimate(settings, trials)
+    assert found is not None
+    assert found.value == pytest.approx(48, rel=0.05)
+    assert len(trials) <= 12
+
+
+def test_a_disturbed_run_is_made_again_within_bounds() -> None:
+    late = trial(NextRun(4, 60), 49.0, disturbed=True)
+    again = next_run(RATE, [late])
+    assert again == NextRun(4, 131, "again: it was disturbed")  # 524 requests
+    assert next_run(RATE, [late, late]).load == 1  # type: ignore[union-attr] # given up
+    assert next_run(replace(RATE, budget_s=100), [late]) == "budget"
+    assert next_run(replace(RATE, most_runs=1), [late]) == "most-runs"
+
+
 def test_a_client_that_could_send_no_load_says_nothing_of_the_server() -> None:
-    _, end = searched(RATE, lambda run: trial(run, 49.0, client_limited=True))
+    _, end = searched(RATE, lambda run: trial(run, 49.0, disturbed=True))
     assert end == "client-limited"
 
 
 def test_a_load_that_the_client_sent_in_another_run_is_no_bound() -> None:
-    late = trial(NextRun(4, 60), 49.0, client_limited=True)
+    late = trial(NextRun(4, 60), 49.0, disturbed=True)
     step = next_run(RATE, [late, trial(NextRun(4, 60), 49.0)])
     assert isinstance(step, NextRun)
     assert step.load == 16
