@@ -156,7 +156,9 @@ def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
         )
     starting = [arm for arm in arms if arm.options.launching.wanted]
     if starting and not trust.starts:
-        lines = "".join(f"\n  {arm.name}: {program(arm.options)}" for arm in starting)
+        lines = "".join(
+            f"\n  {arm.name}: {program(arm.options, arm.settings, asks=False)}" for arm in starting
+        )
         raise UsageError(
             f"{path} would run programs on this machine, as you; read them, and allow it with "
             f"--allow-launch:{lines}"

@@ -13,7 +13,6 @@ from loadgen.campaign.matrix import ONCE, Start, cells_of
 from loadgen.campaign.time_estimate import Pace, duration
 from loadgen.campaign.trust import Trust, program
 from loadgen.endpoint.secrecy import hide
-from loadgen.errors import UsageError
 from loadgen.protocol.layout import aligned, counted, wrapped
 
 _NO_BREAK = "\u00a0"
@@ -86,7 +85,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"    {arm.command(self.file.repeats, self.seed, self.file.limit)}"
             if arm.options.launching.wanted and not (arm.missing or arm.barred):
                 # To find out what is installed runs the interpreter that the file names.
-                yield f"    {_server(arm) if self.trust.starts else program(arm.options)}"
+                yield f"    {program(arm.options, arm.settings, asks=self.trust.starts)}"
 
     def _reach(self) -> Iterator[str]:
         """What the file would run, send and read, and whether it is allowed to."""
@@ -110,13 +109,3 @@ class Preview(msgspec.Struct, frozen=True):
             most = duration(left * limit.budget_s)
             yield f"estimated time: at most {most} of searches; starts of servers come on top"
         yield "nothing was started or written (--dry-run)"
-
-
-def _server(arm: Arm) -> str:
-    """The line that starts its server, or why there is none here."""
-    from loadgen.session.launched_server import dry_run
-
-    try:
-        return dry_run(arm.options, arm.settings)
-    except UsageError as error:
-        return f"cannot be started here: {error}"

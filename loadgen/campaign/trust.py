@@ -5,17 +5,17 @@ A file is a program: it names commands to run, and hosts to send to. docs/securi
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.endpoint.secrecy import command_line
+from loadgen.errors import UsageError
 from loadgen.protocol.address import is_this_machine
 from loadgen.session.credentials import NO_KEY
 from loadgen.session.options import Options
 from loadgen.workload import profile
+from loadgen.workload.server_settings import ServerSettings
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -60,21 +60,11 @@ class Trust(msgspec.Struct, frozen=True):
         return flags + (["--api-key-file", self.key_file] if self.key_file else [])
 
 
-def program(options: Options) -> str:
-    """The command that would be run for an arm, from its file alone: nothing is searched on this machine."""
-    launch = options.launching
-    settings = launch.settings
-    environment = [f"{name}={value}" for name, value in (settings.get("environment") or {}).items()]
-    arguments = list(settings.get("arguments") or ())
-    inside = [launch.command] if launch.command else [launch.engine or "vllm", options.model or ""]
-    words = ["env", *environment] if environment else []
-    if launch.container:
-        words += [launch.container_engine or "docker", "run", *launch.container_args, launch.container]
-    if launch.python:
-        words += [launch.python, "-m"]
-    line = [*words, *(word for word in inside if word), *arguments]
-    if launch.command:  # as it stands: it is a line of a shell already
-        head = shlex.join(command_line(words))
-        tail = shlex.join(command_line(arguments))
-        return " ".join(filter(None, [head, " ".join(command_line([launch.command])), tail]))
-    return shlex.join(command_line(line))
+def program(options: Options, settings: ServerSettings, asks: bool) -> str:
+    """The line that starts an arm's server, or why none does; without `asks` nothing that it names is run."""
+    from loadgen.session.launched_server import dry_run  # few commands start servers
+
+    try:
+        return dry_run(options, settings, asks)
+    except UsageError as error:
+        return f"cannot be started here: {error}"

@@ -60,11 +60,10 @@ def attach(
     with auth.secrets.kept():
         loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
-            from loadgen.session.launched_server import launched  # no other run needs what starts servers
+            # No other run needs what starts servers.
+            from loadgen.session.launched_server import launched, located
 
-            if options.model is not None and os.path.exists(options.model):
-                # A server names its model as it was given: whole, wherever it runs.
-                options = replace(options, model=os.path.abspath(options.model))
+            options = located(options)
             access, local = stack.enter_context(launched(options, asked, auth, loop))
             session = _session(options, access, local, 0.0, interrupts)
             try:

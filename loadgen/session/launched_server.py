@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadgen import clock
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
@@ -59,9 +61,20 @@ class Startup(msgspec.Struct, frozen=True):
         return "".join(cut(hide(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
 
 
-def dry_run(options: Options, settings: ServerSettings) -> str:
-    """The command line that would start the server; raises UsageError where there can be none."""
-    return shown(_command(options, settings, free_port()))
+def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> str:
+    """The command line that would start the server, secrets hidden; raises UsageError where there is none.
+
+    It is made as that which is run, of another free port. Without `asks` no interpreter that the options
+    name is run to learn what is installed: an engine of unknown version gets the flags of a recent one.
+    """
+    return shown(_command(located(options), settings, free_port(), asks))
+
+
+def located(options: Options) -> Options:
+    """The options with the whole path of a model on this machine: a server names it as it was given."""
+    if options.model is not None and os.path.exists(options.model):
+        return replace(options, model=os.path.abspath(options.model))
+    return options
 
 
 @contextmanager
@@ -136,7 +149,7 @@ def _local(startup: Startup, command: Command, settings: ServerSettings, before:
     )
 
 
-def _command(options: Options, settings: ServerSettings, port: int) -> Command:
+def _command(options: Options, settings: ServerSettings, port: int, asks: bool = True) -> Command:
     launch = options.launching
     if options.model is None and launch.command is None:
         raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
@@ -147,6 +160,7 @@ def _command(options: Options, settings: ServerSettings, port: int) -> Command:
         served_model_name=options.served_model_name if own else None,
         trace_directory=launch.trace_directory if own else None,
         python=launch.python,
+        asks=asks,
         **settings.model_dump(exclude_none=True),
     )
     try:

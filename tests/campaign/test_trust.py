@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.campaign import arms, file, trust
 from loadgen.campaign.trust import Trust
+from loadgen.session import launched_server
 from loadgen.session.credentials import credentials
+from loadgen_servers.launch.secrecy import shown
+from loadgen_servers.launch.spec import Command, LaunchError
 
 SECRET = "sk-very-secret-0123456789"
 
@@ -29,22 +33,29 @@ def touching(tmp_path: Path) -> str:
 
 
 PROGRAMS: list[tuple[dict[str, Any], str]] = [
-    ({"launch": "vllm", "model": "m"}, "x: vllm m"),
+    ({"launch": "vllm", "model": "m"}, "VLLM_NO_USAGE_STATS=1 .* vllm serve m --host 127.0.0.1 --port N$"),
     (
         {"launch": "sglang", "model": "m", "server_python": "./evil", "server_args": "--x 'a b'"},
-        "x: ./evil -m sglang m --x 'a b'",
+        "/evil -m sglang.launch_server --model-path m .*--port N.* --x 'a b'$",
     ),
-    ({"launch_command": "/bin/sh -c 'id; {port}'"}, "x: /bin/sh -c 'id; {port}'"),
-    ({"launch_command": "HF_TOKEN=abcdef serve {port}"}, "x: HF_TOKEN=*** serve {port}"),
+    ({"launch": "vllm", "model": "m", "server_python": "./evil"}, " vllm serve m .*--port N$"),
+    ({"launch": "transformers", "model": "m", "server_python": "./evil"}, " serve m .*--port N"),
+    ({"launch_command": "/bin/sh -c 'id; {port}'"}, "/bin/sh -c 'id; N'$"),
+    ({"launch_command": "HF_TOKEN=abcdef serve {port}"}, r"HF_TOKEN='\*\*\*' serve N$"),
     (
         {"launch_container": "img", "container_args": "-v /:/host", "model": "m"},
-        "x: docker run -v /:/host img vllm m",
+        "docker run .* --entrypoint vllm -v /:/host img serve m .*--port N$",
     ),
     (
         {"launch": "vllm", "model": "m", "server_env": {"LD_PRELOAD": "./evil.so", "API_KEY": "abcdef"}},
-        "x: env LD_PRELOAD=./evil.so 'API_KEY=***' vllm m",
+        r"LD_PRELOAD=./evil.so API_KEY='\*\*\*' vllm serve m .*--port N$",
     ),
 ]
+
+
+def without_port(text: str) -> str:
+    """A line with the port that it was made with as N, and without a container's drawn name."""
+    return re.sub(r"\b\d{4,5}\b", "N", re.sub(r"loadgen-[0-9a-f]{12}", "NAME", text))
 
 
 @pytest.mark.parametrize(("flags", "line"), PROGRAMS)
@@ -62,13 +73,75 @@ def test_a_file_of_somebody_elses_starts_nothing_and_says_what_it_would(
         assert code == 0
         assert "runs programs: x on " in said.out
         assert "; needs --allow-launch\n" in said.out
-        assert line.partition(": ")[2] in said.out
+        assert any(re.search(line, without_port(shown)) for shown in said.out.splitlines())
     else:
         assert code == 2
         assert f"{path} would run programs on this machine, as you; read them, and allow it" in said.err
-        assert line.replace("x: ", ": ") in said.err
+        assert re.search(f"  x on [a-z]+: .*{line}", without_port(said.err), re.M)
     assert not (tmp_path / "mark").exists()
     assert not Path("runs").exists()
+
+
+def engine(tmp_path: Path, name: str) -> None:
+    """A venv with an engine of a version, whose programs leave a mark."""
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\necho 99.0.0\necho\n", "utf-8")
+    (python.parent / name).write_text(f"#!{python}\n", "utf-8")
+    for program in (python, python.parent / name):
+        program.chmod(0o755)
+
+
+LAUNCHES: list[tuple[str, dict[str, Any]]] = [
+    ("vllm", {"launch": "vllm", "server_args": "--max-num-seqs 4", "prefix_caching": False}),
+    ("vllm", {"launch": "vllm", "server_env": {"HF_TOKEN": "abcdef", "A": "b c"}, "context_len": 512}),
+    ("sglang", {"launch": "sglang", "server_args": "--x 'a b'", "served_model_name": "called"}),
+    ("transformers", {"launch": "transformers"}),
+    ("", {"launch_command": "A=1 /bin/sh -c 'serve {model} {port}'"}),
+    (
+        "",
+        {
+            "launch_container": "img",
+            "container_args": "-v /:/host --env K=v",
+            "container_engine": "/bin/true",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "flags"), LAUNCHES)
+@pytest.mark.parametrize("model", ["./model", "a/name"])
+def test_the_command_that_is_shown_is_the_one_that_is_run(
+    name: str,
+    flags: dict[str, Any],
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}", "utf-8")
+    if name:
+        engine(tmp_path, name)
+        flags = {**flags, "server_python": str(tmp_path / "venv")}
+    path = written(tmp_path, {"name": "x", "model": model, **flags}, repeats=1)
+    ran: list[str] = []
+
+    def started(command: Command, *_: Any, **__: Any) -> Any:
+        ran.append(shown(command))
+        raise LaunchError("not here")
+
+    monkeypatch.setattr(launched_server, "start", started)
+    assert cli.main(["campaign", str(path)]) == 2
+    question = capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()
+    assert cli.main(["campaign", str(path), "--dry-run", "--allow-launch"]) == 0
+    preview = capsys.readouterr().out
+    assert cli.main(["campaign", str(path), "--allow-launch", "--quiet"]) == 1
+    (line,) = map(without_port, ran)
+    assert f"    {line}\n" in without_port(preview)
+    assert without_port(question).endswith(f": {line}\n")
+    assert "abcdef" not in question + preview
 
 
 @pytest.mark.realtime

@@ -56,7 +56,7 @@ class Container(msgspec.Struct, frozen=True):
 
     def command(self, spec: ServerSpec) -> Command:
         """`docker run` for `spec`, and the commands that stop, remove and inspect it; raises LaunchError."""
-        engine = self._engine()
+        engine = self._engine(spec.asks)
         name, podman = self.new_name(), os.path.basename(engine).startswith("podman")
         spec = _with_whole_paths(spec)
         inside = self._inside(spec)
@@ -66,7 +66,7 @@ class Container(msgspec.Struct, frozen=True):
         hidden = {key: value for key, value in inside.environment.items() if is_secret(key)}
         variables = [key if key in hidden else f"{key}={value}" for key, value in inside.environment.items()]
         variables += [key for key in _PASSED_ON if key in os.environ and key not in inside.environment]
-        mounts, at_home = _mounts(spec)
+        mounts, at_home, made = _mounts(spec)
         argv = (
             *(engine, "run", "--rm", "--name", name),
             # The port is on this machine's loopback interface, and workers share memory.
@@ -86,12 +86,16 @@ class Container(msgspec.Struct, frozen=True):
             end=(engine, "stop", "--time", str(_STOP_S), name),
             kill=(engine, "rm", "-f", *(("--time", "0") if podman else ()), name),
             root_pid=(engine, "inspect", "-f", "{{.State.Pid}}", name),
+            directories=made,
         )
 
-    def _engine(self) -> str:
-        for name in (self.engine,) if self.engine else _ENGINES:
+    def _engine(self, asks: bool) -> str:
+        names = (self.engine,) if self.engine else _ENGINES
+        for name in names:
             if path := shutil.which(name):
                 return path
+        if not asks:
+            return names[0]
         what = f"{self.engine} is not on PATH" if self.engine else "neither docker nor podman is on PATH"
         raise LaunchError(f"{what}: install one, with the NVIDIA Container Toolkit for a GPU")
 
@@ -129,21 +133,22 @@ def _with_whole_paths(spec: ServerSpec) -> ServerSpec:
     )
 
 
-def _mounts(spec: ServerSpec) -> tuple[list[str], list[str]]:
-    """What is mounted, each at the path it has outside, and the variables that point to the hub's cache."""
-    mounts, variables = [], []
+def _mounts(spec: ServerSpec) -> tuple[list[str], list[str], tuple[str, ...]]:
+    """What is mounted, each at the path it has outside, the variables that point to the hub's cache, and
+    the directories that must be there: a container engine would create them as root, or refuse.
+    """
+    mounts, variables, needed = [], [], list[str]()
     if os.path.exists(spec.model):
         mounts = [f"{directory}:{directory}:ro" for directory in dict.fromkeys(_directories(spec.model))]
     elif spec.model:
         caches = {"HF_HOME": os.path.expanduser("~/.cache/huggingface")}
         caches |= {name: os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE") if os.environ.get(name)}
-        made = {name: _made(directory) for name, directory in caches.items()}
-        mounts = [f"{directory}:{directory}" for directory in made.values()]
-        variables = [f"{name}={directory}" for name, directory in made.items()]
+        whole = {name: os.path.abspath(directory) for name, directory in caches.items()}
+        needed += whole.values()
+        variables = [f"{name}={directory}" for name, directory in whole.items()]
     if spec.trace_directory:
-        trace = _made(spec.trace_directory)
-        mounts.append(f"{trace}:{trace}")
-    return mounts, variables
+        needed.append(os.path.abspath(spec.trace_directory))
+    return [*mounts, *(f"{directory}:{directory}" for directory in needed)], variables, tuple(needed)
 
 
 def _directories(model: str) -> Iterator[str]:
@@ -154,13 +159,3 @@ def _directories(model: str) -> Iterator[str]:
     for file in files:
         if file.is_symlink():  # not resolved further: inside, a link is read at the path where it is mounted
             yield os.path.dirname(os.path.normpath(directory / file.readlink()))
-
-
-def _made(directory: str) -> str:
-    """An absolute path, created if missing: a container engine would create it as root, or refuse."""
-    path = os.path.abspath(directory)
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be created for the container: {error.strerror}") from None
-    return path

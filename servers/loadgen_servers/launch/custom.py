@@ -12,7 +12,7 @@ from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec, refuse
 # Braces of JSON are left alone: a placeholder is a name with a brace right before and right after it.
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_IN_TEMPLATE = ("model", "port", "host", "arguments", "environment")
+_IN_TEMPLATE = ("model", "port", "host", "arguments", "environment", "asks")
 _ADVICE = dict.fromkeys(
     (name for name in ServerSpec.__struct_fields__ if name not in _IN_TEMPLATE),
     "write it into the command line",
@@ -22,7 +22,7 @@ _ADVICE = dict.fromkeys(
 def command(template: str, spec: ServerSpec) -> Command:
     """As `serve_command`, of a program on this machine; raises LaunchError where it is not installed."""
     made = serve_command(template, spec)
-    if shutil.which(made.argv[0]) is None:
+    if spec.asks and shutil.which(made.argv[0]) is None:
         raise LaunchError(f"{made.argv[0]} is not installed, or not on PATH: give the path of a program")
     return made
 

@@ -48,28 +48,37 @@ class Installation(msgspec.Struct, frozen=True):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-def script(package: Package, python: str | None) -> Installation:
+def script(package: Package, python: str | None, asks: bool = True) -> Installation:
     """The engine's own command: in `python`'s environment if given, else in this one, else on PATH.
 
-    Raises LaunchError where it is missing, too old, or lacks a module it needs.
+    Raises LaunchError where it is missing, too old, or lacks a module it needs; without `asks` nothing of
+    `python` is run, and a command that is missing is only named.
     """
     places = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
     path = shutil.which(package.name, path=os.path.dirname(_executable(python)) if python else places)
+    if path is None and not asks:
+        return Installation(package.name, None)
     if path is None:
         raise _missing(package, python)
+    if python and not asks:
+        return _checked(package, path, "", [])
     interpreter = _interpreter_of(path)
     return _checked(package, path, *(_ask(interpreter, package) if interpreter else ("", [])))
 
 
-def interpreter(package: Package, python: str | None) -> Installation:
+def interpreter(package: Package, python: str | None, asks: bool = True) -> Installation:
     """The interpreter that has the engine: `python`'s if given, else this one, else one on PATH.
 
-    Raises LaunchError as `script` does.
+    Raises LaunchError as `script` does, and runs nothing of `python` without `asks`, as it.
     """
+    if python and not asks:
+        return _checked(package, _executable(python), "", [])
     for path in [_executable(python)] if python else _interpreters(package.name):
         version, missing = _ask(path, package)
         if version:
             return _checked(package, path, version, missing)
+    if not asks:
+        return Installation("python3", None)
     raise _missing(package, python)
 
 

@@ -36,7 +36,7 @@ _ADVICE = {
 def command(spec: ServerSpec) -> Command:
     """`llama-server` for `spec`; raises LaunchError, also for what it does not support."""
     check_file(spec.model)
-    return serve_command(spec, Installation(_executable(spec.python), None))
+    return serve_command(spec, Installation(_executable(spec.python, spec.asks), None))
 
 
 def serve_command(spec: ServerSpec, installation: Installation) -> Command:
@@ -87,13 +87,13 @@ def check_file(model: str) -> None:
         raise LaunchError(f"{model} does not exist or cannot be read: give a .gguf file")
 
 
-def _executable(place: str | None) -> str:
+def _executable(place: str | None, asks: bool) -> str:
     """The llama-server at a place, a file or the directory it is in; without one, that on PATH."""
     if place is None:
-        path = shutil.which(EXECUTABLE)
-        if path is None:
+        path = shutil.which(EXECUTABLE) or ("" if asks else EXECUTABLE)
+        if not path:
             raise LaunchError(f"no {EXECUTABLE} on PATH: {_INSTALL}")
-        return os.path.abspath(path)
+        return path if path == EXECUTABLE else os.path.abspath(path)
     inside = [os.path.join(place, *parts, EXECUTABLE) for parts in ((), ("bin",), ("build", "bin"))]
     named = inside if os.path.isdir(place) else [place]
     found = next(filter(None, (shutil.which(os.path.abspath(path)) for path in named)), shutil.which(place))

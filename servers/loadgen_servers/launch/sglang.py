@@ -15,7 +15,7 @@ PACKAGE = Package("sglang", (0, 4, 6), "pip install -U sglang")
 def command(spec: ServerSpec) -> Command:
     """`python -m sglang.launch_server` for `spec`; raises LaunchError."""
     check_model(spec.model)
-    return serve_command(spec, installed.interpreter(PACKAGE, spec.python))
+    return serve_command(spec, installed.interpreter(PACKAGE, spec.python, spec.asks))
 
 
 def serve_command(spec: ServerSpec, installation: Installation) -> Command:

@@ -21,7 +21,8 @@ class ServerSpec(msgspec.Struct, frozen=True):
 
     `memory_fraction` is of the device's memory, 0 to 1; `max_running` is the most requests at once;
     `arguments` go last, so that they override; `environment` is added to the caller's; `python` is an
-    interpreter or the directory of a venv, or where llama.cpp's program is.
+    interpreter or the directory of a venv, or where llama.cpp's program is. Without `asks` nothing that the
+    spec names is run to make its command, and what is missing is no error: it is to be read before it may be.
     """
 
     model: str
@@ -40,13 +41,14 @@ class ServerSpec(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     python: str | None = None
+    asks: bool = True
 
 
 class Command(msgspec.Struct, frozen=True):
     """A command to run; `environment` is added to the caller's.
 
     `end`, `kill` and `root_pid` are the commands that stop a container, remove it, and print the pid of
-    its first process; () for a plain process.
+    its first process; () for a plain process. `directories` must be there before it is run.
     """
 
     argv: tuple[str, ...]
@@ -54,6 +56,7 @@ class Command(msgspec.Struct, frozen=True):
     end: tuple[str, ...] = ()
     kill: tuple[str, ...] = ()
     root_pid: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
 
 
 def flags(values: Mapping[str, object]) -> tuple[str, ...]:

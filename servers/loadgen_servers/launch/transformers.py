@@ -39,7 +39,7 @@ def command(spec: ServerSpec) -> Command:
     """`transformers serve` for `spec`; raises LaunchError, also for what it does not support."""
     check_model(spec.model)
     _check(spec)
-    return serve_command(spec, installed.script(PACKAGE, spec.python))
+    return serve_command(spec, installed.script(PACKAGE, spec.python, spec.asks))
 
 
 def serve_command(spec: ServerSpec, installation: Installation) -> Command:

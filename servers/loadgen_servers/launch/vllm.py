@@ -18,7 +18,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def command(spec: ServerSpec) -> Command:
     """`vllm serve` for `spec`; raises LaunchError."""
     check_model(spec.model)
-    return serve_command(spec, installed.script(PACKAGE, spec.python))
+    return serve_command(spec, installed.script(PACKAGE, spec.python, spec.asks))
 
 
 def serve_command(spec: ServerSpec, installation: Installation) -> Command:

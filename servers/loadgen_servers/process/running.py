@@ -52,6 +52,8 @@ def start(
     It has `grace_s` seconds to end when it is stopped. It gets neither the `withheld` variables of the
     environment nor API keys. Raises LaunchError where it cannot be run.
     """
+    for directory in command.directories:
+        _make(directory)
     try:
         # Readable by this user alone: engines print keys, prompts and answers.
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -72,6 +74,13 @@ def start(
         running.begin(child_process.inherited(withheld))
         undo.pop_all()
     return running
+
+
+def _make(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"{directory} cannot be created for the container: {error.strerror}") from None
 
 
 @dataclass

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.secrecy import shown
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+from loadgen_servers.process.running import start
 
 SPEC = ServerSpec(model="Qwen/Qwen3-8B", port=8123)
 IMAGE = "vllm/vllm-openai:v0.32.0"
@@ -106,7 +107,7 @@ def test_the_whole_command_on_each_kind_of_machine(
     assert list(found.kill) == [engine, "rm", "-f", *at_once, "loadgen-1"]
     assert list(found.root_pid) == [engine, "inspect", "-f", "{{.State.Pid}}", "loadgen-1"]
     assert found.environment == {}
-    assert (tmp_path / "hf").is_dir()  # or docker would make it, as root
+    assert found.directories == (f"{tmp_path}/hf",)  # made at the start, or docker would make it, as root
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_a_local_model_is_mounted_where_it_is_and_only_read(
     assert mounted == [f"{tmp_path}/m:{tmp_path}/m:ro", f"{tmp_path}/traces:{tmp_path}/traces"]
     assert argv[argv.index(IMAGE) + 2] == f"{tmp_path}/m"
     assert f'"torch_profiler_dir": "{tmp_path}/traces"' in argv[-1]
-    assert (tmp_path / "traces").is_dir()
+    assert not (tmp_path / "traces").exists()  # before it is started
 
 
 def test_what_a_models_files_are_links_to_is_mounted_too(
@@ -249,8 +250,9 @@ def test_a_cache_that_cannot_be_made_is_refused(
     on_path("docker")
     (tmp_path / "file").touch()
     monkeypatch.setenv("HF_HOME", f"{tmp_path}/file/hf")
+    command = container().command(SPEC)  # that is only shown, it makes nothing
     with pytest.raises(LaunchError, match="file/hf cannot be created for the container: Not a directory"):
-        container().command(SPEC)
+        start(command, SPEC.port, tmp_path / "log")
 
 
 @pytest.fixture
