@@ -112,7 +112,7 @@ def limit(
     profile: Place | Profile | None = None,
     **options: Unpack[LimitOptions],
 ) -> Limit:
-    """Search for the highest load at which `slo` is met, as "ttft p99 < 500ms, tpot p95 < 50ms".
+    """Search for the highest load at which `slo` is met, as "ttft p90 < 500ms, tpot p90 < 50ms".
 
     Server and profile are named as of `bench`, whose options each run takes; docs/limits.md describes the
     search, its defaults and what may be promised. Nothing is printed, and only `run_dir` leaves something on

@@ -25,7 +25,7 @@ _CLAUSE = re.compile(
 )
 # What a whole answer has too.
 WHOLE = ("e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token")
-_EXAMPLE = "write it as 'ttft p99 < 500ms'"
+_EXAMPLE = "write it as 'ttft p90 < 500ms'"
 
 
 class Objective(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class ObjectiveEvidence(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> tuple[Objective, ...]:
-    """The objectives of `--slo "ttft p99 < 500ms, tpot p95 < 50ms"` or `--slo mlperf/llama3.1-8b`.
+    """The objectives of `--slo "ttft p90 < 500ms, tpot p90 < 50ms"` or `--slo mlperf/llama3.1-8b`.
 
     Clauses and names of published sets may be mixed; () of "". Raises UsageError that names the first one
     that is wrong, or two that contradict each other.

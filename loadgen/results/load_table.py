@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.metrics.objectives import Standing, together
 from loadgen.metrics.repeats import t_quantile
 from loadgen.metrics.vllm_keys import Figures, statistics, throughputs
 from loadgen.protocol.layout import WIDTH, counted, wrapped
@@ -65,6 +66,7 @@ class LoadRow(msgspec.Struct, frozen=True):
     figures: Mapping[str, Mean] = {}  # under vLLM's keys
     runs: int = 1
     verdict: str = ""  # VALID, SUSPECT or INVALID: the gravest of its runs; "": not judged
+    standing: Standing | None = None  # what its runs show of the objectives of --slo; None: there are none
     saturated: bool = False  # a run was ended early, since the server fell further and further behind
     simulated: bool = False
     drawn: bool = False  # lengths are means of what was drawn: repeats with other seeds have others
@@ -203,11 +205,12 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
     """The rows as text, a section a model; numbers with four digits, short titles if `narrow`."""
     shown_facts, shown_figures = facts(rows), figures(rows)
     decimals = {figure: _decimals(min(map(abs, _means(figure, rows)))) for figure in shown_figures}
-    judged = any(row.judged for row in rows)
+    judged, objectives = any(row.judged for row in rows), any(row.standing for row in rows)
     columns = [
         Column("model", "model"),
         *(Column(fact.label, fact.title if narrow else fact.label) for fact in shown_facts),
         *(Column(figure.key, figure.title) for figure in shown_figures),
+        *[Column("slo", "slo")] * objectives,
         *[Column("verdict", "verdict")] * judged,
     ]
     body = [
@@ -215,6 +218,7 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
             row.shown_name,
             *(fact.cell(row) or "-" for fact in shown_facts),
             *(_written(figure.key, row, decimals[figure]) for figure in shown_figures),
+            *[row.standing or "-"] * objectives,
             *[row.judged or "-"] * judged,
         )
         for row in rows
@@ -270,11 +274,19 @@ def of_run(run: Result) -> LoadRow:
         rate_per_s=facts.planned_rate_per_s,
         figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
+        standing=standing(run),
         saturated=facts.saturated,
         simulated=bool(facts.server.simulated),
         drawn=None in asked,
         timed=facts.data.schedule is not None,
     )
+
+
+def standing(run: Result) -> Standing | None:
+    """What a run shows of its objectives together; None where it has none."""
+    if not (shown := run.objectives):
+        return None
+    return Standing.FAILS if run.facts.saturated else together(each.standing for each in shown)
 
 
 def _length(asked: int | None, planned: LengthFacts | None, total: int, answered: int) -> float | None:
@@ -314,6 +326,7 @@ def _together(rows: Sequence[LoadRow]) -> LoadRow:
         figures=means(values, saturated),
         runs=len(rows),
         verdict=gravest([row.verdict for row in rows]),
+        standing=together(known) if (known := [row.standing for row in rows if row.standing]) else None,
         saturated=saturated,
     )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.metrics.metrics import Metrics, compute
+from loadgen.metrics.objectives import ObjectiveEvidence
 from loadgen.results import report, request_rows, run_directory, run_place
 from loadgen.results.run_directory import Result
 from loadgen.validity.rule import Finding, as_json
@@ -92,6 +93,11 @@ class Run:
         """VALID, SUSPECT or INVALID, and the doubts that were found."""
         judged = self.result.verdict
         return Verdict.of(judged.level, judged.findings, judged.not_checked)
+
+    @property
+    def objectives(self) -> tuple[ObjectiveEvidence, ...]:
+        """What the run shows of each objective of `slo`: `standing` is meets, fails or not shown."""
+        return self.result.objectives
 
     @property
     def profile(self) -> Profile:

@@ -360,7 +360,7 @@ def _output_flags(group: Group) -> None:
     add("--metric-percentiles", metavar="LIST", help="default 99")
     add("--goodput", nargs="+", metavar="NAME:MS", help="objectives, as ttft:500 tpot:50 e2el:9000")
     add("--slo", metavar="TEXT",
-        help="judge percentiles: 'ttft p99 < 500ms, tpot p95 < 50ms', or mlperf/llama3.1-8b")
+        help="judge percentiles: 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b")
     add("--gpus", type=whole(1, bounds.MOST_GPUS), metavar="N",
         help="GPUs that the server runs on, for tok/s per GPU (default: of --hardware, or as detected)")
     add("--warmup", metavar="N|Ss", help="exclude the first N requests or S seconds from the steady state")

@@ -112,7 +112,7 @@ class Profile(
     percentile_metrics: str = "ttft,tpot,itl"
     metric_percentiles: str = "99"
     goodput: tuple[str, ...] = ()
-    slo: str = ""  # objectives, as "ttft p99 < 500ms, tpot p95 < 50ms"
+    slo: str = ""  # objectives, as "ttft p90 < 500ms, tpot p90 < 50ms"
     warmup: str = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
     cooldown: str = ""  # and at its end
     table: Literal["throughput"] | None = None  # printed after the block

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import made_data, made_runs
-from loadgen.results import load_table, saturated_run
+from loadgen.results import load_table, run_directory, saturated_run
 from loadgen.results.load_table import LoadRow, Mean
 from loadgen.workload import profile
 
@@ -213,3 +213,41 @@ def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
 )
 def test_what_was_drawn_makes_no_other_load(rows: list[LoadRow], merged: int) -> None:
     assert len(load_table.merged(rows)) == merged
+
+
+SLO = {"fails": "e2el p50 < 1ms", "meets": "e2el p50 < 60s", "not shown": "e2el p99 < 60s"}
+
+
+def judged(slo: str, **facts: Any) -> LoadRow:
+    measured = made_runs.run(requests=60)
+    profile = measured.facts.profile.model_copy(update={"slo": slo})
+    return load_table.of_run(
+        run_directory.Result(
+            measured.facts.model_copy(update={"profile": profile, **facts}), measured.records
+        )
+    )
+
+
+@pytest.mark.parametrize("standing", SLO)
+def test_a_run_with_objectives_says_in_its_row_whether_it_meets_them(standing: str) -> None:
+    row = judged(SLO[standing])
+    drawn = load_table.table([row, run_row()])
+    at = [column.title for column in drawn.columns].index("slo")
+    assert [cells[at] for cells in drawn.body] == [standing, "-"]
+    assert row.standing == standing
+
+
+def run_row() -> LoadRow:
+    return load_table.of_run(made_runs.run(requests=60))
+
+
+def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
+    assert judged(SLO["meets"], saturated=True).standing == "fails"
+    for others, worst in (
+        (("meets",), "meets"),
+        (("not shown",), "not shown"),
+        (("not shown", "fails"), "fails"),
+    ):
+        (row,) = load_table.merged([judged(SLO["meets"]), *(judged(SLO[other]) for other in others)])
+        assert row.standing == worst
+    assert "slo" not in [column.title for column in load_table.table([run_row()]).columns]

@@ -11,6 +11,7 @@ import msgspec
 from loadgen.analysis.report.formatting import Number, number
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import Metrics
+from loadgen.metrics.objectives import ObjectiveEvidence
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import saturated_run
 from loadgen.results.run_directory import Result
@@ -54,6 +55,10 @@ _OUTPUT = "Output tokens of successful requests per second, from the first reque
 _ARRIVED = "Every output token that arrived per second, until the run was ended early as saturated."
 _FAILURES = "Requests that failed, of all; no latency includes them."
 _GOODPUT = "Successful requests per second that met every objective: "
+_OBJECTIVE = (
+    "At most {} were asked of it; {} were above. It meets that where its upper bound at 99 % confidence "
+    "does, fails where the lower bound is above it, and else that is not shown."
+)
 _ENERGY = "Energy that this machine used during the run, per output token."
 _MEMORY = "The most memory that the server held during the run."
 
@@ -93,6 +98,7 @@ def of_run(run: Result, metrics: Metrics) -> Iterator[Card]:
     objectives = run.facts.ask().goodput_slo_ms
     if metrics.goodput_per_s is not None:
         yield _goodput(metrics, objectives)
+    yield from map(_objective, run.objectives)
     yield from _measured(run)
 
 
@@ -163,6 +169,15 @@ def _goodput(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:
     of_all = CardFigure(Number("", share, f"{share:.3g} %"), "of requests")
     limits = ", ".join(f"{name.upper()} ≤ {limit_ms:g} ms" for name, limit_ms in objectives_ms.items())
     return Card("Goodput", (CardFigure(rate, "requests/s"), of_all), f"{_GOODPUT}{limits}.")
+
+
+def _objective(evidence: ObjectiveEvidence) -> Card:
+    """What the run shows of one objective, and the percentile that it is of."""
+    objective, value_ms = evidence.objective, evidence.value_ms
+    about = _OBJECTIVE.format(f"{objective.limit_ms:g} ms", f"{evidence.over} of {evidence.samples}")
+    shown = f"{value_ms:,.{_digits(value_ms)}f}" if math.isfinite(value_ms) else "–"
+    figure = CardFigure(Number("", value_ms, shown), f"ms: {evidence.standing}")
+    return Card(f"{objective.metric.upper()} P{objective.percentile:g}, objective", (figure,), about)
 
 
 def _measured(run: Result) -> Iterator[Card]:

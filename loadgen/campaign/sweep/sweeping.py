@@ -16,6 +16,7 @@ from loadgen.campaign.sweep.sweep_store import SweepStore, updated
 from loadgen.endpoint.secrecy import hide
 from loadgen.errors import LoadgenError, MeasureError
 from loadgen.protocol.layout import counted
+from loadgen.results import load_table
 from loadgen.results.run_directory import Result
 from loadgen.results.sweep_record import FINISHED, PointState, SweepPoint, SweepRecord, blank
 from loadgen.session import signals
@@ -178,4 +179,6 @@ def _figures(run: Result) -> str:
     # An answer that comes whole has no first token.
     name, latency = ("TTFT", metrics.ttft) if run.facts.profile.stream else ("E2EL", metrics.e2el)
     early = ", ended early: saturated" * run.facts.saturated
-    return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {run.verdict.level.value}{early}"
+    standing = load_table.standing(run)
+    slo = f"objectives: {standing}, " if standing else ""
+    return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {slo}{run.verdict.level.value}{early}"

@@ -96,7 +96,7 @@ _RENAMED = {
     "`loadgen sweep --concurrency 1,2,4…512`": "--concurrency-max --concurrency-min --concurrency-steps",
     "`loadgen sweep --vary input_len=128,1024`": "--isl-max --isl-min --isl-steps",
     "`loadgen sweep --vary output_len=128,1024`": "--osl-max --osl-min --osl-steps",
-    "`loadgen limit --slo 'ttft p99 < 500ms'`": "--search-metric --search-sla --search-sla-tier "
+    "`loadgen limit --slo 'ttft p90 < 500ms'`": "--search-metric --search-sla --search-sla-tier "
     "--search-stat",
     "`loadgen limit --over rate` (or concurrency)": "--search-space",
     "--start LOAD of `loadgen limit`": "--search-initial-points",
