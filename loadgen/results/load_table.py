@@ -27,6 +27,7 @@ SIMULATED = "SIMULATED"
 SIMULATION = f"{SIMULATED}: the embedded engine answered with a preset's timing; no model ran"
 _LEVELS = [level.value for level in Level]
 _LOAD = "load"  # the column of profiles' names
+_DIP = 0.85  # of the throughput at a lower load and at a higher one
 _SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
 
 
@@ -230,7 +231,7 @@ def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
     lines = wrapped(printable(title(rows) or UNNAMED), "  ")
     drawn = speed_tables.text(_fitted(table(rows))).splitlines()
-    below = (line for note in (*legend(rows), *notes) for line in wrapped(printable(note), "  "))
+    below = (line for note in (*legend(rows), *dips(rows), *notes) for line in wrapped(printable(note), "  "))
     return "\n".join([*lines, *drawn, *below]) + "\n"
 
 
@@ -245,6 +246,31 @@ def _fitted(whole: Table) -> Table:
             whole, columns=columns, body=tuple(tuple(row[at] for at in keep) for row in whole.body)
         )
     return whole
+
+
+def dips(rows: Sequence[LoadRow]) -> list[str]:
+    """Where throughput falls and rises again with the load, in words: more of it is no reason for that.
+
+    Rows of one model and load are compared that differ in it alone, none of them ended early.
+    """
+    curves: dict[object, list[tuple[tuple[float, float], float, LoadRow]]] = {}
+    for row in rows:
+        figure = row.figures.get("output_throughput")
+        if figure is not None and math.isfinite(figure.mean) and not row.saturated:
+            key = row.name, row.load, row.lengths, row.shape
+            curves.setdefault(key, []).append((row.pressure, figure.mean, row))
+    lines = []
+    for curve in curves.values():
+        curve.sort(key=lambda point: point[0])
+        for place, (_, tokens_per_s, row) in enumerate(curve[1:-1], 1):
+            before = max(point[1] for point in curve[:place])
+            after = max(point[1] for point in curve[place + 1 :])
+            if tokens_per_s < _DIP * min(before, after):
+                lines.append(
+                    f"throughput falls at {row.at} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
+                    f"({after:.0f}): something else took the machine, or the load was not held: measure again"
+                )
+    return lines
 
 
 def legend(rows: Sequence[LoadRow]) -> list[str]:

@@ -193,7 +193,8 @@ JOINS: dict[str, Join] = {
     ),
     **dict.fromkeys(
         (
-            "tokenizer", "text_tokenizer", "launched", "checkpoint", "as_run", "sensed", "cache_reset",
+            "tokenizer", "text_tokenizer", "launched", "checkpoint", "as_run", "sensed", "cpu_use",
+            "cache_reset",
             "fingerprint", "ceiling", "no_ceiling",
         ),
         first_known,

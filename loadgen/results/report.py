@@ -28,7 +28,7 @@ from loadgen.results.cancel_lines import cancel_lines
 from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
-from loadgen.telemetry import sensor_summary
+from loadgen.telemetry import cpu_use, sensor_summary
 from loadgen.validity import reconcile, run_roofline, target_figures, verdict
 from loadgen.validity.rule import Severity
 from loadgen.validity.run_facts import Facts
@@ -306,6 +306,11 @@ def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:
         yield from sensor_summary.render(result.facts.sensed, result.whole.total_output_tokens)
 
 
+def _cpu_use(result: Result, options: ReportOptions) -> Iterator[str]:
+    if result.facts.cpu_use is not None and result.facts.whole_load:
+        yield cpu_use.words(result.facts.cpu_use)
+
+
 def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.fingerprint is not None:
         yield from answer_check.lines(result.facts.fingerprint)
@@ -390,6 +395,7 @@ SECTIONS = (
         short=short_lines.roofline,
     ),
     Section("sensors", _sensed, room=Room.LAST, short=short_lines.sensors),
+    Section("cpus", _cpu_use, room=Room.LAST),
     Section("fingerprint", _fingerprint, room=Room.ALWAYS),
     Section("unavailable", _nothing, room=Room.LAST, short=short_lines.unavailable),
     Section("more", _nothing, room=Room.ALWAYS, short=_more),

@@ -10,6 +10,7 @@ from loadgen.protocol.engines import Engine
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
 from loadgen.session.progress import Display
+from loadgen.telemetry.cpu_use import CpuWatch
 from loadgen.telemetry.sampler import Sampler
 from loadgen.validity.run_metadata import LateFacts
 
@@ -49,6 +50,11 @@ def sensors(local: Local | None, engine: Engine, observe: bool, display: Display
     return sensing
 
 
+def cpu_watch(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | None:
+    """What reads the CPU use of a run, where the server is on this machine."""
+    return CpuWatch(local.pids, server_known=embedded) if local is not None and observe else None
+
+
 def devices(sensing: Sampler) -> dict[str, str]:
     """What the sensors report of this machine."""
     from loadgen.telemetry import discovery
@@ -57,8 +63,8 @@ def devices(sensing: Sampler) -> dict[str, str]:
 
 
 @contextmanager
-def sampled(*sources: MetricsScraper | Sampler | None) -> Iterator[None]:
-    """Sample the server's counters and this machine's sensors meanwhile."""
+def sampled(*sources: MetricsScraper | Sampler | CpuWatch | None) -> Iterator[None]:
+    """Sample the server's counters, this machine's sensors and its CPUs meanwhile."""
     with ExitStack() as stack:
         for source in sources:
             if source is not None:

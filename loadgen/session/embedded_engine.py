@@ -17,7 +17,7 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
 
     Raises UsageError for an unknown preset.
     """
-    if options.launching.wanted or options.base_url is not None:
+    if not options.embedded:
         return None
     arguments: list[str] = []
     if options.preset is not None:

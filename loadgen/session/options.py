@@ -120,6 +120,11 @@ class Options(msgspec.Struct, frozen=True):
         return () if self.base_url is None else (self.base_url, *self.more_urls)
 
     @property
+    def embedded(self) -> bool:
+        """Whether the embedded engine answers: no other server is named."""
+        return self.base_url is None and not self.launching.wanted
+
+    @property
     def saves(self) -> bool:
         """Whether a result file is written too, next to the run directory."""
         return self.save_result or self.save_detailed or self.append_result

@@ -30,7 +30,7 @@ from loadgen.results import run_place
 from loadgen.results.journal import Journal
 from loadgen.session import counting, export_plan, live_totals, progress, replicas, shown_request, signals
 from loadgen.session.adapting import Adapter
-from loadgen.session.alongside import counted, devices, sampled, sensors, settled
+from loadgen.session.alongside import counted, cpu_watch, devices, sampled, sensors, settled
 from loadgen.session.asked_settings import roofline_flags
 from loadgen.session.importing import importing
 from loadgen.session.local_server import Local
@@ -197,7 +197,8 @@ class Session(msgspec.Struct, frozen=True):
         wait = part.start_wait(made, self.options, display, self.interrupts)
         wait.until(_REST_S)  # what others sent before is not to be in the counters
         observer = self._observer(_REST_S if len(warmed) else 0.0, display)
-        during, rules = sampled(observer, sensing), self.options.stop_rules(made)
+        cpus = cpu_watch(self.local, self.observes, embedded=self.options.embedded)
+        during, rules = sampled(observer, sensing, cpus), self.options.stop_rules(made)
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
@@ -234,6 +235,7 @@ class Session(msgspec.Struct, frozen=True):
                 "the sensors",
                 lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
             ),
+            ("the CPUs", lambda _: {"cpu_use": cpus.use} if cpus else {}),
             *self._steps(made, outcome, display),
         )
         facts = self._masked(followup.followed_up(facts, steps))

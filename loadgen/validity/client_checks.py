@@ -20,10 +20,17 @@ LATE_BODIES = 0.01  # of the requests
 HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
-STOPPED_S = 1.0  # no scheduler keeps a process that can run waiting for so long
+STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
+OTHERS, BUSY, WAITING = 0.1, 0.8, 0.2  # of the CPUs; of the time
+RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
+LEAST_CPU_S = 3.0  # the kernel counts in ticks, and programs begin and end
 _UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
 _CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
-_STOPPED_REMEDY = "run again on a machine that stays awake; pause neither the client nor its container"
+_STOPPED_REMEDY = (
+    "where all CPUs were busy: end what else runs, leave the client a core (taskset), or share CPUs by "
+    "process, not by session: sysctl kernel.sched_autogroup_enabled=0; else run on a machine that stays "
+    "awake, and pause neither the client nor its container"
+)
 
 
 @suspect(
@@ -282,6 +289,32 @@ def _clock(run: RunEvidence) -> _Clock:
     )
 
 
+@suspect(
+    "other-processes",
+    f"the server is on this machine, and in a run of {LEAST_CPU_S:.0f} s or more other processes took over "
+    f"{percent(OTHERS)} of the CPUs that server and client may run on, while over {percent(BUSY)} of these "
+    f"were busy and, where the kernel reports it, a process waited for one over {percent(WAITING)} of the "
+    "time; what runs next to a healthy server takes a few per cent, and its own processes are no others",
+    "run again with nothing else on this machine (top shows what it is), or pin the server and the client to "
+    "CPUs of their own (taskset) and the others to the rest",
+)
+def other_processes(run: RunEvidence) -> Evidence | None:
+    """Others took the CPUs that server and client needed."""
+    use = run.facts.cpu_use
+    if use is None or use.others is None or not run.facts.whole_load or use.duration_s < LEAST_CPU_S:
+        return None
+    # A proxy that listens for the server takes next to nothing: the server is then among the others.
+    relayed = use.server is not None and use.server < RELAY * use.client
+    waited = use.waiting is None or use.waiting > WAITING
+    if relayed or not waited or use.others <= OTHERS * use.cpus or use.busy <= BUSY * use.cpus:
+        return None
+    own = f"{use.client:.2f} by the client" + (f", {use.server:.2f} by the server" if use.server else "")
+    waiting = (
+        "" if use.waiting is None else f", and a process waited for one {percent(use.waiting)} of the time"
+    )
+    return f"other processes took {use.others:.2f} of {use.cpus} CPUs ({own}){waiting}"
+
+
 def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
     stopped_s = run.facts.client.stopped_s
     if stopped_s <= STOPPED_S or run.stamped is not stamped:
@@ -291,19 +324,29 @@ def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
         if stamped
         else "latencies of the requests in flight are too long by up to that"
     )
-    return f"the client process did not run for {stopped_s:.1f} s: {harm}"
+    return f"the client process did not run for {stopped_s:.1f} s{_contended(run)}: {harm}"
+
+
+def _contended(run: RunEvidence) -> str:
+    """That it was not paused but waited for a CPU, where the machine's were taken; "" otherwise."""
+    use = run.facts.cpu_use
+    if use is None or use.busy <= BUSY * use.cpus:
+        return ""
+    shared = f"{use.busy:.2f} of {use.cpus} CPUs were busy"
+    by_session = run.facts.environment.get("sched_autogroup") == "1"
+    return f" ({shared}{', shared by session (sched_autogroup)' if by_session else ''})"
 
 
 client_stopped = suspect(
     "client-stopped",
-    f"the client did not run for more than {STOPPED_S:.0f} s (suspended, or its container paused): kernel "
-    "timestamps stay true, but nothing was sent meanwhile",
+    f"the client did not run for more than {STOPPED_S:.0f} s (suspended, its container paused, or all CPUs "
+    "taken): kernel timestamps stay true, but nothing was sent meanwhile",
     _STOPPED_REMEDY,
 )(partial(_stopped, stamped=True))
 stopped_unstamped = invalid(
     "stopped-unstamped",
-    f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, or its "
-    "container paused): latencies include that time",
+    f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, its "
+    "container paused, or all CPUs taken): latencies include that time",
     _STOPPED_REMEDY,
 )(partial(_stopped, stamped=False))
 

@@ -63,6 +63,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     # This machine, not the server, made the figures.
     client.clock_unusable,
     client.stopped_unstamped,
+    client.other_processes,
     client.client_stopped,
     client.reads_late,
     client.client_busy,

@@ -16,6 +16,7 @@ from loadgen.metrics.metrics import MetricOptions
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.telemetry.cpu_use import CpuUse
 from loadgen.telemetry.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.transport.share import WHOLE, Share
 from loadgen.validity.calibration import Calibration
@@ -35,6 +36,7 @@ class Facts(StartFacts, frozen=True):
     checkpoint: Checkpoint | None = None  # what the model's files declare
     as_run: EngineConfig | None = None  # the configuration that the engine reports
     sensed: SensorSummary | None = None  # this machine's memory, power, heat; None: the server is elsewhere
+    cpu_use: CpuUse | None = None  # this machine's CPUs; None: the server is elsewhere
     calibration: Calibration | None = None  # this client's error when it last measured itself
     cell: Cell | None = None  # its place in a campaign
     fingerprint: Fingerprint | None = None  # answers to a few greedy prompts

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from loadgen.endpoint.engine_config import EngineConfig
     from loadgen.endpoint.server_counters import ServerWindow
     from loadgen.roofline.ceiling import Ceiling
+    from loadgen.telemetry.cpu_use import CpuUse
     from loadgen.telemetry.sensor_summary import SensorSummary
     from loadgen.validity.calibration import Calibration
 
@@ -104,6 +105,7 @@ class LateFacts(TypedDict, total=False):
     recovered: str
     journal_error: str
     throttled: tuple[str, ...]
+    cpu_use: CpuUse | None
     traced: str
     shard: ShardFacts | None
     shards: tuple[MergedShard, ...]
@@ -175,6 +177,7 @@ class StartFacts(BaseModel, extra="forbid", frozen=True):
     shard: ShardFacts | None = None  # which part of the plan this is; None: all of it
     lost: tuple[str, ...] = ()  # workers or shards that were lost, and why, in words
     throttled: tuple[str, ...] = ()  # what throttled this machine during the run, in words
+    cpu_use: Any = None
     window: Any = None
     launched: Launched | None = None  # None: it was running before
     checkpoint: Any = None

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from builders import made_data, made_runs
 from loadgen.results import load_table, run_directory, saturated_run
@@ -251,3 +252,37 @@ def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
         (row,) = load_table.merged([judged(SLO["meets"]), *(judged(SLO[other]) for other in others)])
         assert row.standing == worst
     assert "slo" not in [column.title for column in load_table.table([run_row()]).columns]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dips"),
+    [
+        ((100, 190, 350, 600), []),
+        ((100, 190, 185, 190), []),  # as any curve that is full
+        ((100, 300, 280, 250), []),  # overload
+        ((100, 190, 120, 600), ["4 at a time"]),
+        ((100, 50, 120, 600), ["2 at a time"]),
+        ((300, 100, 90, 600), ["2 at a time", "4 at a time"]),
+    ],
+)
+def test_a_throughput_that_falls_and_rises_again_has_a_word(
+    tokens: tuple[float, ...], dips: list[str]
+) -> None:
+    rows = [
+        row(concurrency=2**at, figures={"output_throughput": Mean(float(value))})
+        for at, value in enumerate(tokens)
+    ]
+    lines = load_table.dips(rows[::-1])
+    assert [line.partition(" (")[0] for line in lines] == [f"throughput falls at {load}" for load in dips]
+    shown = " ".join(load_table.text(rows).split())
+    assert ("rises again" in shown) is bool(dips)
+
+
+def test_other_models_and_saturated_loads_make_no_dip() -> None:
+    rows = [
+        row(name=name, concurrency=at, saturated=at == 3, figures={"output_throughput": Mean(value)})
+        for name, value in (("a", 100.0), ("b", 10.0))
+        for at in (1, 2, 3, 4)
+    ]
+    low = replace(rows[2], figures={"output_throughput": Mean(1.0)})
+    assert load_table.dips([*rows[:2], low, *rows[3:]]) == []

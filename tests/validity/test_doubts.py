@@ -43,6 +43,7 @@ from builders.provoked_shards import AT_EASE, OF_SHARDS
 from loadgen.arrays import Int64
 from loadgen.endpoint.server_counters import ServerLatency, ServerWindow
 from loadgen.metrics.record import Record
+from loadgen.telemetry.cpu_use import CpuUse
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
@@ -174,6 +175,12 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "clock-stepped": (run(client=client(clock_step_ms=12.5)), "stepped by 12.5 ms", set()),
+    "other-processes": (
+        run(cpu_use=CpuUse(duration_s=20, cpus=2, server=0.9, client=0.2, others=0.8, waiting=0.9)),
+        "other processes took 0.80 of 2 CPUs (0.20 by the client, 0.90 by the server), and a process waited "
+        "for one 90 % of the time",
+        set(),
+    ),
     "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
     "slow-kernel": (
         run(closed(lambda i: 400.0, lambda i: 40.0), ceiling=bound(1500)),
@@ -397,3 +404,47 @@ def test_the_page_of_validity_has_doubts_and_evidence_as_the_code() -> None:
     assert table(DOUBTS, "doubt") in page
     for name, (case, _, _) in PROVOKED.items():
         assert f"\n{name}: {BY_DOUBT[name].find(case)}\n" in page
+
+
+BUSY = {"duration_s": 20.0, "cpus": 2, "server": 0.9, "client": 0.2, "others": 0.8, "waiting": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        pytest.param({}, True, id="a load of strangers"),
+        pytest.param({"waiting": None}, True, id="no pressure stall information"),
+        pytest.param({"server": None, "client": 1.1}, True, id="the embedded engine, among our own"),
+        pytest.param(
+            {"server": 1.75, "others": 0.05}, False, id="a real server alone, which waits for itself"
+        ),
+        pytest.param({"server": 1.7, "others": 0.19}, False, id="next to the usual daemons"),
+        pytest.param({"others": 0.8, "cpus": 16}, False, id="a big machine with free CPUs"),
+        pytest.param({"waiting": 0.05}, False, id="nothing waits"),
+        pytest.param({"others": None}, False, id="the server's processes are unknown"),
+        pytest.param({"server": 0.01, "others": 1.7}, False, id="a proxy listens, and the server is another"),
+        pytest.param({"duration_s": 1.0}, False, id="too short to count"),
+    ],
+)
+def test_other_processes_are_doubted_only_where_they_take_cpus_that_are_needed(
+    changes: dict[str, Any], found: bool
+) -> None:
+    case = run(cpu_use=CpuUse(**{**BUSY, **changes}))
+    assert ("other-processes" in names(case)) is found
+
+
+def test_a_client_that_waited_for_a_cpu_is_not_said_to_be_suspended() -> None:
+    stopped = {"client": client(stopped_s=2.0), "environment": {"sched_autogroup": "1"}}
+    texts = {
+        "busy": evidence(run(cpu_use=CpuUse(**BUSY), **stopped), "client-stopped"),
+        "idle": evidence(run(cpu_use=CpuUse(**{**BUSY, "others": 0.0}), **stopped), "client-stopped"),
+    }
+    assert texts["busy"].startswith(
+        "the client process did not run for 2.0 s (1.90 of 2 CPUs were busy, shared by session "
+        "(sched_autogroup)): "
+    )
+    assert texts["idle"].startswith("the client process did not run for 2.0 s: ")
+
+
+def evidence(case: RunEvidence, code: str) -> str:
+    return next(found.evidence for found in verdict.judge(case).findings if found.rule.code == code)

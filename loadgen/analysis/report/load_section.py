@@ -42,7 +42,7 @@ def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection 
         FigureTable(tuple(column.title for column in narrow.columns), rows),
         words,
         pictures,
-        (*load_table.legend(found.rows), *found.notes),
+        (*load_table.legend(found.rows), *load_table.dips(found.rows), *found.notes),
     )
 
 

@@ -25,7 +25,7 @@ from loadgen.metrics.metrics import Metrics, compute
 from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import data_lines, report, report_parts, result_block, session_lines
 from loadgen.results.run_directory import Result
-from loadgen.telemetry import sensor_summary
+from loadgen.telemetry import cpu_use, sensor_summary
 from loadgen.validity import rule, run_roofline
 from loadgen.validity.evidence import least_samples
 from loadgen.validity.run_facts import Facts
@@ -272,6 +272,9 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
         for line in sensor_summary.render(facts.sensed, run.whole.total_output_tokens):
             name, _, value = line.partition(": ")
             yield name, value
+    if facts.cpu_use is not None:
+        name, _, value = cpu_use.words(facts.cpu_use).partition(": ")
+        yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)
     given.pop("description", None)
     words = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
