@@ -406,7 +406,14 @@ def test_the_page_of_validity_has_doubts_and_evidence_as_the_code() -> None:
         assert f"\n{name}: {BY_DOUBT[name].find(case)}\n" in page
 
 
-BUSY = {"duration_s": 20.0, "cpus": 2, "server": 0.9, "client": 0.2, "others": 0.8, "waiting": 0.9}
+BUSY: dict[str, Any] = {
+    "duration_s": 20.0,
+    "cpus": 2,
+    "server": 0.9,
+    "client": 0.2,
+    "others": 0.8,
+    "waiting": 0.9,
+}
 
 
 @pytest.mark.parametrize(
@@ -434,7 +441,7 @@ def test_other_processes_are_doubted_only_where_they_take_cpus_that_are_needed(
 
 
 def test_a_client_that_waited_for_a_cpu_is_not_said_to_be_suspended() -> None:
-    stopped = {"client": client(stopped_s=2.0), "environment": {"sched_autogroup": "1"}}
+    stopped: dict[str, Any] = {"client": client(stopped_s=2.0), "environment": {"sched_autogroup": "1"}}
     texts = {
         "busy": evidence(run(cpu_use=CpuUse(**BUSY), **stopped), "client-stopped"),
         "idle": evidence(run(cpu_use=CpuUse(**{**BUSY, "others": 0.0}), **stopped), "client-stopped"),

@@ -60,11 +60,11 @@ def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
     assert (row.standing, row.disturbed, row.reason) == (standing, disturbed, "too many open files")
 
 
-STOPPED = {"client": Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)}
+STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
 
 
 def test_a_run_that_its_machine_disturbed_shows_nothing_and_its_doubts_are_kept() -> None:
-    row = entry(1, 4, made(run(requests=200, **STOPPED)), OBJECTIVES, "runs/1")
+    row = entry(1, 4, made(run(requests=200, client=STOPPED)), OBJECTIVES, "runs/1")
     assert (row.standing, row.disturbed) == ("not shown", True)
     assert row.reason == "disturbed (client-stopped)"
     assert row.doubts == ("server-limit", "client-stopped")
