@@ -21,7 +21,7 @@ HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
 STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
-OTHERS, BUSY, WAITING = 0.1, 0.8, 0.2  # of the CPUs; of the time
+OTHERS, BUSY, WAITING = 0.05, 0.8, 0.2  # of the CPUs; of the time
 RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
 LEAST_CPU_S = 3.0  # the kernel counts in ticks, and programs begin and end
 _UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
@@ -294,7 +294,7 @@ def _clock(run: RunEvidence) -> _Clock:
     f"the server is on this machine, and in a run of {LEAST_CPU_S:.0f} s or more other processes took over "
     f"{percent(OTHERS)} of the CPUs that server and client may run on, while over {percent(BUSY)} of these "
     f"were busy and, where the kernel reports it, a process waited for one over {percent(WAITING)} of the "
-    "time; what runs next to a healthy server takes a few per cent, and its own processes are no others",
+    "time; next to a healthy server others take about 1 %, and its own processes are not among them",
     "run again with nothing else on this machine (top shows what it is), or pin the server and the client to "
     "CPUs of their own (taskset) and the others to the rest",
 )

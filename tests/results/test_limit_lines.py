@@ -138,7 +138,7 @@ def test_doubtful_runs_are_counted_and_their_doubts_named_with_their_runs() -> N
     ]
 
 
-def test_a_load_of_which_too_few_samples_came_neither_fails_nor_is_an_upper_end() -> None:
+def test_a_load_of_too_few_samples_neither_fails_nor_is_an_upper_end() -> None:
     few = limit_run(1, 1, 173.6, None)
     blank = {"limit": None, "highest_passing": None, "lowest_failing": None, "bound_by": ""}
     assert limit_lines.parts(limit_record(runs=(few,), axis="concurrency", **blank))[:3] == [

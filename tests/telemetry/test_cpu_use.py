@@ -32,7 +32,7 @@ AFTER = CpuTimes(
 )
 
 
-def test_others_are_what_neither_server_nor_client_took_of_the_cpus_they_may_run_on() -> None:
+def test_others_are_what_neither_server_nor_client_took() -> None:
     use = cpu_use.used(BEFORE, AFTER, server_known=False)
     assert use is not None
     assert (use.duration_s, use.cpus, use.server, use.client, use.waiting) == (10, 2, 0.9, 0.25, 0.5)

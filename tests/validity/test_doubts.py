@@ -425,7 +425,7 @@ BUSY: dict[str, Any] = {
         pytest.param(
             {"server": 1.75, "others": 0.05}, False, id="a real server alone, which waits for itself"
         ),
-        pytest.param({"server": 1.7, "others": 0.19}, False, id="next to the usual daemons"),
+        pytest.param({"server": 1.7, "others": 0.09}, False, id="next to the usual daemons"),
         pytest.param({"others": 0.8, "cpus": 16}, False, id="a big machine with free CPUs"),
         pytest.param({"waiting": 0.05}, False, id="nothing waits"),
         pytest.param({"others": None}, False, id="the server's processes are unknown"),
@@ -433,7 +433,7 @@ BUSY: dict[str, Any] = {
         pytest.param({"duration_s": 1.0}, False, id="too short to count"),
     ],
 )
-def test_other_processes_are_doubted_only_where_they_take_cpus_that_are_needed(
+def test_others_are_doubted_only_where_they_take_cpus_that_are_needed(
     changes: dict[str, Any], found: bool
 ) -> None:
     case = run(cpu_use=CpuUse(**{**BUSY, **changes}))

@@ -63,7 +63,7 @@ def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
 STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
 
 
-def test_a_run_that_its_machine_disturbed_shows_nothing_and_its_doubts_are_kept() -> None:
+def test_a_run_that_its_machine_disturbed_shows_nothing() -> None:
     row = entry(1, 4, made(run(requests=200, client=STOPPED)), OBJECTIVES, "runs/1")
     assert (row.standing, row.disturbed) == ("not shown", True)
     assert row.reason == "disturbed (client-stopped)"
