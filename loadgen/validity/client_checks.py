@@ -28,8 +28,8 @@ _UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
 _CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
 _STOPPED_REMEDY = (
     "where all CPUs were busy: start server and client from one shell (or by --launch), leave the client a "
-    "core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0; else run on a machine "
-    "that stays awake, and pause neither the client nor its container"
+    "core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0; else run on a "
+    "machine that stays awake, and pause neither the client nor its container"
 )
 
 
