@@ -243,7 +243,8 @@ def test_a_run_that_is_only_short_of_samples_goes_on_at_its_load(
     step = next_run(settings, [first])
     assert isinstance(step, NextRun)
     if samples:
-        assert (step.load, step.duration_s) == (100, pytest.approx(seconds, abs=0.2))
+        assert step.load == 100
+        assert step.duration_s == pytest.approx(seconds, abs=0.2)
         assert step.why == "longer: its samples were too few"
         assert next_run(settings, [first, few(step, samples, metric)]).load == 400  # type: ignore[union-attr]
         small = replace(settings, budget_s=200)
