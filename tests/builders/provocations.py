@@ -37,7 +37,7 @@ from loadgen import cli, clock
 from loadgen.metrics.record import Records
 from loadgen.results.run_directory import Result
 from loadgen.results.sample_file import KeptSamples
-from loadgen.telemetry import throttling
+from loadgen.telemetry import cpu_use, throttling
 from loadgen.telemetry.environment import describe
 from loadgen.transport.source_ports import SourcePorts
 from loadgen.validity import calibration, client_checks
@@ -276,6 +276,12 @@ def known(told: Callable[[Facts], dict[str, object]]) -> Played:
 def of_the_client(**fields: object) -> Played:
     """The capturing process said this of itself."""
     return known(lambda facts: {"client": facts.client.model_copy(update=fields)})
+
+
+def with_strangers(patch: pytest.MonkeyPatch) -> None:
+    """Thirteen other processes took the CPUs of a long run."""
+    use = cpu_use.CpuUse(duration_s=30, cpus=2, server=0.7, client=0.1, others=1.2, waiting=0.99)
+    patch.setattr(cpu_use, "used", lambda *_: use)
 
 
 def set_back(patch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 SHORT_RUN = {"thin-percentiles", "few-per-slot", "ramp-and-drain"}
-BUSY_MACHINE = {"busy-loop"}
+BUSY_MACHINE = {"busy-loop", "other-processes"}  # other tests run next to these
 # What any run shows in which the whole machine stood still, as virtual ones do for 60 ms now and then: the
 # client reads late, and the server writes at once what was due. Such a run tells nothing, and is repeated.
 STOOD_STILL = {"reads-late", "messages-together", "sends-late", "concurrency-not-held", "late-bodies"}
@@ -170,6 +170,9 @@ PROVOCATIONS = {
         SHORT,
         {"clock-stepped", "throttled"},
         played=made.a_bad_machine,
+    ),
+    "a machine whose CPUs others take": Provocation(
+        null(), SHORT, {"other-processes"}, played=made.with_strangers
     ),
     "a model that its memory cannot deliver": Provocation(
         engine(), f"{FOUR} {MODEL} --bandwidth 400", {"beyond-roofline"}
