@@ -72,7 +72,7 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--profile kind=concurrent,streams=4", "concurrent --max-concurrency N"),
         ("--concurrency 4", "--concurrency of `aiperf profile` is --max-concurrency N here"),
         ("-u http://h", "-u of `aiperf profile` is --base-url URL here"),
-        ("--search-sla x", "--search-sla of `aiperf profile` is `loadgen limit --slo 'ttft p99 < 500ms'` h"),
+        ("--search-sla x", "--search-sla of `aiperf profile` is `loadgen limit --slo 'ttft p90 < 500ms'` h"),
         ("--multi-turn-num-turns 3", "--multi-turn-num-turns of `vllm bench serve` is --turns N here"),
         ("--multi-turn-delay-ms 250", "is --think-time S, in seconds, here"),
         ("--multi-turn-max-turns 8", "is not supported: conversations that are made here all have --turns N"),

@@ -102,13 +102,13 @@ def _again(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
 def _enough_s(short: Trial) -> float:
     """How long a run like this one must be for each objective to have its samples."""
     requests = (short.requests_per_s or 0.0) * short.duration_s
-    shares = [1.0]
+    times = 1.0
     for each in short.objectives:
         # Of a latency within answers, as many count as there are requests.
         observed = min(each.samples, requests or each.samples)
-        needed = _with_spare(_least_of(each.objective))
-        shares += [needed / observed] * (each.bound_ms is None and observed > 0)
-    return short.duration_s * max(shares)
+        if each.bound_ms is None and observed > 0:
+            times = max(times, _with_spare(_least_of(each.objective)) / observed)
+    return short.duration_s * times
 
 
 def _rounded_s(seconds: float) -> float:
