@@ -39,10 +39,21 @@ from loadgen.transport.stalls import Stream
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
+# A read that is larger may be a segment that the kernel takes for one of many, and acknowledges 40 ms later
+# though it was read: of TCP's least MSS, 536 bytes, less what TLS adds.
+UNPUSHED_BYTES = 480
 _RECORD_BYTES = 16384
 MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
 _NOTHING = memoryview(b"")
 TIMESPEC = struct.Struct("qq")
+_QUICK: int = getattr(socket, "TCP_QUICKACK", 0)
+
+
+def quicken_acks(sock: Socket) -> None:
+    """Have the kernel acknowledge what was read of a socket now, where it can be asked for that (Linux)."""
+    if _QUICK:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, _QUICK, 1)
 
 
 class State(Enum):
@@ -192,6 +203,15 @@ class Slot(_Exchange):
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             raise OSError(code, errno.errorcode.get(code, "connect"))
+
+    def quicken_acks(self) -> None:
+        """Have the kernel acknowledge what was read, and each message as it is read from now on.
+
+        A server with Nagle's algorithm waits for that with its next one. To be asked again after each
+        request: having sent right after it received, the kernel waits up to 40 ms for more to send.
+        """
+        assert self.sock is not None
+        quicken_acks(self.sock)
 
     def delay_acks(self) -> None:
         """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.

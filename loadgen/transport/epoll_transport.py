@@ -15,7 +15,15 @@ from loadgen.protocol.http1 import LONGEST_TAIL
 from loadgen.transport.cancelling import Cancelling
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
-from loadgen.transport.connection import DIALING, MOST_READ_BYTES, READ_BYTES, ReadBuffer, Slot, State
+from loadgen.transport.connection import (
+    DIALING,
+    MOST_READ_BYTES,
+    READ_BYTES,
+    UNPUSHED_BYTES,
+    ReadBuffer,
+    Slot,
+    State,
+)
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
@@ -55,12 +63,14 @@ class EpollTransport:
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
         self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
         self.stopping = self.hurried = False
+        # Of a read that only adds to its answer: a larger one may have to be acknowledged, or not be all.
+        self.most_bytes = READ_BYTES if job.target.delay_acks else UNPUSHED_BYTES
 
     # The hot path.
 
     def _read_ready(self, events: Iterable[tuple[int, int]]) -> None:
         """Read what arrived, timestamp it, append it; the end is a comparison of the last bytes."""
-        by_fd, now_ns, busy = self.pool.by_fd, self.now_ns, _BUSY
+        by_fd, now_ns, busy, most = self.pool.by_fd, self.now_ns, _BUSY, self.most_bytes
         for fd, mask in events:
             intake = by_fd[fd]
             if mask != RECV or intake is None or intake.state is not busy:
@@ -79,7 +89,7 @@ class EpollTransport:
                 continue
             got = intake.got
             got += (data, ancillary[0][2] if ancillary else NO_STAMP, now_ns())
-            if not LONGEST_TAIL <= len(data) < READ_BYTES or data.endswith(intake.tail):
+            if not LONGEST_TAIL <= len(data) < most or data.endswith(intake.tail):
                 self._look_for_end(intake.slot)
 
     def _send(self, slot: Slot) -> None:
@@ -255,7 +265,10 @@ class EpollTransport:
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
-        if len(slot.intake.since(-1)[0]) == READ_BYTES:  # there may be more, reported already
+        size = len(slot.intake.since(-1)[0])
+        if size >= self.most_bytes:
+            slot.quicken_acks()
+        if size == READ_BYTES:  # there may be more, reported already
             self.pool.look_again(slot)
             slot.full_reads += 1
             if slot.full_reads * READ_BYTES > self.job.limits.answer_bytes:  # before a sweep could see it

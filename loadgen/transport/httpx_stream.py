@@ -11,6 +11,7 @@ import httpx
 
 from loadgen.protocol.http1 import LONGEST_HEAD_BYTES
 from loadgen.transport.capture import A_READ, Capture
+from loadgen.transport.connection import quicken_acks
 from loadgen.transport.deadlines import unanswered
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.share import Share
@@ -28,11 +29,16 @@ class Link:
     begin: bytes = b""  # the first few of an answer
 
     def tap(self, stream: Any) -> None:
-        """Count what is read of a network stream of httpcore's."""
-        read = stream.read
+        """Count what is read of a network stream of httpcore's, and have it acknowledged.
+
+        httpx sends a request in two writes, and after them the kernel would wait with each acknowledgement.
+        """
+        read, sock = stream.read, stream.get_extra_info("socket")
 
         async def counted(*arguments: Any, **named: Any) -> bytes:
             data: bytes = await read(*arguments, **named)
+            if sock is not None:
+                quicken_acks(sock)
             self.received += len(data)
             if len(self.begin) < _SHOWN_BYTES:
                 self.begin += data[: _SHOWN_BYTES - len(self.begin)]

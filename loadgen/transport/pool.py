@@ -85,6 +85,8 @@ class Pool:
             pass
         except OSError as error:
             return error
+        if not (slot.pending or self.target.delay_acks):
+            slot.quicken_acks()
         self.look_again(slot)
         return None
 

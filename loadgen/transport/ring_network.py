@@ -26,6 +26,8 @@ _LEAST_READ, _MOST_READ = 4096, 1 << 18  # bytes that wait in one before it is r
 # From N segments per second on they are taken some at a time, with a rest between that delays the sight of a
 # response's end, and nothing else.
 _RESTS_S = ((16000, 0.001), (4000, 0.0005))
+# Where sockets are read at once, since a server may wait for acknowledgements: as the epoll transport's.
+_RESTS_AT_ONCE_S = ((4000, 0.0002),)
 _SHORT_REST_S = 0.00005  # until a socket has the bytes of a segment that was seen
 _LEARN_NS = 100_000_000
 _LONGEST_ROUND_NS = 4_000_000_000  # in which every socket is read once
@@ -193,7 +195,8 @@ class RingPoller:
         if now_ns - self._learned_ns > _LEARN_NS:
             per_s = (self.segments - self._learned) * 1e9 / (now_ns - self._learned_ns)
             self._learned, self._learned_ns = self.segments, now_ns
-            self._rest_s = next((rest_s for least, rest_s in _RESTS_S if per_s > least), 0.0)
+            rests_s = _RESTS_S if self.least_bytes > 1 else _RESTS_AT_ONCE_S
+            self._rest_s = next((rest_s for least, rest_s in rests_s if per_s > least), 0.0)
 
 
 class RingNetwork:

@@ -155,7 +155,7 @@ class _Ring:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
         self.source = source or PacketRing(family, [server], job.most_slots)
         self.poller = RingPoller(network, self.source, job.most_slots, round_ns)
-        if job.reads_at_once:
+        if job.reads_at_once or not job.target.delay_acks:
             self.poller.least_bytes = 1
         self.ports = SourcePorts(network, job.target.address, self.source, files)
         self.network = RingNetwork(network, self.ports, self.poller, sealed=job.target.tls is not None)

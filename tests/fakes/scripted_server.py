@@ -78,6 +78,7 @@ class ScriptedServer:
     read_bytes: int = 65536
     read_pause_s: float = 0.0
     greeting: bytes = b""  # written as soon as a connection is made
+    nagle: bool = False  # it leaves Nagle's algorithm on
     accepts: Callable[[int], bool] = lambda number: True  # False: reset at once
     connections: int = 0
     asked: list[Asked] = field(default_factory=list)
@@ -130,7 +131,7 @@ class ScriptedServer:
                 _reset(sock)
                 continue
             sock.settimeout(PATIENCE_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, not self.nagle)
             if self.read_pause_s:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
             self.sockets.append(sock)

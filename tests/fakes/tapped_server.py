@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from fakes.scripted_server import Driven, drive, job_of, records
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, Connection, VirtualServer
@@ -63,8 +64,9 @@ class Tapped(VirtualServer):
 
 
 def driven_by(server: VirtualServer, count: int, concurrency: int, **changes: Any) -> Driven:
-    """A run over the ring; what is reported of it is true of what was delivered."""
-    driven = drive(job_of(server.target(), count, concurrency, **changes), "ring", server)
+    """A run over the ring, which may read late; what is reported of it is true of what was delivered."""
+    target = replace(server.target(), delay_acks=True)
+    driven = drive(job_of(target, count, concurrency, **changes), "ring", server)
     assert [capture.index for capture in driven.captures] == list(range(len(driven.captures)))
     fallen = [c for c in driven.captures if c.raw and not c.segments]
     assert driven.health.fallen_back == len(fallen)

@@ -1,0 +1,199 @@
+"""Acknowledgements: a server with Nagle's algorithm waits for one with its next message, so none is late."""
+
+from __future__ import annotations
+
+import fcntl
+import ssl
+import statistics
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import trustme
+from msgspec.structs import replace
+
+from fakes.own_network import inside, ip
+from fakes.rings import needs_ring
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    Answer,
+    Asked,
+    End,
+    ScriptedServer,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    stream,
+)
+from fakes.tapped_server import Tapped
+from fakes.virtual_network import VirtualSocket
+from loadgen.transport.network import Received
+
+TRANSPORTS = ["wire", pytest.param("ring", marks=needs_ring), "httpx"]
+REQUESTS, TOKENS = 6, 30
+LATE_S, PROMPT_S = 0.06, 0.02  # the kernel delays one by 40 ms
+
+
+@dataclass
+class Waiting(ScriptedServer):
+    """After each write it waits until that was acknowledged, as Nagle's algorithm has it do."""
+
+    waits_s: list[float] = field(default_factory=list)
+
+    def _play(self, sock: Any, answer: Answer) -> bool:
+        for piece in answer.pieces:
+            assert isinstance(piece, bytes)
+            sock.sendall(piece)
+            begun = time.monotonic()
+            while _unacknowledged(sock) and time.monotonic() - begun < LATE_S:
+                time.sleep(0.0001)
+            self.waits_s.append(time.monotonic() - begun)
+        return answer.end is End.KEEP
+
+
+def _unacknowledged(sock: Any) -> int:
+    """Bytes that were written and are not acknowledged yet."""
+    found: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+    return found
+
+
+def in_one_write(event: bytes) -> list[bytes]:
+    return [chunk(event)]
+
+
+def in_two_writes(event: bytes) -> list[bytes]:
+    head, body = chunk(event).split(b"\r\n", 1)
+    return [head + b"\r\n", body]
+
+
+def large(size: int, event: bytes) -> list[bytes]:
+    """An event of one size, whatever its token."""
+    return [chunk(event.ljust(size - 2).replace(b"\n\n", b"") + b"\n\n")]
+
+
+WRITES: dict[str, Callable[[bytes], list[bytes]]] = {
+    "one write": in_one_write,
+    "two writes": in_two_writes,
+    "520 bytes": partial(large, 520),
+    "1000 bytes": partial(large, 1000),
+    "5000 bytes": partial(large, 5000),
+}
+
+
+def answer(writes: Callable[[bytes], list[bytes]], _: Asked) -> Answer:
+    return Answer([HEAD, *(piece for event in events(TOKENS) for piece in writes(event)), LAST])
+
+
+def waits_of(server: Waiting) -> tuple[list[float], list[float]]:
+    """How long each answer's head waited, and all that came after them."""
+    each = len(server.waits_s) // REQUESTS
+    heads = server.waits_s[::each]
+    return heads, [wait for at, wait in enumerate(server.waits_s) if at % each]
+
+
+def assert_prompt(server: Waiting, transport: str, make_target: Callable[[], Any]) -> None:
+    with server:
+        driven = drive(job_of(make_target(), REQUESTS, 1), transport)
+    assert kinds(driven) == [None] * REQUESTS
+    heads, later = waits_of(server)
+    assert statistics.median(heads) < PROMPT_S
+    assert statistics.quantiles(later, n=10)[-1] < PROMPT_S
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("writes", WRITES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_what_was_read_is_acknowledged_at_once(transport: str, writes: str) -> None:
+    server = Waiting(partial(answer, WRITES[writes]), nagle=True)
+    assert_prompt(server, transport, lambda: server.target())
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_over_ipv6_too(transport: str) -> None:
+    server = Waiting(partial(answer, in_two_writes), nagle=True, host="::1")
+    assert_prompt(server, transport, lambda: server.target())
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("writes", ["one write", "1000 bytes"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_over_tls_too(transport: str, writes: str) -> None:
+    authority = trustme.CA()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(serving)
+    authority.configure_trust(trusting)
+    server = Waiting(partial(answer, WRITES[writes]), nagle=True, tls=serving)
+    name = "127.0.0.1" if transport == "httpx" else "localhost"
+    if transport == "httpx":
+        trusting.check_hostname = False
+    assert_prompt(server, transport, lambda: server.target(trusting, name))
+
+
+@needs_ring
+@pytest.mark.realtime
+@pytest.mark.parametrize("transport", ["wire", "ring"])
+def test_over_a_link_between_two_namespaces_too(transport: str) -> None:
+    whose, where, made, up, over = [0], *(threading.Event() for _ in range(4))
+    server = Waiting(partial(answer, in_two_writes), nagle=True, host="10.78.0.2")
+
+    def server_side() -> None:
+        whose[0] = threading.get_native_id()
+        where.set()
+        made.wait(10)
+        ip("link set far up")
+        ip("addr add 10.78.0.2/24 dev far")
+        with server:
+            up.set()
+            over.wait(20)
+
+    def client_side() -> None:
+        where.wait(10)
+        ip("link add name near type veth peer name far")
+        ip(f"link set far netns {whose[0]}")
+        ip("link set near up")
+        ip("addr add 10.78.0.1/24 dev near")
+        made.set()
+        assert up.wait(10)
+        driven = drive(job_of(server.target(), REQUESTS, 1), transport)
+        assert kinds(driven) == [None] * REQUESTS
+        heads, later = waits_of(server)
+        assert statistics.median(heads) < PROMPT_S
+        assert statistics.quantiles(later, n=10)[-1] < PROMPT_S
+
+    other = threading.Thread(target=inside, args=(server_side,))
+    other.start()
+    try:
+        inside(client_side)
+    finally:
+        made.set()
+        over.set()
+        other.join()
+
+
+@pytest.mark.parametrize("delay_acks", [False, True])
+def test_the_ring_reads_rarely_only_where_no_server_waits_for_it(
+    delay_acks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    recvmsg = VirtualSocket.recvmsg
+
+    def counted(self: VirtualSocket, size: int, ancillary_size: int) -> Received:
+        reads.append(size)
+        return recvmsg(self, size, ancillary_size)
+
+    monkeypatch.setattr(VirtualSocket, "recvmsg", counted)
+    server = Tapped(lambda _: stream(400, 0.002))
+    target = replace(server.target(), delay_acks=delay_acks)
+    assert kinds(drive(job_of(target, 4, 4), "ring", server)) == [None] * 4
+    assert (len(reads) < 4 * 40) is delay_acks
+    assert (len(reads) > 4 * 400) is not delay_acks
