@@ -7,6 +7,8 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.transport.capture import Capture
 
+_WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
+
 
 def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
@@ -19,6 +21,9 @@ def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     stamped = int(np.count_nonzero(kernel_ns))
     if not stamped:
         return user_ns, np.zeros(reads, np.int64), reads, 0
+    if capture.out_of_order > 0 and not capture.segments:
+        arrival_ns = _readable(user_ns, kernel_ns)
+        return arrival_ns, user_ns - arrival_ns, reads - stamped, 0
     lag_ns = user_ns - kernel_ns
     usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
     # Counted, which of all ways to ask whether there is any is the quickest.
@@ -27,6 +32,19 @@ def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
     arrival_ns, impossible = _possible(user_ns, kernel_ns, capture.sent_ns)
     lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
     return arrival_ns, lag_ns, reads - stamped + impossible, impossible
+
+
+def _readable(user_ns: Int64, kernel_ns: Int64) -> Int64:
+    """When each read of an answer with segments out of order could be read at all, int64[reads].
+
+    A read has the timestamp of its last segment, which may have waited for one before it that was lost or
+    slower: then it was read much later than that, and right after it could be. So of reads with such a lag
+    the client's own time counts.
+    """
+    lag_ns = user_ns - kernel_ns
+    arrival_ns = np.where((lag_ns < 0) | (lag_ns > _WAITED_NS), user_ns, kernel_ns)
+    in_order: Int64 = np.maximum.accumulate(arrival_ns)
+    return in_order
 
 
 def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:

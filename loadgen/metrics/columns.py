@@ -66,6 +66,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     server_output_tokens: _MaybeCount
     server_prefill_ns: _MaybeTime
     server_decode_ns: _MaybeTime
+    out_of_order: _MaybeCount
+    retransmitted: _MaybeCount
 
     def __len__(self) -> int:
         return len(self.index)
@@ -93,7 +95,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
 LATER = (
     "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
-    "server_decode_ns",
+    "server_decode_ns", "out_of_order", "retransmitted",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]

@@ -211,6 +211,8 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
         intended_ns=capture.intended_ns,
         sent_ns=capture.sent_ns,
         end_ns=capture.end_ns,
+        out_of_order=capture.out_of_order,
+        retransmitted=capture.retransmitted,
         connect_ns=capture.connect_ns,
         resends=capture.resends,
         first_byte_ns=int(arrival_ns[0]) if reads else 0,

@@ -80,6 +80,8 @@ class Record(msgspec.Struct):
     reads: int = 0
     unstamped_reads: int = 0  # reads without a kernel timestamp that can be true
     impossible_stamps: int = 0  # of these, reads whose kernel timestamp cannot be true: the clock was set
+    out_of_order: int = UNKNOWN  # segments that came before an earlier one, by the kernel's count
+    retransmitted: int = UNKNOWN  # segments of the request that were sent again, by the kernel's count
     lag_sum_ns: int = 0  # read lag, summed over the reads
     lag_max_ns: int = 0
     finish_reason: str = ""

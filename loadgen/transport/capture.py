@@ -53,6 +53,8 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
     realtime_offset_ns: int = 0  # CLOCK_REALTIME − CLOCK_MONOTONIC as last measured
     earlier_offsets_ns: tuple[int, ...] = ()  # what it was before, where the clock was stepped meanwhile
     retry_after: str = ""  # the header of that name where the bytes do not hold it
+    out_of_order: int = -1  # segments of the response that came before an earlier one; -1: not known
+    retransmitted: int = -1  # segments of the request that were sent again; -1: not known
     segments: bool = False  # the "reads" are TCP segments: each has its own timestamp, whenever it was read
 
     def fill(self, got: Sequence[Any]) -> None:

@@ -36,6 +36,7 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
 from loadgen.transport.network import Network, Received, Socket, bind_source
 from loadgen.transport.stalls import Stream
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
@@ -160,6 +161,7 @@ class _Exchange(Stream):
     counted_reads: int = 0
     most_reads: int = 0  # more, and the bytes are to be counted again
     acks_delayed: bool = False
+    lost: Losses = UNKNOWN_LOSSES  # of the answer, once it has ended
 
 
 @dataclass(eq=False, slots=True)
@@ -178,6 +180,7 @@ class Slot(_Exchange):
     retry_ns: int = 0
     served: int = 0  # requests
     freed_ns: int = 0
+    losses: Losses = UNKNOWN_LOSSES  # of the connection, up to the last answer's end
     pending: memoryview = _NOTHING
 
     def __post_init__(self) -> None:
@@ -197,6 +200,7 @@ class Slot(_Exchange):
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
         self.connect_begin_ns, self.served, self.tls = network.now_ns(), 0, None
+        self.losses = UNKNOWN_LOSSES
         self.intake.state = State.CONNECTING
         if self.source:
             bind_source(sock, family, self.source)
@@ -222,6 +226,11 @@ class Slot(_Exchange):
         self.acks_delayed = True
         with contextlib.suppress(OSError):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+
+    def note_losses(self) -> None:
+        """Note what the kernel reports of the answer's segments, once it has ended."""
+        before, self.losses = self.losses, losses_of(self.sock)
+        self.lost = self.losses.since(before)
 
     def close(self) -> None:
         """Close the connection, keeping what came back."""
@@ -282,4 +291,6 @@ class Slot(_Exchange):
             failure=failure,
             realtime_offset_ns=wall.now_ns,
             earlier_offsets_ns=wall.earlier(self.sent_ns),
+            out_of_order=self.lost.out_of_order,
+            retransmitted=self.lost.retransmitted,
         )

@@ -285,7 +285,9 @@ class EpollTransport:
     def _end(self, slot: Slot, failure: Failure | None) -> None:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
         self.wall.check()
-        clean = failure is None and len(slot.intake)
+        slot.note_losses()
+        # What waited for a segment before it has that one's time, which the kernel does not report.
+        clean = failure is None and len(slot.intake) and slot.lost.out_of_order <= 0
         end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else self.now_ns()
         self.joined += 1
         self._deliver(slot, failure, end_ns)
@@ -399,6 +401,7 @@ class EpollTransport:
         """Deliver what was under way when the run was stopped, and close everything."""
         for slot in self.pool.slots:
             if slot.index >= 0:
+                slot.note_losses()
                 self._deliver(slot, CANCELLED, self.now_ns())
         self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()

@@ -16,6 +16,7 @@ from loadgen.transport.deadlines import unanswered
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.share import Share
 from loadgen.transport.stalls import Stream
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
 
 _SHOWN_BYTES = 40  # of what is no HTTP
 
@@ -27,6 +28,7 @@ class Link:
     received: int = 0  # bytes
     closed: bool = False  # by the server, in order
     begin: bytes = b""  # the first few of an answer
+    losses: Losses = UNKNOWN_LOSSES  # of the connection, when it was last read
 
     def tap(self, stream: Any) -> None:
         """Count what is read of a network stream of httpcore's, and have it acknowledged.
@@ -34,11 +36,13 @@ class Link:
         httpx sends a request in two writes, and after them the kernel would wait with each acknowledgement.
         """
         read, sock = stream.read, stream.get_extra_info("socket")
+        self.losses = UNKNOWN_LOSSES
 
         async def counted(*arguments: Any, **named: Any) -> bytes:
             data: bytes = await read(*arguments, **named)
             if sock is not None:
                 quicken_acks(sock)
+                self.losses = losses_of(sock)
             self.received += len(data)
             if len(self.begin) < _SHOWN_BYTES:
                 self.begin += data[: _SHOWN_BYTES - len(self.begin)]
@@ -63,6 +67,7 @@ class Exchange(Stream):
     got: list[Any] = field(default_factory=list)  # as the wire transport's, without the kernel's time
     size: int = 0  # bytes of the body
     before: int = 0  # bytes that the connection had brought when this was sent
+    losses: Losses = UNKNOWN_LOSSES  # of the connection, up to then
     request: bytes = b""  # head and body, where it was built before it was due
     limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
@@ -88,6 +93,7 @@ class Exchange(Stream):
         if not self.resends:
             self.sent_ns = now_ns
         self.progress_ns, self.before, self.link.begin = now_ns, self.link.received, b""
+        self.losses = self.link.losses
         if self.connect_begin_ns:
             self.connect_ns = now_ns - self.connect_begin_ns
         self.on_sent(self)
@@ -129,6 +135,7 @@ class Exchange(Stream):
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
         """What is known of the exchange, but for what it got."""
+        lost = self.link.losses.since(self.losses)
         return self.captured(
             share.slot(self.slot),
             self.now_ns(),
@@ -137,4 +144,6 @@ class Exchange(Stream):
             status=self.status,
             retry_after=self.retry_after,
             failure=failure,
+            out_of_order=lost.out_of_order,
+            retransmitted=lost.retransmitted,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +62,12 @@ class RingSocket:
     def connect_ex(self, address: Any) -> int:
         return self.sock.connect_ex(address)
 
-    def getsockopt(self, level: int, option: int) -> int:
-        return self.sock.getsockopt(level, option)
+    @overload
+    def getsockopt(self, level: int, option: int, /) -> int: ...
+    @overload
+    def getsockopt(self, level: int, option: int, length: int, /) -> bytes: ...
+    def getsockopt(self, level: int, option: int, *length: int) -> int | bytes:
+        return self.sock.getsockopt(level, option, *length)
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
         self.sock.setsockopt(level, option, value)

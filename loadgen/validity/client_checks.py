@@ -24,7 +24,9 @@ STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
 OTHERS, BUSY, WAITING = 0.05, 0.8, 0.2  # of the CPUs; of the time
 RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
 LEAST_CPU_S = 3.0  # the kernel counts in ticks, and programs begin and end
+LOSSY = 0.01  # of the answers
 _UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
+_OR_LOST = " (or segments came out of order: not known of this run)"
 _CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
 _STOPPED_REMEDY = (
     "where all CPUs were busy: start server and client from one shell (or by --launch), leave the client a "
@@ -238,6 +240,7 @@ class _Clock(msgspec.Struct, frozen=True):
     reads: int
     backwards: int  # answers with a token before the request was sent, or before the token before it
     answers: int
+    losses_known: bool  # whether the kernel counts segments that came out of order
 
     @property
     def unusable(self) -> bool:
@@ -260,7 +263,7 @@ class _Clock(msgspec.Struct, frozen=True):
             share = percent(self.impossible / max(self.reads, 1))
             parts.append(
                 f"{self.impossible} of {self.reads} reads ({share}) had an impossible kernel timestamp and "
-                "use the client's own"
+                "use the client's own" + ("" if self.losses_known else _OR_LOST)
             )
         if self.backwards:
             of = f"in {self.backwards} of {self.answers} answers"
@@ -286,6 +289,7 @@ def _clock(run: RunEvidence) -> _Clock:
         reads=run.metrics.health.reads,
         backwards=len(wrong),
         answers=int(np.count_nonzero(begun)),
+        losses_known=bool((records.out_of_order >= 0).any()),
     )
 
 
@@ -313,6 +317,40 @@ def other_processes(run: RunEvidence) -> Evidence | None:
         "" if use.waiting is None else f", and a process waited for one {percent(use.waiting)} of the time"
     )
     return f"other processes took {use.others:.2f} of {use.cpus} CPUs ({own}){waiting}"
+
+
+def _lossy(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    records = run.records
+    answered = int(np.count_nonzero(records.reads))
+    late, again = records.out_of_order.clip(0), records.retransmitted.clip(0)
+    lost = int(np.count_nonzero(late + again))
+    if not above * answered < lost <= most * answered:
+        return None
+    counts = (
+        f"{int(late.sum())} came after a later one" if late.any() else "",
+        f"{int(again.sum())} of requests were sent again" if again.any() else "",
+    )
+    return (
+        f"TCP segments were lost or overtaken on the way in {lost} of {answered} answers "
+        f"({', '.join(filter(None, counts))}): what was sent after them waited"
+    )
+
+
+_LOSSY_REMEDY = (
+    "find where the network loses or reorders packets (ip -s link, nstat), or measure nearer to the server"
+)
+network_lossy = suspect(
+    "network-lossy",
+    f"in over {percent(LOSSY)} of the answers TCP segments came out of order, or the request's were sent "
+    "again, by the kernel's count: the network lost or reordered them, and latencies include the wait for "
+    "them; what was read over 1 ms after its kernel timestamp counts as arrived when it was read",
+    _LOSSY_REMEDY,
+)(partial(_lossy, above=LOSSY, most=math.inf))
+network_losses = note(
+    "network-losses",
+    f"as network-lossy, in up to {percent(LOSSY)} of the answers: their latencies alone include the wait",
+    _LOSSY_REMEDY,
+)(partial(_lossy, above=0.0, most=LOSSY))
 
 
 def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:

@@ -297,6 +297,17 @@ def set_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Result, "__init__", init)
 
 
+def lossy(every: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Of every so many answers the kernel counted segments out of order."""
+    made = Result.__init__
+
+    def init(self: Result, facts: Facts, records: Records, *rest: KeptSamples) -> None:
+        records.out_of_order[::every] = 2
+        made(self, facts, records, *rest)
+
+    return lambda patch: patch.setattr(Result, "__init__", init)
+
+
 def a_share_of_a_core(patch: pytest.MonkeyPatch) -> None:
     """A busy machine gives no test a whole core, so less of one is called busy."""
     patch.setattr(client_checks, "CORES", 0.2)

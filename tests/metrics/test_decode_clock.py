@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from loadgen.arrays import Int64
+from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.decode import Decoder
 from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import UNKNOWN, Records
@@ -89,3 +92,49 @@ def test_a_run_of_before_has_no_count_of_impossible_timestamps(tmp_path: Path) -
     with np.load(path) as stored:
         np.savez(path, **{name: stored[name] for name in stored if name != "impossible_stamps"})
     assert Records.load(path).impossible_stamps.tolist() == [UNKNOWN]
+
+
+# When reads could be read and were read (ms), their last segments' timestamps, and when they then arrived.
+OUT_OF_ORDER = {
+    "one waited for a lost one": ([1.0, 2.0, 90.1, 91.2], [0.9, 1.9, 40.0, 91.1], [0.9, 1.9, 90.1, 91.1]),
+    "two waited": ([1.0, 50.0, 50.2, 60.0], [0.9, 10.0, 9.0, 59.9], [0.9, 50.0, 50.2, 59.9]),
+    "a short wait keeps its order": ([5.0, 5.4, 9.0, 9.5], [4.9, 4.8, 8.1, 9.4], [4.9, 4.9, 8.1, 9.4]),
+    "none that was late": ([1.0, 2.0, 3.0, 4.0], [0.9, 1.9, 2.9, 3.9], [0.9, 1.9, 2.9, 3.9]),
+    "a clock that is ahead": ([1.0, 2.0, 3.0, 4.0], [0.9, 7.0, 2.9, 3.9], [0.9, 2.0, 2.9, 3.9]),
+    "no timestamp": ([1.0, 2.0, 3.0, 4.0], [0.9, None, 2.9, 3.9], [0.9, 2.0, 2.9, 3.9]),
+}  # fmt: skip
+
+
+def read_at(seen_ms: list[float], kernel_ms: list[float | None], **more: Any) -> Capture:
+    """A capture of reads at these times after it was sent, ms; None: the kernel gave none."""
+    wall = [0 if ms is None else SENT_NS + round(ms * 1e6) for ms in kernel_ms]
+    return Capture(
+        index=0,
+        slot=0,
+        intended_ns=SENT_NS,
+        sent_ns=SENT_NS,
+        end_ns=10**15,
+        seen_ns=int64s(SENT_NS + round(ms * 1e6) for ms in seen_ms),
+        kernel=b"".join(int64s(divmod(ns, 10**9)) for ns in wall),
+        **more,
+    )
+
+
+def after_ms(arrival_ns: Int64) -> list[float]:
+    return [(int(ns) - SENT_NS) / 1e6 for ns in arrival_ns]
+
+
+@pytest.mark.parametrize(("seen_ms", "kernel_ms", "arrived_ms"), OUT_OF_ORDER.values(), ids=OUT_OF_ORDER)
+def test_what_waited_for_a_lost_segment_arrived_when_it_could_be_read(
+    seen_ms: list[float], kernel_ms: list[float | None], arrived_ms: list[float]
+) -> None:
+    arrival_ns, lag_ns, unstamped, impossible = arrivals(read_at(seen_ms, kernel_ms, out_of_order=1))
+    assert after_ms(arrival_ns) == arrived_ms
+    assert (lag_ns >= 0).all()
+    assert (unstamped, impossible) == (kernel_ms.count(None), 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"out_of_order": 0}, {"out_of_order": 3, "segments": True}])
+def test_a_late_read_of_segments_in_order_keeps_its_timestamp(more: dict[str, Any]) -> None:
+    arrival_ns, *_ = arrivals(read_at([1.0, 40.0], [0.9, 2.0], **more))
+    assert after_ms(arrival_ns) == [0.9, 2.0]

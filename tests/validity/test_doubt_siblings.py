@@ -75,8 +75,15 @@ def names(case: RunEvidence) -> set[str]:
         pytest.param(
             contradicted(42),
             "clock-unusable",
-            "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own",
+            "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own "
+            "(or segments came out of order: not known of this run)",
             id="many timestamps that cannot be",
+        ),
+        pytest.param(
+            run(changed(closed(), 320, out_of_order=0, impossible_stamps=42)),
+            "clock-unusable",
+            "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own",
+            id="many in a run whose kernel counted segments out of order",
         ),
         pytest.param(
             run(set_back(64, 60.0)),

@@ -181,6 +181,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "for one 90 % of the time",
         set(),
     ),
+    "network-lossy": (
+        run(changed(changed(closed(), 10, out_of_order=3), 160, retransmitted=1)),
+        "lost or overtaken on the way in 32 of 320 answers (96 came after a later one, 2 of requests",
+        set(),
+    ),
     "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
     "slow-kernel": (
         run(closed(lambda i: 400.0, lambda i: 40.0), ceiling=bound(1500)),
@@ -215,6 +220,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "unsettled": (run(window=observed(settled=False)), "still changed", set()),
+    "network-losses": (
+        run(changed(closed(), 160, out_of_order=1)),
+        "lost or overtaken on the way in 2 of 320 answers (2 came after a later one)",
+        set(),
+    ),
     "messages-together": (run(shared(0.1)), "18.2 % of messages coalesced into a read", set()),
     "unstamped": (run(changed(closed(), unstamped_reads=9)), "2880 of 4160 reads", set()),
     "busy-loop": (run(client=client(cpu_s=9.0)), "0.90 of a core busy", set()),

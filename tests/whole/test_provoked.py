@@ -222,6 +222,14 @@ PROVOCATIONS = {
         played=made.set_back,
         may=frozenset({"reads-late", "messages-together", "concurrency-not-held", "first-wave"}),
     ),
+    "a network that loses segments": Provocation(null(), SHORT, {"network-lossy"}, played=made.lossy(4)),
+    "a network that lost one": Provocation(
+        null(ttft_ms=1, interval_ms=1),
+        "--random-input-len 8 --random-output-len 3 --num-prompts 120 --max-concurrency 4",
+        {"network-losses"},
+        played=made.lossy(120),
+        may=frozenset({"reads-late", "messages-together", "concurrency-not-held", "first-wave"}),
+    ),
     "a disk that took no journal": Provocation(
         null(),
         SHORT,

@@ -1,0 +1,58 @@
+"""TCP losses: what the kernel reports of segments that came out of order, or had to be sent again."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import NamedTuple, Protocol
+
+UNKNOWN = -1  # this kernel does not report it
+_TCP_INFO: int = getattr(socket, "TCP_INFO", 0)
+_BYTES = 256  # struct tcp_info grows: an older kernel fills less of it
+_COUNT = struct.Struct("=I")
+_TOTAL_RETRANS, _RCV_OOOPACK = 100, 224  # where Linux has these; the second from 5.4 on
+
+
+class Informed(Protocol):
+    """A socket that can be asked for a structure."""
+
+    def getsockopt(self, level: int, option: int, length: int, /) -> bytes: ...
+
+
+class Losses(NamedTuple):
+    """Counts of a connection since it was dialed, or of one answer."""
+
+    out_of_order: int = (
+        UNKNOWN  # segments that came before one that was sent earlier: that was lost, or slower
+    )
+    retransmitted: int = UNKNOWN  # segments of ours that were sent again
+
+    def since(self, before: Losses) -> Losses:
+        """What came after an earlier time of the same connection."""
+        return Losses(
+            *(
+                UNKNOWN if now < 0 else max(now - max(then, 0), 0)
+                for now, then in zip(self, before, strict=True)
+            )
+        )
+
+
+UNKNOWN_LOSSES = Losses()
+
+
+def losses_of(sock: Informed | None) -> Losses:
+    """The counts of a connection's socket; unknown where it is closed, or the kernel has none."""
+    if sock is None or not _TCP_INFO:
+        return Losses()
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES)
+    except (OSError, ValueError):  # closed
+        return Losses()
+    return Losses(_count(info, _RCV_OOOPACK), _count(info, _TOTAL_RETRANS))
+
+
+def _count(info: bytes, at: int) -> int:
+    if len(info) < at + _COUNT.size:
+        return UNKNOWN
+    (count,) = _COUNT.unpack_from(info, at)
+    return int(count)

@@ -1,0 +1,87 @@
+"""TCP losses: counts of struct tcp_info, of each answer, and none where the kernel has none."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any
+
+import pytest
+
+from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
+from fakes.virtual_network import VirtualServer, VirtualSocket
+from loadgen.metrics.record import UNKNOWN
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+
+
+def info(out_of_order: int, retransmitted: int, size: int = 240) -> bytes:
+    """struct tcp_info of Linux, as far as a kernel fills it."""
+    whole = bytearray(240)
+    struct.pack_into("=I", whole, 100, retransmitted)
+    struct.pack_into("=I", whole, 224, out_of_order)
+    return bytes(whole[:size])
+
+
+class Kernel:
+    def __init__(self, found: bytes | OSError) -> None:
+        self.found = found
+
+    def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
+        if isinstance(self.found, OSError):
+            raise self.found
+        return self.found[:length]
+
+
+@pytest.mark.parametrize(
+    ("found", "losses"),
+    [
+        (info(7, 2), Losses(7, 2)),
+        (info(7, 2, size=232), Losses(7, 2)),
+        (info(7, 2, size=224), Losses(UNKNOWN, 2)),  # before Linux 5.4
+        (info(7, 2, size=104), Losses(UNKNOWN, 2)),
+        (info(7, 2, size=100), UNKNOWN_LOSSES),
+        (b"", UNKNOWN_LOSSES),
+        (OSError(9, "Bad file descriptor"), UNKNOWN_LOSSES),
+    ],
+)
+def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses) -> None:
+    assert losses_of(Kernel(found)) == losses
+
+
+def test_without_a_socket_nothing_is_known() -> None:
+    assert losses_of(None) == UNKNOWN_LOSSES
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "since"),
+    [
+        (Losses(7, 2), Losses(4, 2), Losses(3, 0)),
+        (Losses(7, 2), UNKNOWN_LOSSES, Losses(7, 2)),
+        (UNKNOWN_LOSSES, Losses(7, 2), UNKNOWN_LOSSES),
+        (Losses(UNKNOWN, 2), Losses(UNKNOWN, 1), Losses(UNKNOWN, 1)),
+    ],
+)
+def test_an_answer_has_what_came_since_the_one_before(now: Losses, before: Losses, since: Losses) -> None:
+    assert now.since(before) == since
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="TCP_INFO is Linux's")
+@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+def test_a_link_without_losses_has_none(transport: str) -> None:
+    with ScriptedServer(lambda _: stream(5, 0.001)) as server:
+        found = records(drive(job_of(server.target(), 6, 2), transport))
+    assert {(record.out_of_order, record.retransmitted) for record in found} == {(0, 0)}
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring"])
+def test_each_answer_has_its_own_count(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([3, 3, 8])  # of the one connection, at the end of each answer
+    asked = VirtualSocket.getsockopt
+
+    def answered(self: VirtualSocket, level: int, option: int, *length: int) -> Any:
+        return info(next(counts), 0) if length else asked(self, level, option)
+
+    monkeypatch.setattr(VirtualSocket, "getsockopt", answered)
+    server = VirtualServer(lambda _: stream(5, 0.002))
+    found = records(drive(job_of(server.target(), 3, 1), transport, server))
+    assert [record.out_of_order for record in found] == [3, 0, 5]
