@@ -15,6 +15,7 @@ from loadgen.transport.packet_ring import refusal
 _LOADS = (
     (WIDE, "1024 streams", 0.0002),
     (replace(WIDE, name="wide-busy", busy_core=True), "1024 streams, busy loop", 0.0005),
+    (replace(WIDE, name="wide-nagle", nagle=True), "1024 streams, Nagle's algorithm on", 0.0005),
     (UNPACED, "512 unpaced", 0.005),
 )
 _MOST_FLOORS, _MOST_OF_WIRE, _LEAST_TIMES = 1.2, 0.8, 2.0

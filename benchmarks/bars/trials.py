@@ -74,7 +74,7 @@ def trial(client: Client, load: Load) -> Trial:
         out = Path(name)
         log = out / "truth.jsonl"
         begin_s, others_s = time.monotonic(), other_processes_cpu_s()
-        with truth.null_server(log, load.ttft_ms, load.interval_ms) as server, _beside(load):
+        with truth.null_server(log, load.ttft_ms, load.interval_ms, load.nagle) as server, _beside(load):
             cost = run(client.command(load, server.base_url, out))
         disturbance = (other_processes_cpu_s() - others_s) / (time.monotonic() - begin_s)
         true = truth.read(log)

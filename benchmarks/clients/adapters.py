@@ -35,6 +35,7 @@ class Load:
     ttft_ms: float
     input_tokens: int = 64
     busy_core: bool = False  # next to it, a loop that never rests on one of the cores
+    nagle: bool = False  # the server leaves Nagle's algorithm on
     requests_per_s: float | None = None  # evenly spaced: the floor alone has such a load
 
     @property
@@ -43,7 +44,8 @@ class Load:
         streams = f"{self.streams} streams" if self.streams > 1 else "one stream"
         sizes = f"{self.requests} requests of {self.input_tokens} in / {self.output_tokens} out"
         loop = ", a busy loop on one core" if self.busy_core else ""
-        return f"{streams}, {pace}, {sizes}{loop}"
+        nagle = ", Nagle's algorithm on" if self.nagle else ""
+        return f"{streams}, {pace}, {sizes}{loop}{nagle}"
 
 
 @dataclass(frozen=True)

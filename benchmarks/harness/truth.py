@@ -51,10 +51,11 @@ class NullServer:
 
 
 @contextmanager
-def null_server(log: Path, ttft_ms: float, interval_ms: float) -> Iterator[NullServer]:
+def null_server(log: Path, ttft_ms: float, interval_ms: float, nagle: bool = False) -> Iterator[NullServer]:
     """A null server; the log is written when the context ends. Raises CouldNotRun."""
     argv = [sys.executable, "-m", "loadgen_servers.null", "--log", str(log)]
     argv += ["--ttft-ms", str(ttft_ms), "--interval-ms", str(interval_ms)]
+    argv += ["--nagle"] * nagle
     server = subprocess.Popen(argv, env={**os.environ, **checkout_env()}, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None

@@ -24,6 +24,7 @@ class Engine(msgspec.Struct, frozen=True):
     checks_model: bool = True  # it refuses any other name
     version_path: str = "/version"
     sends_at_once: bool = False  # without Nagle's algorithm: what it writes waits for no acknowledgement
+    ours: bool = False  # this project's: no gateway that has Nagle's algorithm stands in front of it
     takes_all_memory: bool = False  # at its start, so that what it has taken is not that of a request
     info_path: str = ""  # reports its configuration
     reset_path: str = ""  # empties its prefix cache
@@ -70,8 +71,9 @@ ENGINES = (
         trace_stop_path="/stop_profile",
         trace_directory_field="output_dir",
     ),
-    Engine("loadgen engine", owned_by="loadgen-engine", sends_at_once=True, simulated=True),
-    Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, checks_model=False),
+    Engine("loadgen engine", owned_by="loadgen-engine", sends_at_once=True, ours=True, simulated=True),
+    Engine("loadgen null server", owned_by="loadgen-null", sends_at_once=True, ours=True, checks_model=False),
+    Engine("loadgen null server with Nagle's algorithm", owned_by="loadgen-null-nagle", checks_model=False),
     Engine(
         "transformers serve",
         own_path="/load_model",

@@ -213,6 +213,8 @@ def _session(
             from loadgen.roofline import checkpoint
         with suppress(UsageError):  # files that cannot be read do not stop the server
             files = checkpoint.read(subject.model_root)
-    # Where nothing between it and us could wait for acknowledgements that it does not wait for.
-    root = replace(access.target("", tls), delay_acks=local is not None and served.engine.sends_at_once)
+    # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on
+    # this machine may pass on the name of the engine behind it.
+    known = local is not None and (local.launched is not None or served.engine.ours)
+    root = replace(access.target("", tls), delay_acks=known and served.engine.sends_at_once)
     return Session(options, access, served, subject, root, local, files, interrupts=interrupts)

@@ -171,6 +171,8 @@ class RingPoller:
                 continue
             if not size:  # a SYN
                 sock.begin_seq = (seq + 1) % SEQUENCE
+            elif self.least_bytes == 1:
+                continue  # its epoll reports every byte
             elif sock.begin_seq >= 0:
                 end = (
                     sock.read_bytes

@@ -77,7 +77,9 @@ class RingSocket:
 
     def send(self, data: Any) -> int:
         if self.poller.sees(self):
-            self.poller.eager[self.port] = True  # the head of its response is to be read
+            self.poller.eager[self.port] = (
+                self.poller.least_bytes > 1
+            )  # the head of its response is to be read
         else:
             self.read_at_once()
         return self.sock.send(data)

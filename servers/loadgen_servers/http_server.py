@@ -120,7 +120,8 @@ class Connection:
 class Port:
     """A listening loopback socket and its connections, read through one epoll."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, nagle: bool = False) -> None:
+        self.nagle = nagle  # whether a small write waits until the one before is acknowledged
         self.listener = socket.create_server((host, port), backlog=4096, reuse_port=False)
         self.listener.setblocking(False)
         self.poll = select.epoll()
@@ -231,7 +232,7 @@ class Port:
             except BlockingIOError:
                 return
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, not self.nagle)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             self.connections[sock.fileno()] = Connection(sock)

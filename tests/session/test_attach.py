@@ -63,7 +63,15 @@ def test_the_processes_of_a_server_on_this_machine_are_known(
 
 
 @pytest.mark.parametrize(
-    ("owner", "delays"), [("vllm", True), ("sglang", True), ("llamacpp", False), ("", False)]
+    ("owner", "delays"),
+    [
+        ("loadgen-null", True),
+        ("loadgen-engine", True),
+        ("loadgen-null-nagle", False),
+        ("vllm", False),  # a gateway may stand in front of it
+        ("llamacpp", False),
+        ("", False),
+    ],
 )
 def test_acknowledgements_are_saved_only_where_the_server_waits_for_none(
     owner: str, delays: bool, stack: ExitStack

@@ -126,7 +126,8 @@ class NullServer:
         """Answer a control request at once; queue a completion for its first token."""
         messages = DIALECTS.get(request.path)
         if messages is None:
-            connection.send(_control(request.path))
+            owner = b"loadgen-null-nagle" if self.port.nagle else b"loadgen-null"
+            connection.send(_control(request.path, owner))
             return
         try:
             body = msgspec.json.decode(request.body, type=Body)
@@ -163,12 +164,12 @@ def _refusal(why: bytes) -> bytes:
     return http_server.response(b'{"error":{"message":"%s"}}' % why, "400 Bad Request")
 
 
-def _control(path: str) -> bytes:
-    model = b'{"id":"null","object":"model","owned_by":"loadgen-null","max_model_len":%d}'
+def _control(path: str, owner: bytes) -> bytes:
+    model = b'{"id":"null","object":"model","owned_by":"%s","max_model_len":%d}'
     answers = {
         "/health": b"",
         "/version": b'{"version":"0"}',
-        "/v1/models": b'{"object":"list","data":[%s]}' % (model % _MOST_TOKENS),
+        "/v1/models": b'{"object":"list","data":[%s]}' % (model % (owner, _MOST_TOKENS)),
     }
     if path not in answers:
         return http_server.response(b'{"detail":"Not Found"}', "404 Not Found")
@@ -180,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     http_server.raise_file_limit()
     try:
-        port = Port(options.host, options.port)
+        port = Port(options.host, options.port, options.nagle)
     except OSError as error:
         print(
             f"null server: cannot listen on {options.host}:{options.port}: {error.strerror}", file=sys.stderr
@@ -211,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--interval-ms", type=float, default=20.0, help="between tokens; 0 is unpaced")
     parser.add_argument("--log", type=Path, help="file for the true times, one JSON line a request")
+    parser.add_argument("--nagle", action="store_true", help="leave Nagle's algorithm on")
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when stdin ends")
     shapes = parser.add_argument_group("shapes of an answer", "applied in this order")
     for flag, (build, metavar, what) in SHAPES.items():
