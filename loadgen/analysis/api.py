@@ -68,7 +68,8 @@ def compare(
 ) -> Comparison:
     """Compare runs, limits, run directories, campaigns, searches and result files of other clients.
 
-    A mapping names the rows: {"before": [run, run], "after": [run, run]}; otherwise a row is a checkpoint.
+    A mapping names the rows, whose runs are repeats: {"before": [run, run], "after": [run, run]}; otherwise
+    each thing in the list is a side of its own, named by its checkpoint, else by its place too.
     `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
     docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
     compare or an option is wrong.
@@ -94,11 +95,12 @@ def _sources(
     failures: list[FailedCell] = []
     places: list[str] = []
     for name, group in groups:
-        for run in [group] if isinstance(group, _ONE) else group:
+        for number, run in enumerate([group] if isinstance(group, _ONE) else group, 1):
             if isinstance(run, Run):
-                read = Sources((_summary(run),))
+                read = Sources((replace(_summary(run), place=str(run.directory or f"run {number}")),))
             elif isinstance(run, Limit):
-                found = StoredLimit(run.directory, run.record, tuple(map(_summary, run.runs)))
+                of_runs, place = tuple(map(_summary, run.runs)), str(run.directory or f"limit {number}")
+                found = StoredLimit(run.directory, run.record, of_runs, place)
                 read = Sources((), limits=(found,))
             else:
                 places.append(os.fspath(run))
@@ -108,6 +110,7 @@ def _sources(
                 replace(
                     limit,
                     record=limit.record.model_copy(update={"name": name or limit.record.name}),
+                    place="" if name else limit.place,
                     runs=tuple(_named(limit.runs, name)),
                 )
                 for limit in read.limits
@@ -123,7 +126,7 @@ def _summary(run: Run) -> Reported:
 
 
 def _named(summaries: Sequence[Reported], name: str) -> list[Reported]:
-    return [replace(summary, name=name or summary.name) for summary in summaries]
+    return [replace(summary, name=name, place="") if name else summary for summary in summaries]
 
 
 class RunAudit(msgspec.Struct, frozen=True):

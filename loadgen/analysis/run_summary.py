@@ -15,12 +15,13 @@ from loadgen.metrics.metrics import SELECTABLE, SELECTABLE_RATES
 from loadgen.metrics.vllm_keys import Figures, peaks, rate_statistics, statistics, throughputs, traffic
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
-from loadgen.results import data_identity, load_table, saturated_run
+from loadgen.results import data_identity, labels, load_table, saturated_run
 from loadgen.results.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.model_names import split_name
 from loadgen.validity.campaign_cell import Cell
 from loadgen.validity.run_facts import Facts
+from loadgen.validity.run_metadata import parse_metadata
 from loadgen.workload import bounds
 
 OURS = "loadgen"
@@ -76,6 +77,8 @@ class Reported(msgspec.Struct, frozen=True):
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
     model: str = ""  # the checkpoint, where `name` is more or something else: a heading, a row's label
+    place: str = ""  # as it was named to be read: a file, a directory; "": by none
+    unread: Mapping[str, str] = {}  # labels and settings of the source that nothing is read from
 
     @property
     def checkpoint(self) -> str:
@@ -214,6 +217,7 @@ def _ours(
         fingerprint=facts.fingerprint,
         cell=facts.cell,
         run=run,
+        unread=labels.settings(parse_metadata(facts.metadata)),
     )
 
 

@@ -35,7 +35,10 @@ def test_runs_are_compared_under_the_names_they_are_given(server: ScriptedServer
     assert "before" in found.text()
     assert "| after" in found.markdown()
     assert json.dumps(found.json())
-    assert [line.name for line in loadgen.compare([first, second]).tables[0].lines] == ["m"]
+    rows = loadgen.compare([first, second]).tables[0].lines
+    assert [line.name for line in rows] == ["m (first)", "m (run 2)"]
+    rows = loadgen.compare({"twice": [first, second]}).tables[0].lines
+    assert [(line.name, len(line.runs)) for line in rows] == [("twice", 2)]
     with pytest.raises(loadgen.LoadgenError, match="write \\[run\\]"):
         loadgen.compare(first)  # type: ignore[arg-type]
     with pytest.raises(loadgen.LoadgenError, match="margin"):

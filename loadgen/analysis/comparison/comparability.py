@@ -23,6 +23,7 @@ from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
 MUCH_SHORTER = 0.10
+_MOST_LABELS = 8
 Value = str | float | None  # None: not reported
 
 # Keys of a profile that have a rule of their own, or that do not change what the server does.
@@ -176,6 +177,22 @@ def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
         yield from ((key, value) for key, value in given.items() if not reported.get(key))
 
 
+def _labels(pair: Pair) -> Evidence | None:
+    """What only their sources have, of two results of one name that were named as two places."""
+    own, other = pair.run, pair.baseline
+    if own.name != other.name or own.told_by != other.told_by or own.place == other.place:
+        return None
+    every = dict.fromkeys((*own.unread, *other.unread), "")
+    apart = [key for key in every if own.unread.get(key, "") != other.unread.get(key, "")]
+    more = f", and {len(apart) - _MOST_LABELS} more" if len(apart) > _MOST_LABELS else ""
+    texts = (
+        f"{key} {word(own.unread.get(key))}, baseline {word(other.unread.get(key))}"
+        for key in apart[:_MOST_LABELS]
+    )
+    listed = rule.joined(texts)
+    return None if listed is None else f"{listed}{more}"
+
+
 def _listed(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None:
     apart = [key for key in own if key in other and own[key] != other[key]]
     return rule.joined(f"{key} {word(own[key])}, baseline {word(other[key])}" for key in apart)
@@ -293,4 +310,10 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "server settings differ: prefix caching, CUDA graphs, speculative decoding, KV dtype, …",
         _SAME_SETUP,
     )(_server),
+    marked(
+        "labels",
+        "two results of one name, from two places, have labels or settings that are not read and differ: "
+        "`--metadata`, keys of the client",
+        "these are what is compared; where they should be equal, measure again",
+    )(_labels),
 )

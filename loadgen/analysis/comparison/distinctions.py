@@ -1,12 +1,14 @@
 """Distinctions: what makes two runs of one name no repeats of one another, in words.
 
-Runs are repeats, whose figures have one mean, only where server, client, load and request are the same. What
-a run does not report distinguishes it from none.
+Runs are repeats, whose figures have one mean, only where server, client, load and request are the same, where
+they were named as one place, and where nothing else that their sources have differs. What a run does not
+report distinguishes it from none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from loadgen.analysis.comparison import comparability
 from loadgen.analysis.comparison.comparability import word
 from loadgen.analysis.run_summary import OURS, Reported
 from loadgen.protocol.layout import middle_cut
+from loadgen.results import labels
 from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
@@ -21,6 +24,8 @@ _NO_LIMIT = "no limit"
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are
 _NOT_GIVEN: tuple[Any, ...] = (None, "", (), {})
 _SHOWN = 32  # characters of a name, in the narrowest of tables and pictures
+_PLACE = "place"
+_MOST_LABELS = 3  # in a name, unless more are needed to tell runs apart
 _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
@@ -55,11 +60,16 @@ def _settings(run: Reported) -> dict[str, Any]:
     return {**dict(comparability.server_settings(run)), **comparability.request_keys(run)}
 
 
-def names(plain: str, runs: Sequence[Reported]) -> list[str]:
+# The places of runs that are under one load, for each load of theirs.
+ByLoad = Callable[[Sequence[Reported]], Sequence[Sequence[int]]]
+
+
+def names(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str]:
     """The row of each run of one name: the name, and the words in which these runs differ.
 
     A key that a run was not given is not named. Where long names would look alike once they are cut, only
-    the keys are named that are needed to tell the runs apart.
+    the keys are named that are needed to tell the runs apart. Runs of one load that differ in no such words
+    are separated by the place that each was named as, then by labels of their sources.
     """
     words = [of(run) for run in runs]
     keys = dict.fromkeys(key for own in words for key in own)
@@ -69,11 +79,71 @@ def names(plain: str, runs: Sequence[Reported]) -> list[str]:
         {key: own[key] for key in apart if own.get(key) and key not in none}
         for own, none in zip(words, absent, strict=True)
     ]
+    for told in (_by_place, _by_label):
+        apart += told(runs, given, by_load)
     every = [_named(plain, own, apart) for own in given]
     if len({middle_cut(name, _SHOWN) for name in every}) == len(set(every)):
         return every
     telling = _telling(given, apart)
     return [_named(plain, own, telling) for own in given]
+
+
+def place_names(places: Iterable[str]) -> dict[str, str]:
+    """What tells each place from the others: the last parts of its path, without those that all end with."""
+    parts = {place: PurePath(place).parts for place in dict.fromkeys(places)}
+    longest = max(map(len, parts.values()), default=0)
+    lengths = range(1, longest + 1)
+    apart = next((n for n in lengths if len({own[-n:] for own in parts.values()}) == len(parts)), longest)
+    ends = {place: own[-apart:] for place, own in parts.items()}
+    while len(ends) > 1 and min(map(len, ends.values())) > 1 and len({own[-1] for own in ends.values()}) == 1:
+        ends = {place: own[:-1] for place, own in ends.items()}
+    return {place: str(PurePath(*own)) if own else place for place, own in ends.items()}
+
+
+def _alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
+    """The places of runs whose words are the same."""
+    found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for at, own in enumerate(words):
+        found.setdefault(tuple(own.items()), []).append(at)
+    return list(found.values())
+
+
+def _by_place(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
+    """Add to the words of runs that would be repeats the place of each, where several were named."""
+    if len({run.place for run in runs} - {""}) < 2:
+        return
+    shown = place_names(run.place for run in runs if run.place)
+    told = False
+    for members in _alike(words):
+        own = [runs[at] for at in members]
+        if any(len({own[at].place for at in load} - {""}) > 1 for load in by_load(own)):
+            told = True
+            for at in members:
+                words[at] |= {_PLACE: shown[runs[at].place]} if runs[at].place else {}
+    if told:
+        yield _PLACE
+
+
+def _by_label(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
+    """Add to the words of runs that would be repeats the labels of their sources, where these differ."""
+    added: dict[str, None] = {}
+    for members in _alike(words):
+        own = [runs[at] for at in members]
+        keys = list(dict.fromkeys(key for run in own for key in run.unread))
+        if not keys:
+            continue
+        loads = [[own[at].unread for at in load] for load in by_load(own)]
+        differ = [
+            key for key in keys if any(len({unread.get(key, "") for unread in load}) > 1 for load in loads)
+        ]
+        telling = _telling([run.unread for run in own], differ)
+        shown = [*telling, *(key for key in differ if key not in telling)][: max(_MOST_LABELS, len(telling))]
+        for key in filter(shown.__contains__, differ):
+            named = labels.named(key, (run.unread.get(key, "") for run in own))
+            for at, text in zip(members, named, strict=True):
+                words[at] |= {f"label {key}": text} if text else {}
+            added[f"label {key}"] = None
+    yield from added
 
 
 def _named(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:

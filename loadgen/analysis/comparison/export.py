@@ -108,7 +108,7 @@ def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
 
 def _run(run: Reported) -> dict[str, Any]:
     keys = ("name", "source", "told_by", "engine", "machine", "power_mode", "plan_digest", "memory_bytes")
-    more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks")
+    more = ("simulated", "weight_bytes", "joules_per_token", "level", "doubts", "remarks", "place", "unread")
     return {
         **{key: getattr(run, key) for key in (*keys, *more)},
         "started": None if run.started is None else run.started.isoformat(),

@@ -64,13 +64,15 @@ def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool
 def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
     """The row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
 
-    Runs of one name that differ in server, client, machine, request or label are rows of their own, with the
-    words in which they differ: then that is what is compared.
+    Runs of one name that differ in server, client, machine, request or label, in the place that they were
+    named as, or in what their sources have and is not read, are rows of their own, with the words in which
+    they differ: then that is what is compared.
     """
     plain = [_plain(run, by_server) for run in reported]
     names = list(plain)
     for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
-        for at, row in zip(places, distinctions.names(name, [reported[at] for at in places]), strict=True):
+        rows = distinctions.names(name, [reported[at] for at in places], _repeats)
+        for at, row in zip(places, rows, strict=True):
             names[at] = row
     return names
 
@@ -85,7 +87,8 @@ def _identity(run: Reported) -> object:
     if run.started is not None and run.plan_digest:  # of ours: its directory and its result file are one run
         return run.started, run.plan_digest, run.figure("duration")
     figures = sorted((key, str(value)) for key, value in run.figures.items())
-    return run.name, run.told_by, run.load, tuple(figures)
+    apart = run.engine, run.machine, tuple(sorted(run.unread.items()))
+    return run.name, run.told_by, run.load, apart, tuple(figures)
 
 
 def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
@@ -107,6 +110,23 @@ def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
 
 
+def _repeats(reported: Sequence[Reported]) -> list[list[int]]:
+    """Places of the runs of one name that are under one load, whatever that is called."""
+    return [kept for members in _by_load(reported) for kept in _split(reported, members)]
+
+
+def _split(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:
+    """Places of runs, parted by what they report of their loads."""
+    kept: list[list[int]] = []
+    for at in members:
+        alike = (own for own in kept if distinctions.same_load(reported[at], reported[own[0]]))
+        if (own := next(alike, None)) is None:
+            kept.append([at])
+        else:
+            own.append(at)
+    return kept
+
+
 def _apart(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
     """Places of the runs under each load: several of one name by themselves where a row was run under them.
 
@@ -119,14 +139,7 @@ def _apart(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[
         if all(distinctions.same_load(reported[at], reported[row[0]]) for row in rows for at in row):
             loads.append(members)
             continue
-        kept: list[list[int]] = []
-        for at in members:
-            alike = (own for own in kept if distinctions.same_load(reported[at], reported[own[0]]))
-            if (own := next(alike, None)) is None:
-                kept.append([at])
-            else:
-                own.append(at)
-        loads += kept
+        loads += _split(reported, members)
     return loads
 
 

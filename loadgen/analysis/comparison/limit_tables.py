@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from loadgen.analysis.comparison.limits import ComparedLimits, LimitRow, values
 from loadgen.analysis.comparison.model import Decision
+from loadgen.analysis.comparison.rows import far_apart
 from loadgen.protocol.printable import printable
 from loadgen.results import limit_lines
 from loadgen.results.csv_text import csv_table
@@ -132,6 +133,8 @@ def _notes(compared: ComparedLimits) -> Iterator[str]:
         for search in row.searches:
             if not values([search]):  # it is in no figure: bounds of a search, or an interrupted one
                 yield f"{row.name}: {limit_lines.headline(search.record)}, not in the figures"
+        if factor := far_apart(values(row.searches)):
+            yield f"{row.name}: are its {row.found} searches repeats? Their limits are {factor:g}× apart"
     if len(compared.rows) == 1:
         yield "one checkpoint, nothing to compare it with: pass another search"
     whys = dict.fromkeys(row.effect.why for row in compared.rows if row.effect is not None)

@@ -9,18 +9,20 @@ from one another is not in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import NormalDist
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison import statistics
+from loadgen.analysis.comparison import distinctions, statistics
 from loadgen.analysis.comparison.estimate import CLOCK_ERROR, Estimate
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparisonOptions, Decision, Effect
 from loadgen.analysis.importers.searches import StoredLimit
+from loadgen.analysis.run_summary import Reported
 from loadgen.errors import UsageError
 from loadgen.metrics.repeats import t_quantile
 from loadgen.results.limit_record import LimitEstimate
@@ -33,6 +35,9 @@ _OPEN = "the interval of a limit has an open end: nothing is known beyond it"
 _NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
 _UNQUANTIZED = ("", "BF16", "FP16", "FP32")
 _MANY = 1e6  # degrees of freedom, of an error that is taken as known
+
+
+Kind = tuple[LoadAxis, tuple[str, ...], str]  # axis, objectives, and what the search is about
 
 
 class LimitRow(msgspec.Struct, frozen=True):
@@ -67,7 +72,7 @@ def compare(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[Compa
     Raises UsageError where the baseline that is asked for has no search.
     """
     names = list(dict.fromkeys(_names(limits)))
-    if names and ask.baseline and ask.baseline not in names:
+    if names and ask.baseline and not _is_among(ask.baseline, names):
         raise UsageError(
             f"--baseline {ask.baseline}: no search is of it{nearest(ask.baseline, names)}; there are "
             f"{', '.join(names)}"
@@ -88,7 +93,7 @@ def compare(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[Compa
     ]
 
 
-def _kind(limit: StoredLimit) -> tuple[LoadAxis, tuple[str, ...], str]:
+def _kind(limit: StoredLimit) -> Kind:
     return limit.record.axis, tuple(sorted(limit.record.objectives)), _about(limit)
 
 
@@ -112,11 +117,29 @@ def _about(limit: StoredLimit) -> str:
 
 
 def _names(limits: Sequence[StoredLimit]) -> list[str]:
-    """The row of each: its checkpoint, with the server where a campaign has several."""
+    """The row of each: its checkpoint, with the server where a campaign has several.
+
+    Searches of one name that are no repeats, as runs are none, have the words in which they differ.
+    """
     cells = [limit.runs[0].cell if limit.runs else None for limit in limits]
     by_server = len({cell.server for cell in cells if cell is not None}) > 1
     named = zip(limits, cells, strict=True)
-    return [cell.arm if cell is not None and by_server else limit.name for limit, cell in named]
+    names = [cell.arm if cell is not None and by_server else limit.name for limit, cell in named]
+    for name, places in grouped(range(len(limits)), lambda at: names[at]).items():
+        of_name = [limits[at] for at in places]
+        if not all(limit.runs for limit in of_name):
+            continue
+        firsts = [replace(limit.runs[0], place=limit.place) for limit in of_name]
+        kinds = {id(run): _kind(limit) for run, limit in zip(firsts, of_name, strict=True)}
+        rows = distinctions.names(name, firsts, partial(_by_kind, kinds))
+        for at, row in zip(places, rows, strict=True):
+            names[at] = row
+    return names
+
+
+def _by_kind(kinds: Mapping[int, Kind], runs: Sequence[Reported]) -> list[list[int]]:
+    """Places of searches' first runs by what was searched for."""
+    return [*grouped(range(len(runs)), lambda at: kinds[id(runs[at])]).values()]
 
 
 def _table(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> ComparedLimits:
@@ -139,9 +162,22 @@ def _table(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> 
 
 def _baseline(names: Sequence[str], ask: ComparisonOptions) -> str:
     """The row asked for, else the campaign's, else the first that is not quantized, else the first."""
-    wanted = next((name for name in (ask.baseline, ask.campaign.baseline) if name in names), "")
+    wanted = next(
+        (
+            name
+            for asked in (ask.baseline, ask.campaign.baseline)
+            for name in names
+            if _is_among(asked, [name])
+        ),
+        "",
+    )
     plain = (name for name in names if suffix(name).upper() in _UNQUANTIZED)
     return wanted or next(plain, names[0])
+
+
+def _is_among(wanted: str, names: Sequence[str]) -> bool:
+    """Whether a row has the wanted name, alone or before the words that tell it from others."""
+    return wanted in names or (wanted != "" and any(name.startswith(f"{wanted} (") for name in names))
 
 
 def values(limits: Sequence[StoredLimit]) -> list[float]:

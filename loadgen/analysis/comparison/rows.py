@@ -31,6 +31,7 @@ FIGURES = (
     Figure("joules_per_token", "J/token", None, 3),
 )
 BROKEN = "fast because broken?"
+FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
 INVALID, _SUSPECT = "INVALID", "SUSPECT"
 
@@ -98,7 +99,7 @@ def line(
         {column.key: summary for column in figures if (summary := _summary(shown, column.key)) is not None},
         effects,
         _roofline(shown),
-        tuple(_marks(runs, valid, used, reference)),
+        (*_question(shown, figures), *_marks(runs, valid, used, reference)),
     )
 
 
@@ -151,6 +152,28 @@ def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
         return Summary(mean, n)
     half = t_quantile(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Summary(mean, n, mean - half, mean + half)
+
+
+def _question(runs: Sequence[Reported], figures: Sequence[Figure]) -> Iterator[str]:
+    """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
+    apart: list[tuple[float, str]] = []
+    for column in figures:
+        values = [column.scaled(value) for run in runs if (value := value_of(run, column.key)) is not None]
+        if factor := far_apart(values):
+            apart.append((factor, f"in {column.label} ({min(values):.4g} to {max(values):.4g})"))
+    if apart:
+        factor, where = max(apart, key=lambda each: each[0])
+        yield (
+            f"are these {len(runs)} runs repeats? They are {factor:g}× apart {where}; if not, name each as a "
+            "place of its own, or measure with --label"
+        )
+
+
+def far_apart(values: Sequence[float]) -> float:
+    """How many times the least of some values the most is, to a digit; 0 below a factor of two."""
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    factor = round(most / least, 1) if least > 0 else 0.0
+    return factor if factor >= FAR_APART else 0.0
 
 
 def _roofline(runs: Sequence[Reported]) -> float | None:

@@ -38,6 +38,7 @@ class StoredLimit(msgspec.Struct, frozen=True):
     directory: Path | None
     record: LimitRecord
     runs: tuple[Reported, ...] = ()
+    place: str = ""  # as it was named to be read; "": by none
 
     @property
     def name(self) -> str:

@@ -29,9 +29,10 @@ from loadgen.analysis.importers import (
     vllm,
 )
 from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import OURS, Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
+from loadgen.results import labels
 from loadgen.results.limit_record import LIMIT
 from loadgen.results.run_directory import ARRIVALS, RESULT
 from loadgen.results.run_place import JOURNAL
@@ -128,7 +129,13 @@ class _Found:
     met: set[str] = field(default_factory=set)
 
     def place(self, path: Path) -> None:
-        """Read a place that was named."""
+        """Read a place that was named; what is read there is of that place."""
+        runs, limits = len(self.reported), len(self.limits)
+        self._place(path)
+        self.reported[runs:] = [replace(run, place=str(path)) for run in self.reported[runs:]]
+        self.limits[limits:] = [replace(limit, place=str(path)) for limit in self.limits[limits:]]
+
+    def _place(self, path: Path) -> None:
         if not path.is_dir():
             self._tried(path, lambda: self._file(path, text.read(path)))
             return
@@ -241,7 +248,7 @@ class _Found:
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
-            self._tried(source, partial(self._add, path, client.read, document.value, source))
+            self._tried(source, partial(self._add, path, _labelled, client, document.value, source))
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
         if readable or blocks.HEADER.search(content) is None:
@@ -279,6 +286,13 @@ def _is_missing(path: Path) -> bool:
     except OSError as error:
         return error.errno in (errno.ENOENT, errno.ENOTDIR)
     return False
+
+
+def _labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """The runs of a document, each with what it has next to its figures; a run of ours has that by itself."""
+    for run in client.read(document, source):
+        own = run.told_by == OURS
+        yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
 
 
 def _client(document: Mapping[str, Any]) -> ClientFormat | None:

@@ -159,3 +159,87 @@ def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: Cam
     (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
     assert campaigns.settings([str(tmp_path / "other"), str(tmp_path / "c")]) == told
     assert campaigns.settings([str(tmp_path)]) == told
+
+
+def vllm_file(path: Path, speed: float, **metadata: object) -> str:
+    """A result file of `vllm bench serve`, with what `--metadata` added."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figures = {f"{word}_{key}_ms": 1e4 / speed for key in ("ttft", "tpot", "itl") for word in ("mean", "p99")}
+    totals = {"total_input_tokens": 25600, "total_output_tokens": 16000, "output_throughput": speed}
+    document = {
+        "date": f"202611{int(speed) % 28 + 1:02}-101010", "endpoint_type": "openai", "backend": "openai",
+        "label": None, "model_id": "org/model-8b", "num_prompts": 100, "request_rate": "inf",
+        "max_concurrency": 8, "duration": 16000 / speed, "completed": 100, "failed": 0,
+        "request_throughput": speed / 160, "total_token_throughput": 2.6 * speed,
+        **totals, **figures, **metadata,
+    }  # fmt: skip
+    path.write_text(json.dumps(document), "utf-8")
+    return str(path)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *places: str) -> dict[str, tuple[int, float]]:
+    """How many runs each row has, and their mean throughput."""
+    (table,) = json.loads(compared(capsys, *places, "--json"))["comparisons"]
+    return {
+        row["name"]: (len(row["runs"]), round(row["summaries"]["output_throughput"]["mean"], 1))
+        for row in table["rows"]
+    }
+
+
+def test_two_files_of_one_model_are_two_sides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = vllm_file(tmp_path / "before.json", 666.7, build="v0.11", tp="1")
+    after = vllm_file(tmp_path / "after.json", 333.3, build="v0.12", tp="4")
+    assert rows(capsys, before, after) == {
+        "model-8b (before.json)": (1, 666.7),
+        "model-8b (after.json)": (1, 333.3),
+    }
+    said = " ".join(compared(capsys, before, after).split())
+    assert "model-8b (after.json) 0.50× no verdict" in said
+    assert "model-8b (after.json): build v0.12, baseline v0.11; tp 4, baseline 1" in said
+    assert "repeats?" not in said
+    assert rows(capsys, str(tmp_path)) == {
+        "model-8b (build v0.12, tp 4)": (1, 333.3),
+        "model-8b (build v0.11, tp 1)": (1, 666.7),
+    }
+
+
+def test_five_files_of_a_directory_are_repeats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for turn, side in enumerate(5 * ("before", "after")):
+        vllm_file(tmp_path / side / f"{turn}.json", 600.0 + turn, result_dir=f"{side}/{turn}", seed=turn)
+    assert rows(capsys, str(tmp_path / "before")) == {"model-8b": (5, 604.0)}
+    assert rows(capsys, str(tmp_path / "before"), str(tmp_path / "after")) == {
+        "model-8b (before)": (5, 604.0),
+        "model-8b (after)": (5, 605.0),
+    }
+
+
+def test_repeats_that_are_a_factor_of_two_apart_are_asked_about(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    vllm_file(tmp_path / "a.json", 666.7)
+    vllm_file(tmp_path / "b.json", 333.3)
+    said = " ".join(compared(capsys, str(tmp_path)).split())
+    assert "are these 2 runs repeats? They are 2× apart in tok/s (333.3 to 666.7)" in said
+
+
+def test_two_directories_of_our_own_runs_are_two_sides(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for side, speed in (("before", 1.0), ("after", 2.0)):
+        for seed in range(3):
+            run = made_runs.run(speed=speed, seed=seed + int(100 * speed), plan_digest=f"plan-{seed}")
+            saved(tmp_path / side / str(seed), run)
+    found = rows(capsys, str(tmp_path / "before"), str(tmp_path / "after"))
+    assert {name: runs for name, (runs, _) in found.items()} == {"m (before)": 3, "m (after)": 3}
+    said = " ".join(compared(capsys, str(tmp_path / "before")).split())
+    assert "repeats?" not in said
+    said = " ".join(compared(capsys, str(tmp_path)).split())
+    assert "are these 6 runs repeats? They are 2" in said
+
+
+def test_metadata_of_our_own_runs_tells_them_apart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for turn, build in enumerate(("old build", "new build")):
+        saved(tmp_path / build, made_runs.run(seed=turn, metadata=(f"build={build}", f"run={turn}")))
+    assert set(rows(capsys, str(tmp_path))) == {"m (old build)", "m (new build)"}

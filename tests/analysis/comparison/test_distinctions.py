@@ -119,3 +119,68 @@ def test_flags_over_a_profile_make_another_load(
     loads: list[tuple[str, Load]], found: list[dict[str, int]]
 ) -> None:
     assert tables(loads) == found
+
+
+LOW = replace(HIGH, name="low-load", max_concurrency=1)
+
+
+def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
+    """A run of one checkpoint, as it was read at a place, with labels that nothing reads."""
+    return run("m", 1.0 + len(place), load, place=place, unread=unread)
+
+
+@pytest.mark.parametrize(
+    ("runs", "names"),
+    [
+        # Two places are two sides; what is in one place is a set of repeats.
+        ([read("before.json"), read("after.json")], ["m (before.json)", "m (after.json)"]),
+        ([read("runs"), read("runs"), read("runs")], ["m", "m", "m"]),
+        ([read("a"), read("a"), read("b")], ["m (a)", "m (a)", "m (b)"]),
+        ([read("one/x.json"), read("many/x.json")], ["m (one)", "m (many)"]),
+        # A sweep's points need no place, and each side of two sweeps has its own.
+        ([read("c1.json", LOW), read("c8.json")], ["m", "m"]),
+        ([read(at, load) for at in "ab" for load in (LOW, HIGH)], ["m (a)", "m (a)", "m (b)", "m (b)"]),
+        # Where a client or an engine tells them apart, nothing else has to.
+        (
+            [replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")],
+            ["m (page)", "m (vllm)"],
+        ),
+        # Labels of one place, and only under one load.
+        ([read("a", tp="1"), read("a", tp="4")], ["m (tp 1)", "m (tp 4)"]),
+        ([read("a", Config="A, plain"), read("a", Config="B1 on")], ["m (A, plain)", "m (B1 on)"]),
+        ([read("a", LOW, note="light"), read("a", HIGH, note="heavy")], ["m", "m"]),
+        ([read("a", flash="yes"), read("a", flash="")], ["m (flash yes)", "m"]),
+        ([read("a", build="x1"), read("a")], ["m (build x1)", "m"]),
+        ([read("a", build="v1"), read("b", build="v2")], ["m (a)", "m (b)"]),
+        (
+            [read("a", build="vA"), read("a", build="vB"), read("b", build="vA")],
+            ["m (a, vA)", "m (a, vB)", "m (b)"],
+        ),
+        (
+            [read("a", one="xx", two="xx", three="xx", four="xx"), read("a", one="yy", two="y", three="yy")],
+            ["m (xx, two xx, xx)", "m (yy, two y, yy)"],
+        ),
+    ],
+)
+def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
+    runs: list[Reported], names: list[str]
+) -> None:
+    assert groups.row_names(runs) == names
+
+
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [
+        (["/x/before.json", "/x/after.json"], ["before.json", "after.json"]),
+        (["runs/20260101-high", "runs/20260102-high"], ["20260101-high", "20260102-high"]),
+        (["one/a/f.json", "many/a/f.json"], ["one", "many"]),
+        (["one/f.json", "many/f.json", "many/g.json"], ["one/f.json", "many/f.json", "many/g.json"]),
+        (["f.json", "x/f.json"], ["f.json", "x/f.json"]),
+        (["/only/f.json"], ["f.json"]),
+        ([], []),
+    ],
+)
+def test_a_place_is_named_by_the_end_of_its_path_that_no_other_has(
+    places: list[str], names: list[str]
+) -> None:
+    assert list(distinctions.place_names(places).values()) == names
