@@ -95,9 +95,20 @@ def is_label(title: str, cells: Sequence[str]) -> bool:
     words, every = _words(title), [cell.strip() for cell in filled]
     if all(_is_of_its_run(words, cell) for cell in every):
         return False
+    return not _are_measured(title, words, every)
+
+
+def is_figure(title: str, cells: Sequence[str]) -> bool:
+    """Whether what stands under a title was measured."""
+    words, every = _words(title), [cell.strip() for cell in cells if cell.strip()]
+    of_its_run = all(_is_of_its_run(words, cell) for cell in every)
+    return not of_its_run and not secrecy.is_secret(title) and _are_measured(title, words, every)
+
+
+def _are_measured(title: str, words: frozenset[str], cells: Sequence[str]) -> bool:
     measured = _is_measured_title(title, words)
-    figures = sum((measured and _FIGURE.match(cell) is not None) or _is_measured(cell) for cell in every)
-    return 2 * figures < len(every)
+    figures = sum((measured and _FIGURE.match(cell) is not None) or _is_measured(cell) for cell in cells)
+    return 2 * figures >= len(cells)
 
 
 def named(key: str, values: Iterable[str]) -> list[str]:

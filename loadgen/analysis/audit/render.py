@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.coverage import RELATIONS, ROOFLINE
 from loadgen.analysis.audit.findings import RunFindings
+from loadgen.analysis.comparison import groups
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
@@ -35,7 +36,9 @@ _SPEEDS = ("output_throughput", "speed_tok_s")
 
 def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     """A table of all runs, what was found in each, and what could not be checked; by checkpoint."""
-    by_name = grouped(findings, _name)
+    rows = groups.row_names([audited.reported for audited in findings])
+    names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
+    by_name = grouped(findings, lambda audited: _marked(audited, names[id(audited)]))
     ordered = [audited for own in by_name.values() for audited in own]
     lines = [*_table(by_name), ""]
     for audited in ordered:
@@ -69,7 +72,7 @@ def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
 def _row(audited: RunFindings) -> str:
     run, share = audited.reported, audited.roofline
     speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
-    cells = [_number(value) for value in (speed, run.figure("mean_ttft_ms"), run.figure("mean_tpot_ms"))]
+    cells = [_number(value) for value in (speed, _latency(run, "ttft"), _latency(run, "tpot"))]
     roof = "-" if share is None else f"{100 * share:.0f} %"
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
@@ -78,9 +81,19 @@ def _row(audited: RunFindings) -> str:
     return aligned((load, *cells, roof, f"  {audited.verdict} {named}".rstrip()), _WIDTHS)
 
 
+def _latency(run: Reported, key: str) -> float | None:
+    """The mean of a latency; of a source without it the median."""
+    mean = run.figure(f"mean_{key}_ms")
+    return run.figure(f"median_{key}_ms") if mean is None else mean
+
+
 def _name(audited: RunFindings) -> str:
     """The checkpoint's row; a simulation is one of its own."""
-    return marked_name(audited.reported.name or "(no name)", bool(audited.reported.simulated))
+    return _marked(audited, audited.reported.name)
+
+
+def _marked(audited: RunFindings, name: str) -> str:
+    return marked_name(name or "(no name)", bool(audited.reported.simulated))
 
 
 def _load(run: Reported) -> str:

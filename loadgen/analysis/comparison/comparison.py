@@ -13,7 +13,7 @@ from loadgen.analysis.comparison import groups, pairs, statistics
 from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
 from loadgen.analysis.comparison.model import ALONE, ComparedLoad, ComparisonOptions, Figure, Line
-from loadgen.analysis.comparison.rows import FIGURES, BaselineRuns, value_of
+from loadgen.analysis.comparison.rows import FIGURES, IN_PLACE, BaselineRuns, value_of
 from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
@@ -159,7 +159,9 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
 
 def _figures(runs: Sequence[Reported]) -> list[Figure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
+    known = {key for run in runs for key in run.figures if value_of(run, key) is not None}
     figures = [figure for figure in FIGURES if any(value_of(run, figure.key) is not None for run in runs)]
+    figures += [figure for figure, usual in IN_PLACE.items() if figure.key in known and usual not in known]
     formulas = {run.speed_formula for run in runs if run.speed_formula}
     if len(formulas) > 1 and all(value_of(run, "output_throughput") is not None for run in runs):
         figures = [figure for figure in figures if figure.key != _SPEED]
@@ -173,7 +175,8 @@ def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequenc
     if asked and any(value_of(run, asked) is not None for run in runs):
         return asked
     keys = [figure.key for figure in figures]
-    return next((key for key in usual if key in keys), "output_throughput")
+    ranking = (figure.key for figure in figures if figure.higher_is_faster is not None)
+    return next((key for key in usual if key in keys), next(ranking, "output_throughput"))
 
 
 def _asked_output(runs: Sequence[Reported]) -> float | None:

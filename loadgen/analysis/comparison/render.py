@@ -74,7 +74,8 @@ def described(load: Load) -> str:
     parts += filter(None, [load.shape])
     if not parts:
         return load.name or UNKNOWN_LOAD
-    return f"{load.name}: {', '.join(parts)}" if load.name else ", ".join(parts)
+    said = load.name in parts or (load.name == "1 at a time" and load.max_concurrency == 1)
+    return f"{load.name}: {', '.join(parts)}" if load.name and not said else ", ".join(parts)
 
 
 def speed_up(effect: Effect | None) -> tuple[float, float, float]:

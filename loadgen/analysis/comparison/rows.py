@@ -30,6 +30,14 @@ FIGURES = (
     Figure("memory_bytes", "memory GiB", None),
     Figure("joules_per_token", "J/token", None, 3),
 )
+# Shown where no run has the figure in whose place each stands.
+IN_PLACE = {
+    Figure("median_ttft_ms", "P50 TTFT ms", False): "mean_ttft_ms",
+    Figure("median_tpot_ms", "P50 TPOT ms", False): "mean_tpot_ms",
+    Figure("mean_itl_ms", "ITL ms", False): "mean_tpot_ms",
+    Figure("median_itl_ms", "P50 ITL ms", False): "mean_tpot_ms",
+    Figure("median_e2el_ms", "P50 E2EL ms", False): "mean_e2el_ms",
+}
 BROKEN = "fast because broken?"
 FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
@@ -74,7 +82,7 @@ def figure(key: str) -> Figure:
     higher = higher or key in ("request_goodput", "max_output_tokens_per_s")
     lower = key == "duration" or (key.endswith("_ms") and not key.startswith("std_"))
     other = Figure(key, key, True if higher else False if lower else None)
-    return next((column for column in FIGURES if column.key == key), other)
+    return next((column for column in (*FIGURES, *IN_PLACE) if column.key == key), other)
 
 
 def line(

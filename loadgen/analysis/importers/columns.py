@@ -1,4 +1,7 @@
-"""Columns: what a column of someone's table holds, by its title, and the cells of a row as figures."""
+"""Columns: what a column of someone's table holds, by its title and its unit, and a row's cells as figures.
+
+A unit stands in the title or in the cells; that of a cell is the cell's own, whatever the title has.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,89 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from loadgen.analysis.importers import blocks, numbers
+from loadgen.analysis.importers import blocks, json_fields, numbers, translation
 from loadgen.analysis.importers.numbers import AmbiguousError
 from loadgen.results.speed_formulas import FORMULAS
 
 SPEED = "speed_tok_s"
 DECODE = "decode_tok_s"  # of one request: one over its time per token
+RATE = "requested_rate"  # requests per second that were asked for
+LENGTHS = "lengths"  # of prompt and answer in one cell: 1024/128
+_LEN = r"(?:[ _](?:seq(?:uence)?[ _])?(?:len(?:gth)?|size|tokens))"
 # Titles in lower case, without their unit, and what stands below them.
 _FACTS: tuple[tuple[str, str], ...] = (
     (r"models?|name|checkpoint|model[ _](?:name|id)|llm", "model"),
     (r"load|scenario|workload|load[ _]level|traffic|profile", "load"),
-    (r"(?:max(?:imum)?[ _])?(?:request[ _])?concurrency|concurrent(?: (?:requests|users|streams))?|users"
-     r"|clients|streams|parallel|batch(?:[ _]size)?|bs", "max_concurrency"),
-    (r"(?:input|prompt)[ _](?:len(?:gth)?|size)|isl|context(?:[ _]len(?:gth)?)?", "input_length"),
-    (r"(?:output|answer|generation)[ _](?:len(?:gth)?|size)|osl", "output_length"),
+    (r"(?:max(?:imum)?[ _])?(?:request[ _])?conc(?:ur(?:rency)?)?\.?"
+     r"|concurrent(?: (?:req(?:uest)?s|users|streams))?|(?:num[ _]|# ?)?(?:users|clients|streams)"
+     r"|parallel(?:ism)?|batch(?:[ _]size)?|bs|vus?", "max_concurrency"),
+    (rf"isl ?[/:x,] ?osl|(?:input|in|prompt){_LEN}? ?[/:x,] ?(?:output|out){_LEN}?", LENGTHS),
+    (rf"(?:input|in|prompt){_LEN}|isl|context(?:[ _]len(?:gth)?)?|input"
+     r"|(?:avg\.?|mean) (?:input|prompt) tokens", "input_length"),
+    (rf"(?:output|out|answer|generation){_LEN}|osl|max[ _]tokens|(?:avg\.?|mean) output tokens",
+     "output_length"),
     (r"quant(?:ization)?|precision|dtype|weights", "quantization"),
     (r"gpu[ _]num|# ?gpus?|gpus|num[ _]gpus|tp(?:[ _]size)?", "gpu_num"),
     (r"gpu|machine|device|hardware|platform|accelerator", "machine"),
     (r"engine|backend|framework|server", "engine"),
     (r"(?:gpu[ _]|peak[ _])?(?:memory|vram|mem)(?:[ _]usage)?", "memory"),
     (r"notes?|remarks?|comments?", "note"),
-    (r"# ?prompts|num[ _]prompts|prompts", "prompts"),
+    (r"(?:# ?|num[ _]|total )?(?:prompts|requests|reqs)|n", "prompts"),
+    (r"request[ _]rate|arrival[ _]rate", RATE),
 )  # fmt: skip
 _RATES: tuple[tuple[str, str], ...] = (
     (r"speed", SPEED),
     (r"(?:total|overall)(?:[ _]token)?(?:[ _]throughput)?", "total_token_throughput"),
     (r"(?:output|generation|generated)?[ _]?(?:tokens?)?[ _]?throughput|output", "output_throughput"),
-    (r"decod(?:e|ing)(?:[ _]speed)?|(?:per[ -](?:user|request|stream))", DECODE),
+    (r"decod(?:e|ing)(?:[ _]speed)?|(?:/ ?|per[ -])(?:user|req(?:uest)?|stream)", DECODE),
     (r"", SPEED),
 )
 _TOKENS_PER_S = re.compile(r"(?:output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
-_REQUESTS_PER_S = re.compile(r"qps|rps|req(?:uest)?s?/s(?:ec)?|request[ _]throughput(?: \(req/s\))?")
+_REQUESTS_PER_S = re.compile(
+    r"qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|request[ _]throughput(?: \(req/s\))?"
+)
+_MEASURED_RATE = re.compile(r"throughput|achieved|measured|completed")
 _LATENCIES: Mapping[str, str] = {
     "ttft": "ttft", "time to first token": "ttft", "tpot": "tpot", "time per output token": "tpot",
     "itl": "itl", "inter-token latency": "itl", "inter token latency": "itl", "e2e": "e2el", "e2el": "e2el",
-    "end-to-end latency": "e2el", "e2e latency": "e2el",
+    "end-to-end latency": "e2el", "end to end latency": "e2el", "e2e latency": "e2el",
+    "request latency": "e2el", "tbt": "itl", "time between tokens": "itl",
 }  # fmt: skip
-_RANK = r"mean|avg\.?|average|median|p\d\d(?:\.\d+)?"
+_RANK = r"mean|avg\.?|average|median|std|max|p\d\d(?:\.\d+)?"
+_RANKS = {"avg": "mean", "average": "mean", "p50": "median"}
 _LATENCY = re.compile(
     rf"(?:({_RANK}) )?({'|'.join(sorted(map(re.escape, _LATENCIES), key=len, reverse=True))})(?: ({_RANK}))?"
 )
-_UNIT = re.compile(r"(.*?)[ ,]*[(\[]([^()\[\]]*)[)\]]|(.*?)[ ,]+(ms|s)")
-_MS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3}
-_SAID = re.compile(r"\s*(?:±.*|\+/-.*|(?:tok(?:en)?s?/s|t/s|tps|ms|s|x|×|GiB|GB|MiB|MB)\.?)$", re.IGNORECASE)
+_BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
+_LAST_UNIT = re.compile(r"(.*?)(?:(?:[ ,_]+|\s+/\s*)(ms|s|sec|us|µs)|/(ms|us|µs))")
+_MS = {
+    "us": 1e-3, "µs": 1e-3, "ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3, "second": 1e3,
+    "seconds": 1e3,
+}  # fmt: skip
+# What a unit is of, in a title and in a cell, and how titles have it.
+_KINDS: tuple[tuple[str, str, str], ...] = (
+    ("time", "|".join(sorted(_MS, key=len, reverse=True)), "ms"),
+    ("tokens", r"tok(?:en)?s?(?:/| per )s(?:ec(?:ond)?)?|t/s|tps", "tok/s"),
+    ("requests", r"req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|rps|qps", "req/s"),
+    ("memory", r"[kmgt]i?b", "gb"),
+)
+_UNIT_KINDS = tuple((kind, re.compile(pattern, re.IGNORECASE), unit) for kind, pattern, unit in _KINDS)
+_CELL = re.compile(
+    rf"[~≈]?\s?(?P<number>{numbers.PATTERN.pattern})\s?(?P<thousands>[km](?![a-z]))?\s?"
+    rf"(?:(?:±|\+/-)[\s\d.,%]*)?(?P<unit>{'|'.join(pattern for _, pattern, _ in _KINDS)})?\.?"
+    r"(?:\s?\([^()]*\))?",
+    re.IGNORECASE,
+)
+_THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
+_LONGEST_CELL = 80
+_ROUND = re.compile(r"\d{1,6}(?:\.[05]0?)?|inf(?:inite|inity)?|∞", re.IGNORECASE)
 _MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
 _SHOWN = 40
+_MOST_PROBED = 200  # cells of a column that its unit is read from
+_LEAST_ASKED = 2  # rows, from which on round requests per second were asked for
+Lengths = tuple[float | None, float | None]  # tokens of a prompt and of an answer
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
 
 
@@ -62,37 +102,80 @@ class TableColumn(msgspec.Struct, frozen=True):
     key: str
     unit: str = ""  # of memory
     times: float = 1.0  # what its numbers are multiplied with
+    title: str = ""
+    bare: bool = True  # whether a number without a unit of its own is in the title's
 
     def scaled(self, value: float) -> float:
         """A number of the column in the figure's own unit, with no more digits than it is written with."""
         return value if self.times == 1.0 else float(f"{value * self.times:.12g}")
 
 
-def column(title: str) -> TableColumn:
+class Cell(msgspec.Struct, frozen=True):
+    """A number as a cell has it: 3.9k tok/s is the text 3.9, times 1000, in tok/s."""
+
+    text: str
+    times: float = 1.0
+    unit: str = ""
+    kind: str = ""  # of the unit
+
+
+def columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[TableColumn]:
+    """The columns of a table, by their titles and the units in their cells.
+
+    Requests per second that stand before every figure and are round were asked for, not measured.
+    """
+    found = [column(title, [row[at] for row in rows if at < len(row)]) for at, title in enumerate(titles)]
+    first = next((at for at, each in enumerate(found) if is_measured(each.key)), len(found))
+    for at, each in enumerate(found[: first + 1]):
+        cells = [cell.strip() for row in rows[:_MOST_PROBED] if (cell := row[at]) and cell.strip()]
+        measured = _MEASURED_RATE.search(each.title.lower()) is not None or len(cells) < _LEAST_ASKED
+        if each.key == "request_throughput" and not measured and all(map(_is_round, cells)):
+            found[at] = replace(each, key=RATE)
+    return found
+
+
+def column(title: str, cells: Sequence[str] = ()) -> TableColumn:
     """What stands below a title, as `Speed (tokens/s)`, `Mean TTFT (ms)`, `P99 TPOT [ms]`, `GPU Memory (MB)`.
 
-    A latency without a unit is not known.
+    A figure whose unit neither the title nor the cells have is not known.
     """
-    plain = " ".join(title.lower().split())
+    plain = " ".join(translation.in_english(title).split())
+    found = _titled(plain)
+    if not found.key or (found.key == "memory" and not found.unit):
+        units = [part for cell in cells[:_MOST_PROBED] if (part := cell_of(cell)) is not None and part.unit]
+        kinds = {part.kind for part in units}
+        if len(kinds) == 1:
+            found = _titled(f"{plain} ({_unit_of(units)})") if found.key or units else found
+            found = replace(found, bare=kinds != {"time"})
+    return replace(found, title=title)
+
+
+def _unit_of(cells: Sequence[Cell]) -> str:
+    """The unit of cells of one kind as titles have it; of memory their own, where that is one."""
+    own = {cell.unit.lower() for cell in cells}
+    return own.pop() if len(own) == 1 else next(unit for kind, _, unit in _KINDS if kind == cells[0].kind)
+
+
+def _titled(title: str) -> TableColumn:
+    plain = title.lower()
     if "".join(plain.split()) in FORMULAS:  # a speed under its formula's name
         return TableColumn(SPEED)
-    parted = _UNIT.fullmatch(plain)
-    base, unit = (
-        ((parted[1] or parted[3] or "").strip(), parted[2] or parted[4] or "") if parted else (plain, "")
-    )
-    unit = unit.strip()
-    if key := next((key for pattern, key in _FACTS if re.fullmatch(pattern, base)), ""):
+    base, unit = _parted(plain)
+    before = plain.partition("(")[0].partition("[")[0].strip()
+    rated = _kind(unit) in ("time", "tokens", "requests")
+    facts = ((key, pattern) for pattern, key in _FACTS if not rated or key == RATE)
+    if key := next((key for key, pattern in facts if re.fullmatch(pattern, before)), ""):
         return TableColumn(key, unit if key == "memory" else "")
     if (own := blocks.key_of(title)) is not None:
         return TableColumn(own)
-    if _REQUESTS_PER_S.fullmatch(plain) or _REQUESTS_PER_S.fullmatch(unit):
+    if _REQUESTS_PER_S.fullmatch(plain) or (
+        _REQUESTS_PER_S.fullmatch(unit) and re.fullmatch(r"(?:request )?(?:throughput|rate)|", base)
+    ):
         return TableColumn("request_throughput")
-    if (latency := _LATENCY.fullmatch(base)) is not None:
+    if (latency := _LATENCY.fullmatch(base.replace("_", " "))) is not None:
         rank = (latency[1] or latency[3] or "mean").rstrip(".")
-        rank = {"avg": "mean", "average": "mean", "p50": "median"}.get(rank, rank)
-        return TableColumn(
-            f"{rank}_{_LATENCIES[latency[2]]}_ms" if unit in _MS else "", times=_MS.get(unit, 1.0)
-        )
+        key = f"{_RANKS.get(rank, rank)}_{_LATENCIES[latency[2]]}_ms"
+        return TableColumn(key if unit in _MS else "", times=_MS.get(unit, 1.0))
     if _TOKENS_PER_S.fullmatch(unit) or (not unit and _TOKENS_PER_S.search(plain) is not None):
         word = base if unit else _TOKENS_PER_S.sub("", plain, 1)
         return TableColumn(
@@ -101,47 +184,118 @@ def column(title: str) -> TableColumn:
     return TableColumn("")
 
 
+def _parted(plain: str) -> tuple[str, str]:
+    """A title's words and its unit, which stands in brackets or at its end; a rank in brackets is a word."""
+    inside = [part.strip() for found in _BRACKETS.findall(plain) for part in re.split(r"[,;]", found)]
+    words, unit = " ".join(_BRACKETS.sub(" ", plain).split()), ""
+    for part in inside:
+        if _kind(part) and not unit:
+            unit = part
+        else:
+            words = f"{words} {part}".strip()
+    if not unit and (last := _LAST_UNIT.fullmatch(words)) is not None:
+        words, unit = last[1].strip(), last[2] or last[3]
+    return words.strip(" ,/:"), unit
+
+
+def _kind(unit: str) -> str:
+    return next((kind for kind, pattern, _ in _UNIT_KINDS if pattern.fullmatch(unit)), "")
+
+
+def _is_round(cell: str) -> bool:
+    part = cell_of(cell)
+    return _ROUND.fullmatch(cell) is not None or (
+        part is not None and _ROUND.fullmatch(part.text) is not None
+    )
+
+
+def cell_of(cell: str) -> Cell | None:
+    """The number of a cell with its unit, without its interval and what stands in brackets behind it."""
+    text = translation.in_english(cell[: _LONGEST_CELL + 1]).strip().strip("*`✅🏆⭐↑↓ ")
+    match = _CELL.fullmatch(text) if len(text) <= _LONGEST_CELL else None
+    if match is None:
+        return None
+    unit = match["unit"] or ""
+    return Cell(match["number"], _THOUSANDS[(match["thousands"] or "").lower()], unit, _kind(unit))
+
+
 def is_measured(key: str) -> bool:
     """Whether what stands under a key is a latency, a throughput or a speed."""
     return _MEASURED.fullmatch(key) is not None
 
 
 def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float], list[str]]:
-    """The figures of a row's cells, the first of a key, and a remark on each ambiguous one."""
-    plain = [(column, number_text(cell)) for column, cell in cells]
-    sign = numbers.decimal_sign(text for _, text in plain if text)
+    """The figures of a row's cells, the first of a key, and a remark on each that could not be read."""
+    parts = [(column, cell, cell_of(cell)) for column, cell in cells]
+    sign = numbers.decimal_sign(part.text for _, _, part in parts if part is not None)
     values, remarks = dict[str, float](), list[str]()
-    for column, text in plain:
+    for column, cell, part in parts:
+        if why := _unread(column, cell, part):
+            remarks.append(f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} {why}: left out")
+        if why or part is None:
+            continue
         try:
-            if text:
-                values.setdefault(column.key, column.scaled(numbers.number(text, sign)))
+            number = numbers.number(part.text, sign)
+            times = part.times * (_MS[part.unit.lower()] if part.kind == "time" else column.times)
+            values.setdefault(column.key, number if times == 1.0 else float(f"{number * times:.12g}"))
         except AmbiguousError as error:
             remarks.append(f"{column.key} {error}: left out")
         except ValueError:  # out of bounds
-            remarks.append(f"{column.key} {text[:_SHOWN]} is out of bounds: left out")
+            remarks.append(f"{column.key} {part.text[:_SHOWN]} is out of bounds: left out")
     return values, remarks
 
 
-def derived(figures: Mapping[str, Any], limit: int | None, facts: Collection[str]) -> dict[str, Any]:
+def _unread(column: TableColumn, cell: str, part: Cell | None) -> str:
+    """Why a cell of a column of figures is none; "" of one that can be read, and of an empty one."""
+    if part is None:
+        said = cell.strip().strip("*~≈ ")
+        return "" if said.lower() in _EMPTY or not any(map(str.isdecimal, said)) else "is not a number"
+    timed = column.key.endswith("_ms")
+    if part.kind and part.kind != "memory" and (part.kind == "time") is not timed:
+        return "has another unit than its column"
+    return "has no unit" if timed and not column.bare and not part.unit else ""
+
+
+def derived(
+    figures: Mapping[str, Any], limit: int | None, facts: Collection[str], lengths: Lengths = (None, None)
+) -> dict[str, Any]:
     """A row's figures by what they are next to one another.
 
     A decoding speed is one over TPOT. Tokens per second next to requests per second are of prompts and
-    answers, as on the Qwen2 page; next to a load, a concurrency or a TTFT they are output throughput.
+    answers, as on the Qwen2 page, unless lengths show that they are of answers alone; next to a load, a
+    concurrency or a TTFT they are output throughput.
     """
     values = dict(figures)
     if decode := values.pop(DECODE, None):
         values.setdefault("mean_tpot_ms", 1e3 / decode)
-    if SPEED in values and not {"input_length", "output_throughput"} & {*facts, *values}:
-        if "request_throughput" in values:
-            values.setdefault("total_token_throughput", values.pop(SPEED))
-        elif limit is not None or "load" in facts or "mean_ttft_ms" in values:
-            values.setdefault("output_throughput", values.pop(SPEED))
+    rate, (prompt, answer) = values.get("request_throughput"), lengths
+    if SPEED not in values or "output_throughput" in values:
+        return values
+    if rate and prompt and answer:
+        ways = {"total_token_throughput": rate * (prompt + answer), "output_throughput": rate * answer}
+        values.setdefault(min(ways, key=lambda key: abs(ways[key] - values[SPEED])), values.pop(SPEED))
+    elif rate:
+        values.setdefault("total_token_throughput", values.pop(SPEED))
+    served = limit is not None or {"load", RATE} & {*facts} or "mean_ttft_ms" in values
+    if SPEED in values and served and (limit is not None or "input_length" not in facts):
+        values.setdefault("output_throughput", values.pop(SPEED))
     return values
+
+
+def rate(cell: str) -> float | None:
+    """Requests per second that were asked for: `4`, `4 req/s`, `inf`; None of anything else."""
+    part = cell_of(cell)
+    return json_fields.rate(cell.strip().replace("∞", "inf")) if part is None else _number(part)
+
+
+def _number(part: Cell) -> float | None:
+    try:
+        return numbers.number(part.text) * part.times
+    except ValueError:
+        return None
 
 
 def number_text(cell: str) -> str:
     """A cell's number without its unit and its interval; "" of one that has none."""
-    text = cell.strip().strip("*~≈ ")
-    while (plain := _SAID.sub("", text)) != text:
-        text = plain
-    return "" if text.lower() in _EMPTY or numbers.PATTERN.fullmatch(text) is None else text
+    part = cell_of(cell)
+    return "" if part is None or part.times != 1.0 else part.text

@@ -43,6 +43,12 @@ def asked(lines: Sequence[str]) -> dict[str, str]:
     return requested
 
 
+def is_command(line: str) -> bool:
+    """Whether a line is a benchmark's command, or goes on with its flags."""
+    plain = line.strip()
+    return len(line) <= _LONGEST and (_BENCHMARK.search(plain) is not None or plain.startswith("--"))
+
+
 def whole(requested: Mapping[str, str], name: str) -> int | None:
     """A requested count; None if it is not given or not a count."""
     return json_fields.written_count(requested.get(name, ""))

@@ -28,6 +28,7 @@ class Row(msgspec.Struct, frozen=True):
 
     line: int
     cells: tuple[str, ...]
+    column: int = 0  # of the page's table, from 1, where a row is a column there
 
 
 class Grid(msgspec.Struct, frozen=True):

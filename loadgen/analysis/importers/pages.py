@@ -27,6 +27,8 @@ _SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of
 _SERVER = re.compile(r"[\s>#*]{0,20}server: ([^,]{1,60}), model (\S{1,200}?),(?:\s|$)")
 _VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVALID)\b")
 _MOST_LINES = 5  # of a heading
+_COMMENT = re.compile(r"\s*(#+|//+|--+|;+|%+|\*|!+|'|REM)\s+")
+_MOST_INDENT = 80  # characters before a block's first line, with the sign of a comment in them
 _REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
 _ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
 
@@ -62,7 +64,7 @@ def _pasted(text: str) -> Iterator[_Pasted]:
     block: _Pasted | None = None
     last: _Pasted | None = None
     cleaned = html.unescape(_REFERENCE.sub("\ufffd", uncoloured(text))).replace("\u00ad", "")
-    numbers, texts = pieces(split(cleaned))
+    numbers, texts = pieces(uncommented(split(cleaned)))
     for line in headings.lines(texts):
         if not line.text:
             if above and above[-1]:
@@ -119,6 +121,29 @@ def split(text: str) -> list[str]:
     """Lines as an editor counts them; what a progress bar wrote over itself is one."""
     plain = text.replace("\r\n", "\n")
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
+
+
+def uncommented(lines: Sequence[str]) -> list[str]:
+    """Lines without the sign of a comment that stands before a block, and before the command above it."""
+    plain, sign = list(lines), ""
+    for at, line in enumerate(lines):
+        begins = blocks.HEADER.search(line) if "=" in line else None
+        if begins is not None:
+            marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
+            sign = marked[1] if marked is not None else ""
+            above = at - 1
+            while sign and above >= 0 and commands.is_command(said := _unsigned(lines[above], sign)):
+                plain[above], above = said, above - 1
+        if sign and line.lstrip().startswith(sign):
+            plain[at] = _unsigned(line, sign)
+            sign = "" if begins is None and blocks.RULE.search(line) else sign
+        else:
+            sign = ""
+    return plain
+
+
+def _unsigned(line: str, sign: str) -> str:
+    return line.lstrip().removeprefix(sign).removeprefix(" ")
 
 
 def pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:

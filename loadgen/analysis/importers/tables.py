@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from loadgen.analysis.importers import (
@@ -19,13 +20,15 @@ from loadgen.analysis.importers import (
     json_fields,
     pages,
     titles,
+    transposed,
 )
 from loadgen.analysis.importers.columns import SPEED
 from loadgen.analysis.importers.csv_tables import SPEEDS, TABLE
 from loadgen.analysis.importers.grids import Grid, Row
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
 from loadgen.analysis.run_summary import Load, Reported, full_name
-from loadgen.results import speed_rows
+from loadgen.protocol.layout import some
+from loadgen.results import labels, speed_rows
 from loadgen.results.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
 from loadgen.results.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
 
@@ -33,27 +36,36 @@ from loadgen.results.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
 MARKS: tuple[bytes, ...] = (b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization")
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
+_COMMENT = re.compile(r"\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
-_ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy")
 _NUMERIC = (blocks.known_keys() | {"memory"}) - {"max_concurrency"}
-_PLACES = {"model", "load", "max_concurrency", "input_length"}
+_PLACES = {"model", "load", "max_concurrency", "input_length", columns.RATE, columns.LENGTHS}
+# What a row of one request at a time, as a ladder's, has no column of.
+_SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
+_PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
+_COUNTS = ("max_concurrency", "input_length", "output_length", columns.LENGTHS, columns.RATE)
+_MOST_NAMED = 8  # columns in a remark
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
 
 def read(text: str, path: Path) -> list[Reported]:
     """Every row of a page's tables that has figures; raises nothing: what cannot be read is a remark."""
-    lines = pages.split(pages.uncoloured(text))
+    lines = [
+        _COMMENT.sub("", line, count=1) if "|" in line or "+-" in line else line
+        for line in pages.split(pages.uncoloured(text))
+    ]
     found = grids.found([_QUOTES.sub("", line, count=1) if ">" in line[:4] else line for line in lines])
     above = _above(lines, [grid.first for grid in found])
     reported: list[Reported] = []
-    for at, (grid, (subject, engine)) in enumerate(zip(found, above, strict=True)):
+    for at, (grid, (subject, heading, engine)) in enumerate(zip(found, above, strict=True)):
         end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
-        reported += _Table(grid, path, lines[grid.last - 1 : end], subject, engine).runs()
+        stands = _Surroundings(path, lines[grid.last - 1 : end], subject, heading, engine)
+        reported += _Table(transposed.upright(grid), stands).runs()
     return reported
 
 
-def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str]]:
-    """What the headings above each of these lines name, and the engine in them."""
+def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
+    """What the headings above each of these lines name, the nearest of them, and the engine in them."""
     numbers, texts = pages.pieces(lines)
     outline, page = Outline(), headings.lines(texts)
     line = next(page, None)
@@ -62,17 +74,33 @@ def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subjec
             if line.kind in (Kind.HEADING, Kind.ITEM, Kind.LINE):
                 outline.enter(line)
             line = next(page, None)
-        named = (engine for name in outline.names for engine in _ENGINES if engine.lower() in name.lower())
-        yield outline.subject, next(named, "")
+        named = (
+            engine
+            for name in outline.names
+            for engine in transposed.ENGINES
+            if engine.lower() in name.lower()
+        )
+        yield outline.subject, next(iter(outline.names), ""), next(named, "")
+
+
+class _Surroundings(msgspec.Struct, frozen=True):
+    """What stands around a table."""
+
+    path: Path
+    below: Sequence[str]
+    subject: Subject
+    heading: str  # the nearest above
+    engine: str  # in one of the headings
 
 
 class _Table:
     """One table of a page: what its columns hold, and what stands around it."""
 
-    def __init__(self, grid: Grid, path: Path, below: Sequence[str], subject: Subject, engine: str) -> None:
-        self.grid, self.path, self.subject, self.engine = grid, path, subject, engine
-        self.columns = [columns.column(title) for title in grid.titles]
-        notes = "\n".join(below)
+    def __init__(self, grid: Grid, stands: _Surroundings) -> None:
+        self.grid, self.path, self.subject, self.engine = grid, stands.path, stands.subject, stands.engine
+        self.columns = columns.columns(grid.titles, [row.cells for row in grid.rows])
+        self.labels = {} if stands.heading == stands.subject.name else {"heading": stands.heading}
+        notes = "\n".join(stands.below)
         titled = ["".join(title.split()) for title in grid.titles]
         stated = [each for each in FORMULAS if each in titled] or [each for each in FORMULAS if each in notes]
         self.formula = stated[0] if len(stated) == 1 else ""
@@ -82,10 +110,11 @@ class _Table:
     def runs(self) -> list[Reported]:
         """The rows with figures; none of a table of something else."""
         keys = {column.key for column in self.columns}
-        if not any(map(columns.is_measured, keys)) or not (_PLACES & keys or self.subject.model):
+        named = _PLACES & keys or self.subject.model or self.named
+        if not any(map(columns.is_measured, keys)) or not named:
             return []
         rows = [*self._facts()]
-        if not {SPEED, "input_length"} <= keys:
+        if not {SPEED, "input_length"} <= keys or _SERVED & keys:
             return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
         rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
         published = [_published(speed) for _, _, speed in rungs]
@@ -94,6 +123,34 @@ class _Table:
             self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
             for (row, facts, speed), other in zip(rungs, published, strict=True)
         ]
+
+    @property
+    def named(self) -> list[int]:
+        """The columns of labels: what tells one row from another and is no fact."""
+        return [
+            at
+            for at, (column, title) in enumerate(zip(self.columns, self.grid.titles, strict=True))
+            if column.key in ("", "note")
+            and labels.is_label(title, [row.cells[at] for row in self.grid.rows])
+        ]
+
+    @cached_property
+    def unread(self) -> tuple[str, ...]:
+        """A remark on the columns of figures that are not read."""
+        named, cells = self.named, [row.cells for row in self.grid.rows]
+        titled = enumerate(zip(self.columns, self.grid.titles, strict=True))
+        left = [
+            f"{title!r}"
+            for at, (column, title) in titled
+            if not column.key and at not in named and labels.is_figure(title, [row[at] for row in cells])
+        ]
+        return (f"not read: {some(left, _MOST_NAMED)}",) if left else ()
+
+    def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
+        """What a row has that no figure or fact is read from."""
+        told = {self.grid.titles[at] or "label": row.cells[at] for at in self.named}
+        told |= {key: facts[key] for key in _COUNTS if facts.get(key) and _whole(facts[key]) is None}
+        return {**self.labels, **told}
 
     def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
         """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
@@ -130,7 +187,8 @@ class _Table:
             return None
         name, model, load = self._named(facts)
         own = _load(facts, load)
-        values = columns.derived(values, own.max_concurrency, facts)
+        lengths = own.input_len, own.output_len
+        values = columns.derived(values, own.max_concurrency, facts, lengths)
         if SPEED in values:
             remarks.append("lengths, batch size and formula of the speed are unknown")
         return Reported(
@@ -138,13 +196,14 @@ class _Table:
             model=model if model != name else "",
             figures=values,
             load=own,
-            source=f"{self.path}:{row.line}",
+            source=f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else ""),
             told_by=SPEEDS if SPEED in values else TABLE,
             engine=facts.get("engine", "") or self.engine,
             machine=csv_tables.machine(facts.get("machine", ""), _whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
             simulated=csv_tables.simulated(facts.get("note", "")),
-            remarks=(*filter(None, [facts.get("note")]), *remarks),
+            remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread),
+            unread=self._told(row, facts),
         )
 
     def _rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
@@ -170,12 +229,14 @@ class _Table:
         """A rung as a run, with what else its row has."""
         values, remarks = self._figures(row)
         memory = self._bytes(values.pop("memory", None))
+        values.pop(SPEED, None)
         run = csv_tables.rung(speed, f"{self.path}:{row.line}")
         return replace(
             run,
             figures={**columns.derived(values, 1, facts), **run.figures},
             memory_bytes=memory if memory is not None else run.memory_bytes,
-            remarks=(*run.remarks, *remarks),
+            remarks=(*run.remarks, *remarks, *self.unread),
+            unread=self._told(row, facts),
         )
 
     def _bytes(self, amount: float | None) -> int | None:
@@ -191,9 +252,13 @@ def _is_figure(key: str) -> bool:
 def _load(facts: Mapping[str, str], named: str) -> Load:
     limit, length = _whole(facts.get("max_concurrency", "")), _whole(facts.get("input_length", ""))
     prompts, answer = _whole(facts.get("prompts", "")), _whole(facts.get("output_length", ""))
+    rate = columns.rate(facts.get(columns.RATE, ""))
+    if (parts := _PARTS.fullmatch(facts.get(columns.LENGTHS, ""))) is not None:
+        length, answer = _whole(parts[1]), _whole(parts[2])
     if limit is None:
         limit = titles.concurrency(facts.get("load", "") or named)
-    facts_of_it = (f"{count} {noun}" for noun, count in (("at a time", limit), ("prompts", prompts)) if count)
+    counts = (("at a time", limit), ("requests/s", rate), ("prompts", prompts))
+    facts_of_it = (f"{count:g} {noun}" for noun, count in counts if count)
     return Load(
         name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
         requests=prompts,
@@ -201,6 +266,7 @@ def _load(facts: Mapping[str, str], named: str) -> Load:
         output_len=answer,
         asked_output_len=answer,
         max_concurrency=limit,
+        request_rate_per_s=rate,
         asked_input_len=length,
     )
 
