@@ -48,19 +48,7 @@ def tells(document: Mapping[str, Any]) -> bool:
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of an export."""
     metrics = _records(document)
-    figures_read: dict[str, Any] = {}
-    for key, theirs in _METRICS.items():
-        scale = _MS.get(json_fields.word(inside(metrics, theirs, "unit")), 1.0)
-        for word, name in _STATISTICS.items():
-            value = json_fields.number(inside(metrics, theirs, name))
-            figures_read[f"{word}_{key}_ms"] = None if value is None else value * scale
-    for key, names in _TOTALS.items():
-        values = (json_fields.number(inside(metrics, name, "avg")) for name in names)
-        figures_read[key] = next((value for value in values if value is not None), None)
-    figures_read |= {key: int(figures_read[key]) for key in _COUNTS if figures_read[key] is not None}
-    most = inside(metrics, "effective_concurrency", "max")
-    figures_read["max_concurrent_requests"] = json_fields.count(most)
-    figures_read["duration"], remarks = _duration(metrics, figures_read)
+    figures_read, remarks = figures_of(metrics)
     figures, empty = json_fields.checked(figures_read, source)
     load = _phase(document)
     yield Reported(
@@ -78,6 +66,24 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         started=json_fields.local_time(datetime.fromisoformat, document.get("start_time")),
         remarks=(*([_TPOT] if "mean_tpot_ms" in figures else []), *remarks, *empty),
     )
+
+
+def figures_of(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The figures of metrics by the names of aiperf and genai-perf, and remarks; None where none is."""
+    figures_read: dict[str, Any] = {}
+    for key, theirs in _METRICS.items():
+        scale = _MS.get(json_fields.word(inside(metrics, theirs, "unit")), 1.0)
+        for word, name in _STATISTICS.items():
+            value = json_fields.number(inside(metrics, theirs, name))
+            figures_read[f"{word}_{key}_ms"] = None if value is None else value * scale
+    for key, names in _TOTALS.items():
+        values = (json_fields.number(inside(metrics, name, "avg")) for name in names)
+        figures_read[key] = next((value for value in values if value is not None), None)
+    figures_read |= {key: int(figures_read[key]) for key in _COUNTS if figures_read[key] is not None}
+    most = inside(metrics, "effective_concurrency", "max")
+    figures_read["max_concurrent_requests"] = json_fields.count(most)
+    figures_read["duration"], remarks = _duration(metrics, figures_read)
+    return figures_read, remarks
 
 
 def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 
 from loadgen.analysis.importers import numbers
 from loadgen.analysis.importers.numbers import AmbiguousError
+from loadgen.protocol.layout import some
 from loadgen.results.result_block import LAYOUTS, BlockRow
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
@@ -41,6 +42,9 @@ _ALWAYS = (
     "completed", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
     "output_throughput", "total_token_throughput", *_STATISTICS,
 )  # fmt: skip
+# A line of figures under a label that no layout has.
+_OTHER = re.compile(r"[\s|>*]*([A-Za-z][\w ./()%@-]{1,60}):\s{1,80}[-+]?\d[\d.,]{0,40}[\s|%]*")
+_LONGEST_LINE, _MOST_NAMED = 200, 8
 _SHOWN = 40
 _LONGEST_WORD = 100
 _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
@@ -66,9 +70,12 @@ class _Written(msgspec.Struct, frozen=True):
 def parse(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     """The figures of a block's lines; the first of a key counts. What cannot be read is a remark."""
     written: dict[str, _Written] = {}
+    unread: list[str] = []
     for line in lines:
-        for figure in _written(line):
+        for figure in (found := [*_written(line)]):
             written.setdefault(figure.key, figure)
+        if not found and (other := _OTHER.fullmatch(line[:_LONGEST_LINE])) is not None:
+            unread.append(" ".join(other[1].split()))
     sign = numbers.decimal_sign(figure.text for figure in written.values() if not figure.whole)
     figures: dict[str, Any] = {}
     remarks = []
@@ -83,6 +90,8 @@ def parse(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     missing = [key for key in _ALWAYS if key not in figures and key not in optional]
     if missing:
         remarks.append(f"{'' if closed else 'the block is cut off: '}missing {', '.join(missing)}")
+    if unread:
+        remarks.append(f"not read: {some(unread, _MOST_NAMED)}")
     return PastedBlock({key: value for key, value in figures.items() if value == value}, tuple(remarks))
 
 

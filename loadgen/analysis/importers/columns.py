@@ -66,10 +66,10 @@ _LATENCY = re.compile(
     rf"(?:({_RANK}) )?({'|'.join(sorted(map(re.escape, _LATENCIES), key=len, reverse=True))})(?: ({_RANK}))?"
 )
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
-_LAST_UNIT = re.compile(r"(.*?)(?:(?:[ ,_]+|\s+/\s*)(ms|s|sec|us|µs)|/(ms|us|µs))")
+_LAST_UNIT = re.compile(r"(.*?)(?:(?:[ ,_]+|\s+/\s*)(ms|s|sec|[u\u00b5\u03bc]s)|/(ms|[u\u00b5\u03bc]s))")
 _MS = {
-    "us": 1e-3, "µs": 1e-3, "ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3, "second": 1e3,
-    "seconds": 1e3,
+    "us": 1e-3, "\u00b5s": 1e-3, "\u03bcs": 1e-3, "ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3,
+    "second": 1e3, "seconds": 1e3,
 }  # fmt: skip
 # What a unit is of, in a title and in a cell, and how titles have it.
 _KINDS: tuple[tuple[str, str, str], ...] = (
@@ -105,10 +105,6 @@ class TableColumn(msgspec.Struct, frozen=True):
     title: str = ""
     bare: bool = True  # whether a number without a unit of its own is in the title's
 
-    def scaled(self, value: float) -> float:
-        """A number of the column in the figure's own unit, with no more digits than it is written with."""
-        return value if self.times == 1.0 else float(f"{value * self.times:.12g}")
-
 
 class Cell(msgspec.Struct, frozen=True):
     """A number as a cell has it: 3.9k tok/s is the text 3.9, times 1000, in tok/s."""
@@ -127,7 +123,7 @@ def columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[TableC
     found = [column(title, [row[at] for row in rows if at < len(row)]) for at, title in enumerate(titles)]
     first = next((at for at, each in enumerate(found) if is_measured(each.key)), len(found))
     for at, each in enumerate(found[: first + 1]):
-        cells = [cell.strip() for row in rows[:_MOST_PROBED] if (cell := row[at]) and cell.strip()]
+        cells = [row[at].strip() for row in rows[:_MOST_PROBED] if at < len(row) and row[at].strip()]
         measured = _MEASURED_RATE.search(each.title.lower()) is not None or len(cells) < _LEAST_ASKED
         if each.key == "request_throughput" and not measured and all(map(_is_round, cells)):
             found[at] = replace(each, key=RATE)
@@ -230,14 +226,12 @@ def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float],
     sign = numbers.decimal_sign(part.text for _, _, part in parts if part is not None)
     values, remarks = dict[str, float](), list[str]()
     for column, cell, part in parts:
-        if why := _unread(column, cell, part):
+        if why := why_unread(column, cell, part):
             remarks.append(f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} {why}: left out")
         if why or part is None:
             continue
         try:
-            number = numbers.number(part.text, sign)
-            times = part.times * (_MS[part.unit.lower()] if part.kind == "time" else column.times)
-            values.setdefault(column.key, number if times == 1.0 else float(f"{number * times:.12g}"))
+            values.setdefault(column.key, scaled(column, part, numbers.number(part.text, sign)))
         except AmbiguousError as error:
             remarks.append(f"{column.key} {error}: left out")
         except ValueError:  # out of bounds
@@ -245,7 +239,15 @@ def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float],
     return values, remarks
 
 
-def _unread(column: TableColumn, cell: str, part: Cell | None) -> str:
+def scaled(column: TableColumn, part: Cell | None, number: float) -> float:
+    """A cell's number in the unit of its column's figure: by its own unit, else by the title's."""
+    times = column.times if part is None else part.times
+    if part is not None:
+        times *= _MS[part.unit.lower()] if part.kind == "time" else column.times
+    return number if times == 1.0 else float(f"{number * times:.12g}")
+
+
+def why_unread(column: TableColumn, cell: str, part: Cell | None) -> str:
     """Why a cell of a column of figures is none; "" of one that can be read, and of an empty one."""
     if part is None:
         said = cell.strip().strip("*~≈ ")

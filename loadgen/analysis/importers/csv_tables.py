@@ -10,10 +10,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.analysis.importers import blocks, columns, json_fields, numbers, titles
-from loadgen.analysis.importers.columns import SPEED
+from loadgen.analysis.importers.columns import RATE, SPEED, TableColumn
 from loadgen.analysis.run_summary import Load, Reported, full_name, unnamed_preset
 from loadgen.errors import UsageError
-from loadgen.results import speed_rows
+from loadgen.protocol.layout import some
+from loadgen.results import labels, speed_rows
 from loadgen.results.load_table import SIMULATED
 from loadgen.results.speed_formulas import FORMULAS, OUTPUT, converted
 from loadgen.results.speed_rows import UNIT_BYTES, SpeedRow
@@ -23,6 +24,7 @@ _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
 _NAMES = ("name", "model", "checkpoint", "model_id")
 _DELIMITERS = ",;\t"
+_MOST_SAMPLED, _MOST_NAMED = 100, 8
 
 
 def marked(head: bytes) -> bool:
@@ -41,26 +43,51 @@ def is_ours(text: str) -> bool:
 
 def tells(text: str) -> bool:
     """Whether a text is a table that can be read."""
-    return _kind(_header(text)[0]) != ""
+    header, delimiter = _header(text)
+    return _kind(header, _known(header, _sample(text, delimiter))) != ""
+
+
+def _sample(text: str, delimiter: str) -> list[list[str]]:
+    """The first rows, for the units of their cells."""
+    lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
+    try:
+        return [cells for cells in csv.reader(lines, delimiter=delimiter) if cells]
+    except csv.Error:
+        return []
+
+
+def _known(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, TableColumn]:
+    """What each column holds, by its title."""
+    whole = [row for row in rows if len(row) == len(header)]
+    return dict(zip(header, columns.columns(header, whole), strict=True))
 
 
 def read(text: str, path: Path) -> list[Reported]:
     """A run for each row; raises UsageError that names file and line."""
     header, delimiter = _header(text)
-    if _kind(header) == SPEEDS and SPEED in header:
+    known = _known(header, _sample(text, delimiter))
+    if _kind(header, known) == SPEEDS and SPEED in header:
         speeds = enumerate(map(_with_formula, speed_rows.read_csv(path)), 2)
         return [rung(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
-    runs = []
+    rows: list[tuple[str, dict[str, str]]] = []
     try:
         for cells in reader:
             source = f"{path}:{reader.line_num}"
             if None in cells or None in cells.values():
                 raise UsageError(f"{source} has a different number of cells than the table has columns")
-            runs.append(_row({str(key): str(cell) for key, cell in cells.items()}, source))
+            rows.append((source, {str(key): str(cell) for key, cell in cells.items()}))
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
-    return runs
+    unknown = [name for name in header if not known[name].key and _figure(name, known[name]) is None]
+    told = {name: [cells[name] for _, cells in rows] for name in unknown}
+    own = [name for name, cells in told.items() if labels.is_label(name, cells)]
+    left = [repr(name) for name, cells in told.items() if name not in own and labels.is_figure(name, cells)]
+    remarks = [f"not read: {some(left, _MOST_NAMED)}"] if left else []
+    return [
+        replace(run, remarks=(*run.remarks, *remarks), unread={name: cells[name] for name in own})
+        for run, cells in ((_row(cells, source, known), cells) for source, cells in rows)
+    ]
 
 
 def _header(text: str) -> tuple[list[str], str]:
@@ -73,42 +100,42 @@ def _header(text: str) -> tuple[list[str], str]:
         return [], delimiter
 
 
-def _kind(header: Sequence[str]) -> str:
+def _kind(header: Sequence[str], known: Mapping[str, TableColumn]) -> str:
     names = {name.strip().lower() for name in header}
     if {"model", "input_length", SPEED} <= names:
         return SPEEDS
-    if not names & set(_NAMES):
+    if not names & set(_NAMES) and "model" not in {column.key for column in known.values()}:
         return ""
-    if sum(_figure(name) is not None for name in header) >= _LEAST_FIGURES:
+    if sum(_figure(name, known[name]) is not None for name in header) >= _LEAST_FIGURES:
         return TABLE
     return SPEEDS if names & set(_SPEEDS) else ""
 
 
-def _figure(title: str) -> str | None:
+def _figure(title: str, column: TableColumn) -> str | None:
     """The key of a column of figures: a label of the block, a key itself, or a title that tables have."""
     name = title.strip()
     is_key = name in blocks.known_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
     own = name if is_key else blocks.key_of(name)
-    key = columns.column(name).key
+    key = column.key
     if name.lower() in _SPEEDS:
         return SPEED
     return own if own is not None and key in ("", own) else key if columns.is_measured(key) else None
 
 
-def _row(cells: Mapping[str, str], source: str) -> Reported:
+def _row(cells: Mapping[str, str], source: str, known: Mapping[str, TableColumn]) -> Reported:
     """A row of figures; an empty cell is no figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
-    facts = {columns.column(name).key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
-    keys = {name: key for name in cells if (key := _figure(name)) is not None}
-    written = {key: cells[name].strip() for name, key in reversed(keys.items()) if cells[name].strip()}
-    sign = numbers.decimal_sign(written.values())
-    values = {key: _value(text, sign, source) for key, text in written.items()}
-    scaled = {columns.column(name): key for name, key in keys.items() if columns.column(name).times != 1.0}
-    for column, key in scaled.items():
-        value = values.get(key)
-        values[key] = column.scaled(value) if isinstance(value, float | int) else None
+    facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
+    keys = {name: key for name in cells if (key := _figure(name, known[name])) is not None}
+    written = {
+        key: (name, cells[name].strip()) for name, key in reversed(keys.items()) if cells[name].strip()
+    }
+    sign = numbers.decimal_sign(columns.number_text(text) for _, text in written.values())
+    values = {key: _value(text, sign, source, known[name]) for key, (name, text) in written.items()}
     limit = json_fields.count(values.get("max_concurrency", _concurrency(facts)))
-    measured = columns.derived({k: v for k, v in values.items() if v is not None}, limit, facts)
+    lengths = [json_fields.written_count(facts.get(key, "")) for key in ("input_length", "output_length")]
+    present = {key: value for key, value in values.items() if value is not None}
+    measured = columns.derived(present, limit, facts, (lengths[0], lengths[1]))
     figures, empty = json_fields.checked(measured, source)
     name = next((plain[key] for key in _NAMES if plain.get(key)), "") or facts.get("model", "")
     remarks = [*empty, *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures))]
@@ -117,10 +144,13 @@ def _row(cells: Mapping[str, str], source: str) -> Reported:
         figures=figures,
         load=Load(
             name=json_fields.word(facts.get("load", "")),
-            requests=json_fields.written_count(plain.get("requests", "")),
-            asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")),
+            requests=json_fields.written_count(plain.get("requests", facts.get("prompts", ""))),
+            asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")) or lengths[1],
             max_concurrency=limit,
-            request_rate_per_s=json_fields.rate(figures.get("request_rate")),
+            request_rate_per_s=json_fields.rate(
+                figures.get("request_rate", columns.rate(facts.get(RATE, "")))
+            ),
+            asked_input_len=lengths[0],
         ),
         source=source,
         told_by=SPEEDS if SPEED in figures else TABLE,
@@ -136,9 +166,12 @@ def _concurrency(facts: Mapping[str, str]) -> int | None:
     return titles.concurrency(facts.get("load", "")) if limit is None else limit
 
 
-def _value(text: str, sign: str, source: str) -> float | str | None:
+def _value(text: str, sign: str, source: str, column: TableColumn) -> float | str | None:
+    part = columns.cell_of(text)
+    if part is not None and columns.why_unread(column, text, part):
+        return None
     try:
-        return numbers.number(text, sign)
+        return columns.scaled(column, part, numbers.number(part.text if part is not None else text, sign))
     except ValueError:
         return "inf" if text.lower() == "inf" else None
     except UsageError as error:

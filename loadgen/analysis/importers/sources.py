@@ -18,6 +18,7 @@ from loadgen.analysis.importers import (
     aiperf,
     blocks,
     csv_tables,
+    genai_perf,
     guidellm,
     json_fields,
     loadgen_runs,
@@ -65,7 +66,7 @@ class ClientFormat(Protocol):
 
 
 # Those whose files hold another's keys come first.
-CLIENTS: tuple[ClientFormat, ...] = (loadgen_runs, guidellm, aiperf, sglang, vllm)
+CLIENTS: tuple[ClientFormat, ...] = (loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm)
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.MARKS),
     *tables.MARKS,
@@ -218,6 +219,8 @@ class _Found:
             return []
         if (raw := _promising(path)) is None:
             return [path]
+        if genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace")) and _has_document(path):
+            return []  # the same figures with fewer digits, without model and load
         if _PAGE not in raw and not (
             csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
         ):
@@ -230,7 +233,9 @@ class _Found:
         content = text.decoded(raw, path)
         if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
-        if csv_tables.tells(content):
+        if genai_perf.is_sheet(content):
+            self._add(path, genai_perf.read_sheet, content, path)
+        elif csv_tables.tells(content):
             self._add(path, csv_tables.read, content, path)
         elif blocks.HEADER.search(content) is not None:
             self._add(path, pages.read, content, path)
@@ -238,8 +243,8 @@ class _Found:
             self._add(path, lambda: rows)
         else:
             raise UsageError(
-                f"{path} has no known results: give JSON of vLLM, SGLang, aiperf or guidellm, a table "
-                "of figures, or pasted blocks"
+                f"{path} has no known results: give JSON of vLLM, SGLang, aiperf, genai-perf or guidellm, "
+                "a table of figures, or pasted blocks"
             )
 
     def _documents(self, content: str, path: Path) -> bool:
@@ -277,6 +282,11 @@ class _Found:
         new = real not in self.met
         self.met.add(real)
         return new
+
+
+def _has_document(sheet: Path) -> bool:
+    """Whether a client wrote JSON of the same name next to a table."""
+    return sheet.with_suffix(".json").is_file()
 
 
 def _is_missing(path: Path) -> bool:

@@ -99,7 +99,7 @@ class _Table:
     def __init__(self, grid: Grid, stands: _Surroundings) -> None:
         self.grid, self.path, self.subject, self.engine = grid, stands.path, stands.subject, stands.engine
         self.columns = columns.columns(grid.titles, [row.cells for row in grid.rows])
-        self.labels = {} if stands.heading == stands.subject.name else {"heading": stands.heading}
+        self.labels = {"heading": stands.heading} if stands.heading else {}
         notes = "\n".join(stands.below)
         titled = ["".join(title.split()) for title in grid.titles]
         stated = [each for each in FORMULAS if each in titled] or [each for each in FORMULAS if each in notes]
