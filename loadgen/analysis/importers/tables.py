@@ -124,7 +124,7 @@ class _Table:
             for (row, facts, speed), other in zip(rungs, published, strict=True)
         ]
 
-    @property
+    @cached_property
     def named(self) -> list[int]:
         """The columns of labels: what tells one row from another and is no fact."""
         return [
