@@ -106,7 +106,7 @@ class TableColumn(msgspec.Struct, frozen=True):
     bare: bool = True  # whether a number without a unit of its own is in the title's
 
 
-class Cell(msgspec.Struct, frozen=True):
+class CellNumber(msgspec.Struct, frozen=True):
     """A number as a cell has it: 3.9k tok/s is the text 3.9, times 1000, in tok/s."""
 
     text: str
@@ -146,7 +146,7 @@ def column(title: str, cells: Sequence[str] = ()) -> TableColumn:
     return replace(found, title=title)
 
 
-def _unit_of(cells: Sequence[Cell]) -> str:
+def _unit_of(cells: Sequence[CellNumber]) -> str:
     """The unit of cells of one kind as titles have it; of memory their own, where that is one."""
     own = {cell.unit.lower() for cell in cells}
     return own.pop() if len(own) == 1 else next(unit for kind, _, unit in _KINDS if kind == cells[0].kind)
@@ -205,14 +205,14 @@ def _is_round(cell: str) -> bool:
     )
 
 
-def cell_of(cell: str) -> Cell | None:
+def cell_of(cell: str) -> CellNumber | None:
     """The number of a cell with its unit, without its interval and what stands in brackets behind it."""
     text = translation.in_english(cell[: _LONGEST_CELL + 1]).strip().strip("*`✅🏆⭐↑↓ ")
     match = _CELL.fullmatch(text) if len(text) <= _LONGEST_CELL else None
     if match is None:
         return None
     unit = match["unit"] or ""
-    return Cell(match["number"], _THOUSANDS[(match["thousands"] or "").lower()], unit, _kind(unit))
+    return CellNumber(match["number"], _THOUSANDS[(match["thousands"] or "").lower()], unit, _kind(unit))
 
 
 def is_measured(key: str) -> bool:
@@ -239,7 +239,7 @@ def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float],
     return values, remarks
 
 
-def scaled(column: TableColumn, part: Cell | None, number: float) -> float:
+def scaled(column: TableColumn, part: CellNumber | None, number: float) -> float:
     """A cell's number in the unit of its column's figure: by its own unit, else by the title's."""
     times = column.times if part is None else part.times
     if part is not None:
@@ -247,7 +247,7 @@ def scaled(column: TableColumn, part: Cell | None, number: float) -> float:
     return number if times == 1.0 else float(f"{number * times:.12g}")
 
 
-def why_unread(column: TableColumn, cell: str, part: Cell | None) -> str:
+def why_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
     """Why a cell of a column of figures is none; "" of one that can be read, and of an empty one."""
     if part is None:
         said = cell.strip().strip("*~≈ ")
@@ -290,7 +290,7 @@ def rate(cell: str) -> float | None:
     return json_fields.rate(cell.strip().replace("∞", "inf")) if part is None else _number(part)
 
 
-def _number(part: Cell) -> float | None:
+def _number(part: CellNumber) -> float | None:
     try:
         return numbers.number(part.text) * part.times
     except ValueError:
