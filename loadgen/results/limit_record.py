@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 
 from loadgen import __version__
 from loadgen.metrics.objectives import Standing
@@ -68,6 +68,21 @@ class LimitRun(BaseModel, extra="forbid", frozen=True):
     request_throughput_per_s: float | None = None
     output_throughput_per_s: float | None = None
     goodput_per_s: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_format_1(cls, data: Any) -> Any:
+        """Take a run of format 1, which had `passed` and `client_limited` for what a run shows."""
+        if not isinstance(data, dict) or "passed" not in data:
+            return data
+        run = {**data, "disturbed": data.get("client_limited", False)}
+        passed = run.pop("passed")
+        run.pop("client_limited", None)
+        values = ((each.get("value_ms"), each.get("limit_ms")) for each in run.get("objectives", ()))
+        above = any(value is None or value > limit for value, limit in values)
+        fails = not run["disturbed"] and (above or run.get("saturated", False))
+        run["standing"] = Standing.MEETS if passed else Standing.FAILS if fails else Standing.NOT_SHOWN
+        return run
 
     @property
     def passed(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from loadgen.analysis.importers import json_fields
+from loadgen.results import labels
 
 _BENCHMARK = re.compile(
     r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
@@ -41,6 +42,17 @@ def asked(lines: Sequence[str]) -> dict[str, str]:
         elif _BENCHMARK.search(line) is not None:
             requested = _named(_given(_joined(line, remaining))) or requested
     return requested
+
+
+def unread_flags(lines: Sequence[str]) -> dict[str, str]:
+    """The labels of the last benchmark command in these lines that `asked` does not read, by flag."""
+    command = ""
+    remaining = iter(lines)
+    for line in remaining:
+        if len(line) <= _LONGEST and _BENCHMARK.search(line) is not None:
+            command = _joined(line, remaining)
+    read = {name for names in _FLAGS.values() for name in names}
+    return {flag: value for flag, value in labels.flags(command).items() if flag not in read}
 
 
 def is_command(line: str) -> bool:

@@ -40,6 +40,7 @@ class _Pasted:
     line: int
     subject: Subject
     asked: dict[str, str]
+    unread: dict[str, str]
     lines: list[str] = field(default_factory=list)
     closed: bool = False
     # As a report of ours has it, above the block or below.
@@ -102,7 +103,7 @@ def _pasted(text: str) -> Iterator[_Pasted]:
 
 def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
-    pasted = _Pasted(line, subject, commands.asked(above))
+    pasted = _Pasted(line, subject, commands.asked(above), commands.unread_flags(above))
     for text in above:
         if (simulated := _SIMULATED.match(text)) is not None:
             pasted.simulated = simulated[1] or unnamed_preset(True)
@@ -170,6 +171,7 @@ def _reported(pasted: _Pasted, path: Path) -> Reported:
         model=model if model != name else "",
         figures=block.figures,
         load=_load(pasted, block),
+        unread=pasted.unread,
         source=f"{path}:{pasted.line}",
         told_by=PAGE,
         simulated=pasted.simulated,

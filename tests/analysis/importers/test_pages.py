@@ -258,3 +258,12 @@ def test_a_load_s_words_give_its_concurrency(load: str, limit: int | None) -> No
     block = "\n".join(line for line in BLOCK.splitlines() if "concurrency" not in line)
     assert one(f"## Qwen3-8B ({load})\n{block}").load.max_concurrency == limit
     assert one(f"## Qwen3-8B ({load})\n{BLOCK}").load.max_concurrency == 8
+
+
+def test_blocks_under_commands_that_differ_in_a_flag_are_two_sides() -> None:
+    command = (
+        "vllm bench serve --model m --num-prompts 9 --seed {} --temperature {} --result-filename {}.json"
+    )
+    text = "\n\n".join(f"{command.format(n, t, n)}\n{BLOCK}" for n, t in enumerate(("0", "0.7", "0.7")))
+    unread = [dict(run.unread) for run in read(text)]
+    assert unread == [{"temperature": "0"}, {"temperature": "0.7"}, {"temperature": "0.7"}]

@@ -129,7 +129,7 @@ def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "was written by a newer loadgen: it has format 2, this one reads 1"),
+        ({"format": 3}, "was written by a newer loadgen: it has format 3, this one reads 2"),
         ({"axis": "weight"}, "is damaged: axis: input should be 'concurrency' or 'rate'"),
         ({"format": "new"}, "is damaged: format: "),
     ],
