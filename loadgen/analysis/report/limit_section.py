@@ -78,11 +78,7 @@ def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, Ob
         Curve(f"limit, {limit_ms:g} ms", ends, np.full(2, limit_ms)),
         *apart,
     ]
-    cut = (
-        "; points at the upper edge are above it"
-        if float(np.nanmax([values, bounds])) > _TOP * limit_ms
-        else ""
-    )
+    band, above = _band(record, ends.tolist()), float(np.nanmax([values, bounds])) > _TOP * limit_ms
     rows = tuple(
         (limit_lines.load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
          limit_lines.outcome(run))
@@ -90,23 +86,32 @@ def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, Ob
     )  # fmt: skip
     return Panel(
         key, f"{figure} over load", _unit(record), "ms", tuple(curves), x_log=is_wide(loads),
-        y_top=_TOP * limit_ms, band=_band(record, ends.tolist()), caption=f"{_CAPTION}{cut}.",
+        y_top=_TOP * limit_ms, band=band, caption=_caption(runs, band, above),
         numbers=FigureTable(("load", figure, "at most, 99 %", ""), rows),
     )  # fmt: skip
 
 
-_CAPTION = "A run at a hollow point is not shown to meet it; the band is where the limit is, at 95 %"
+def _caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, above: bool = False) -> str:
+    """What of a picture needs words: only what is in it."""
+    sentences = ["A point per run."]
+    if not all(run.passed for run in runs):
+        sentences.append("A run at a hollow point is not shown to meet the objectives.")
+    if band is not None:
+        sentences.append("The band is where the limit is, at 95 %.")
+    if above:
+        sentences.append("Points at the upper edge are above it.")
+    return " ".join(sentences)
 
 
 def _goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
     loads = np.array([run.load for run in runs])
     goodput = np.array([run.goodput_per_s for run in runs], np.float64)
     rows = tuple((limit_lines.load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
+    band = _band(record, [float(loads.min()), float(loads.max())])
     return Panel(
         key, "Goodput over load", _unit(record), "requests/s",
         tuple(_curves("goodput", runs, goodput)),
-        x_log=is_wide(loads), band=_band(record, [float(loads.min()), float(loads.max())]),
-        caption=f"{_CAPTION}.",
+        x_log=is_wide(loads), band=band, caption=_caption(runs, band),
         numbers=FigureTable(("load", "requests/s within the objectives"), rows),
     )  # fmt: skip
 

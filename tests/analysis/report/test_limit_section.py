@@ -38,7 +38,7 @@ def test_an_objective_is_drawn_over_the_load_with_bound_limit_and_band() -> None
     assert (limit.x.tolist(), limit.y.tolist()) == ([4, 16], [500, 500])
     assert objective.band == (9.9, 10.9)
     assert objective.y_top == 1250
-    assert "points at the upper edge are above it" in objective.caption
+    assert objective.caption.endswith("Points at the upper edge are above it.")
     assert goodput.title == "Goodput over load"
     assert [curve.x.tolist() for curve in goodput.curves] == [[4, 8, 9.51, 11.3], [16]]
 
