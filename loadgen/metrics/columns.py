@@ -68,6 +68,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     server_decode_ns: _MaybeTime
     out_of_order: _MaybeCount
     retransmitted: _MaybeCount
+    text_ns: _SignedTime  # -1: none
+    hidden_tokens: _MaybeCount
+    thought_tokens: _MaybeCount
 
     def __len__(self) -> int:
         return len(self.index)
@@ -95,7 +98,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
 LATER = (
     "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
-    "server_decode_ns", "out_of_order", "retransmitted",
+    "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]

@@ -114,6 +114,7 @@ class Decoder(msgspec.Struct, eq=False):
         visible = first_visible(messages, counted.messages)
         if visible >= 0:
             record.visible_ns = int(record.arrival_ns[visible])
+        record.text_ns = _first_text_ns(record, counted.messages, summary.kinds)
         met = reads[1:][reads[1:] == reads[:-1]]
         if len(met):
             record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
@@ -124,6 +125,8 @@ class Decoder(msgspec.Struct, eq=False):
         ended = finished and (stream.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.
         ended = ended or (stream.done and (finished or summary.own_usage))
+        # Nothing is missing of what has as many tokens as were asked for (Gemini sends no finish reason).
+        ended = ended or ((stream.done or stream.complete) and 0 < record.planned_output <= counted.total)
         fault = summary.fault or _named_fault(stream.fault)
         if fault:
             return Failure(FailureKind.IN_BAND, fault), ended
@@ -249,7 +252,10 @@ def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> 
 
 
 def _note_usage(record: Record, usage: Usage | None) -> None:
-    if usage is None or usage.prompt_tokens is None:
+    if usage is None:
+        return
+    record.hidden_tokens, record.thought_tokens = usage.hidden_tokens, usage.thought_tokens
+    if usage.prompt_tokens is None:
         return
     record.input_tokens, details = usage.prompt_tokens, usage.prompt_tokens_details
     cached = details.cached_tokens if details is not None else None
@@ -271,6 +277,14 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
         record.server_output_tokens = _counted(timings.predicted_n)
         record.server_prefill_ns = _from_ms(timings.prompt_ms)
         record.server_decode_ns = _from_ms(timings.predicted_ms)
+
+
+def _first_text_ns(record: Record, carrying: Int64, kinds: bytearray) -> int:
+    """When the first text came, of reasoning too; UNKNOWN where none of the messages with tokens has any."""
+    for place, at in enumerate(carrying):  # nearly always the first
+        if kinds[at] == TOKEN:
+            return int(record.arrival_ns[place])
+    return UNKNOWN
 
 
 def _counted(count: int | None) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 from loadgen.metrics import streams
 from loadgen.protocol import sse
-from loadgen.protocol.openai import ChatChoice, Delta, Message
+from loadgen.protocol.openai import TOKEN, ChatChoice, Delta, Message
+from loadgen.protocol.written_text import read_written
 from loadgen.transport.capture import Capture
 
 _REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
@@ -20,9 +21,9 @@ def message_of(messages: Iterable[Message]) -> dict[str, Any]:
     """
     content, reasoning = "", dict.fromkeys(_REASONING, "")
     for delta in _deltas(messages):
-        content += delta.content or ""
+        content += read_written(delta.content).answer
         for key in _REASONING:
-            reasoning[key] += getattr(delta, key) or ""
+            reasoning[key] += read_written(getattr(delta, key), True).reasoning
     given = {key: text for key, text in reasoning.items() if text}
     return {"role": "assistant", "content": content, **given}
 
@@ -36,7 +37,11 @@ def lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
 
 
 def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:
+    begun = False
     for choice in (choice for message in messages for choice in message.choices or ()):
+        if begun and choice.repeats():
+            continue
+        begun = begun or choice.carries() == TOKEN
         delta = choice.delta or choice.message if isinstance(choice, ChatChoice) else None
         if choice.index == 0 and delta is not None:
             yield delta

@@ -23,7 +23,7 @@ class Reasoning(msgspec.Struct):
         """Count a stream that carried a token, of which `first_visible` is known."""
         if visible:
             self.shown += 1
-        elif usage is not None and usage.reasoned:
+        elif usage is not None and usage.thought_tokens:
             self.hidden += 1
 
 

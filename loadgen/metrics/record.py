@@ -73,6 +73,9 @@ class Record(msgspec.Struct):
     server_output_tokens: int = UNKNOWN
     server_prefill_ns: int = UNKNOWN
     server_decode_ns: int = UNKNOWN
+    text_ns: int = UNKNOWN  # arrival of the first message with text, of reasoning too
+    hidden_tokens: int = UNKNOWN  # usage.total_tokens beyond prompt and completion
+    thought_tokens: int = UNKNOWN  # usage's reasoning_tokens
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.arrays import Int64
 from loadgen.protocol.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usage
@@ -22,6 +23,7 @@ FAILED_ENDS: Final = {
 }
 # Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.
 SILENT_TOKENS: Final = 1 << 20
+UNCOUNTED_TEXT: Final = 0.1  # of the messages with text, that a running count may go past
 
 
 class StreamSummary(msgspec.Struct, frozen=True):
@@ -50,6 +52,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
     reason, why, fault, usage, own_usage, ids = "", "", None, None, False, False
     usage_at: list[int] = []
     remarks: list[int] = []
+    repeated: list[int] = []
     for at, message in parsed(messages):
         choices = message.choices
         if message.error is not None:
@@ -59,7 +62,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
                 break
         if choices is None:
             remarks.append(at)
-        if message.usage is not None:
+        if message.usage is not None and not message.usage.is_empty:
             usage, own_usage = message.usage, not choices
             if choices:
                 usage_at.append(at)
@@ -69,7 +72,12 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
             ids = ids or choice.token_ids is not None
             if choice.finish_reason and reason not in FAILED_ENDS:
                 reason, why = choice.finish_reason, message.why()
+            if choice.repeats():
+                repeated.append(at)
         kinds[at] = kind
+    if repeated and kinds.count(TOKEN) > len(repeated):
+        for at in repeated:
+            kinds[at] = CLOSING
     return StreamSummary(kinds, reason, why, usage, usage_at, own_usage, ids, remarks, fault)
 
 
@@ -102,7 +110,8 @@ def count(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
     """Tokens per message, from the best that the server offers.
 
     In this order: its token ids, its running usage, one token a message where their number is the
-    usage's, else the usage spread evenly. A count of zero next to text does not count.
+    usage's, else the usage spread evenly. A count of zero next to text does not count, nor do counts of
+    messages that go past those with text.
     """
     total = summary.usage.completion_tokens if summary.usage else None
     if total == 0 and TOKEN in summary.kinds:
@@ -110,6 +119,8 @@ def count(messages: Sequence[Message], summary: StreamSummary) -> TokenCounts:
     per_message = _by_ids(messages, summary, total) if summary.ids else None
     if per_message is None and len(summary.usage_at) > 1:
         per_message, total = _by_running_usage(messages, summary, total)
+    if per_message is not None:
+        per_message = _on_text(per_message, np.frombuffer(summary.kinds, np.uint8))
     if per_message is not None:
         carrying = np.flatnonzero(per_message)
         tokens = per_message[carrying]
@@ -165,6 +176,30 @@ def _by_running_usage(
     if total is None or added.min(initial=0) < 0 or added.sum() != total:
         return None, total
     return added, total
+
+
+def _on_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
+    """Counts of each message, moved to where the text is; None where most of them cannot be its tokens.
+
+    What is counted on a message without a place for text (a role, at admission) is of the next text, and so
+    is what comes before the first text and is reached again by it. Text cannot have come from no token: where
+    the first one would, or more than UNCOUNTED_TEXT of them, the counts are of something else (of the whole
+    answer, of each chunk alone, of every tenth). A parser may share a token between two messages.
+    """
+    texts = (kinds == TOKEN).nonzero()[0]
+    if not len(texts) or (tokens[texts].all() and not tokens[kinds == NOTHING].any()):
+        return tokens
+    moved, first = tokens.copy(), texts[0]
+    for at in ((kinds == NOTHING) & (tokens > 0)).nonzero()[0].tolist():
+        place = texts.searchsorted(at)
+        if place < len(texts):
+            moved[texts[place]] += moved[at]
+            moved[at] = 0
+    if not moved[first]:
+        moved[first] = moved[:first].sum()
+        moved[:first] = 0
+    without = np.count_nonzero(moved[texts] == 0)
+    return moved if moved[first] and without <= UNCOUNTED_TEXT * len(texts) else None
 
 
 def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON, error_text
+from loadgen.protocol.written_text import Written, WrittenText, read_written
 
 # What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
@@ -24,6 +25,9 @@ MOST: Final = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # vLLM's -1: not counted
 Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+
+Thought = Any  # reasoning, in whichever form: a value of a type that is not expected is no text
+Answer = Any
 
 _EMPTY = (b"", b"null", b"false")
 _NO_MESSAGE = "an error without a message"
@@ -53,12 +57,28 @@ class Usage(msgspec.Struct, gc=False):
     completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
+    total_tokens: Any = None  # of any type: they are compared, and never counted by
+    reasoning_tokens: Any = None  # SGLang's place for those of the details
 
     @property
-    def reasoned(self) -> bool:
-        """Whether some of the tokens are counted as reasoning."""
+    def thought_tokens(self) -> int:
+        """How many of the tokens are counted as reasoning; 0 where that is not reported."""
         details = self.completion_tokens_details
-        return details is not None and (details.reasoning_tokens or 0) > 0
+        found = self.reasoning_tokens if details is None else details.reasoning_tokens
+        return max(found, 0) if isinstance(found, int) and found <= MOST else 0
+
+    @property
+    def hidden_tokens(self) -> int:
+        """How many tokens the total has beyond the prompt and the answer: reasoning that is counted apart."""
+        total, prompt, answer = self.total_tokens, self.prompt_tokens, self.completion_tokens
+        if not isinstance(total, int) or prompt is None or answer is None or total > MOST:
+            return 0
+        return max(total - prompt - answer, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it counts nothing at all, as gateways write it that do not know the counts yet."""
+        return not self.prompt_tokens and not self.completion_tokens
 
 
 class Timing(msgspec.Struct, gc=False):
@@ -110,6 +130,10 @@ class Choice(msgspec.Struct, gc=False):
     def shows(self) -> bool:
         """Whether it carries some of what a user sees: text of the answer itself, or of a tool call."""
         return self.carries() == TOKEN and not self.reasons()
+
+    def repeats(self) -> bool:
+        """Whether it holds a whole answer, which in a stream repeats the messages before it."""
+        return False
 
 
 _Part = TypeVar("_Part")
@@ -182,21 +206,123 @@ def remark(line: bytes) -> str | None:
     return _phrase(error_text(part) for part in (code, text) if part not in _EMPTY)
 
 
-class CompletionChoice(Choice, gc=False):
-    """A choice of `/v1/completions`."""
+class Delta(msgspec.Struct, gc=False):
+    """What a chat message adds, or all of it where it is not streamed.
 
-    text: str | None = None
+    A field of type Thought holds reasoning, of type Answer what a user sees. Several may hold the same text
+    (OpenRouter's `reasoning` and `reasoning_details`), so the first one that has any counts.
+    """
+
+    role: str | None = None
+    content: Written = None
+    reasoning: Thought = None  # vLLM
+    reasoning_content: Thought = None  # SGLang, DeepSeek, older vLLM
+    tool_calls: Answer = None
+    reasoning_details: Thought = None  # OpenRouter, MiniMax
+    reasoning_text: Thought = None  # GitHub Copilot
+    thinking: Thought = None  # Ollama
+    thinking_blocks: Thought = None  # LiteLLM, of Anthropic
+    refusal: Answer = None
+    function_call: Answer = None  # before tool calls
+    audio: Answer = None  # its transcript
+
+    def written(self) -> WrittenText:
+        """All that the model wrote in it."""
+        own = read_written(self.content)
+        thoughts = (read_written(getattr(self, name), True).reasoning for name in _THOUGHTS)
+        reasoning = next(filter(None, thoughts), own.reasoning)
+        return WrittenText("".join([own.answer, *self._other_answers()]), reasoning)
+
+    def has_text(self) -> bool:
+        """Whether the model wrote anything in it."""
+        for usual in (self.content, self.reasoning, self.reasoning_content):
+            if usual and usual.__class__ is str:
+                return True
+        if any(getattr(self, name) for name in _PLACES):
+            text = self.written()
+            return bool(text.answer or text.reasoning)
+        return False
+
+    def is_blank(self) -> bool:
+        """Whether it has a place for text, whatever is there."""
+        return self.content is not None or any(getattr(self, name) is not None for name in _THOUGHTS)
+
+    def _other_answers(self) -> Iterator[str]:
+        for name in _ANSWERS:
+            value = getattr(self, name)
+            if value:
+                yield read_written(value).answer
+
+
+_THOUGHTS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Thought")
+_ANSWERS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Answer")
+_PLACES: Final = ("content", *_THOUGHTS, *_ANSWERS)
+_NO_DELTA = Delta()
+
+
+class TextChoice(Choice, gc=False):
+    """A choice of OpenAI's APIs: `text` or a `delta` in a stream, `message` in a whole answer.
+
+    Gateways send the form of one API at the path of the other.
+    """
+
+    text: Written = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    reasoning: Thought = None  # OpenRouter, next to `text`
+    reasoning_content: Thought = None
 
     def carries(self) -> int:
-        if self.text:
+        part, text = self._part(), self.text
+        if part.has_text() or (self._has_own() and self._written() != WrittenText()):
             return TOKEN
-        return MAYBE if self.finish_reason is None else ENDING
+        empty = text is not None or part.is_blank()
+        if self.finish_reason is not None:
+            return ENDING if empty else CLOSING
+        return MAYBE if empty and part.role is None else NOTHING
 
     def content(self) -> str:
-        return self.text or ""
+        text = self._written()
+        return text.reasoning + text.answer
+
+    def reasons(self) -> bool:
+        text = self._written()
+        return bool(text.reasoning) and not text.answer
 
     def shows(self) -> bool:
-        return bool(self.text)
+        return bool(self._written().answer)
+
+    def repeats(self) -> bool:
+        return self.message is not None and self._part() is self.message and not self._has_own()
+
+    def _part(self) -> Delta:
+        """The delta, or the message where that is all there is."""
+        delta, message = self.delta, self.message
+        if message is None or (delta is not None and delta.has_text()):
+            return delta or _NO_DELTA
+        return message
+
+    def _has_own(self) -> bool:
+        return bool(self.text or self.reasoning or self.reasoning_content)
+
+    def _written(self) -> WrittenText:
+        text = self._part().written()
+        if not self._has_own():
+            return text
+        own = read_written(self.text)
+        thought = read_written(self.reasoning or self.reasoning_content, True).reasoning
+        return WrittenText(own.answer + text.answer, thought + own.reasoning + text.reasoning)
+
+
+class CompletionChoice(TextChoice, gc=False):
+    """A choice of `/v1/completions`."""
+
+    def carries(self) -> int:
+        if self.text and self.text.__class__ is str:
+            return TOKEN
+        if self.delta is None and self.message is None and not self._has_own():
+            return MAYBE if self.finish_reason is None else ENDING  # some servers leave an empty text out
+        return super().carries()
 
 
 class CompletionMessage(Message, gc=False):
@@ -205,66 +331,8 @@ class CompletionMessage(Message, gc=False):
     choices: list[CompletionChoice] | None = None
 
 
-class Function(msgspec.Struct, gc=False):
-    """The part of a tool call that the model wrote."""
-
-    name: str | None = None
-    arguments: str | None = None
-
-
-class ToolCall(msgspec.Struct, gc=False):
-    """A tool call or a piece of one."""
-
-    function: Function | None = None
-
-
-class Delta(msgspec.Struct, gc=False):
-    """What a chat message adds, or all of it where it is not streamed."""
-
-    role: str | None = None
-    content: str | None = None
-    reasoning: str | None = None  # vLLM
-    reasoning_content: str | None = None  # SGLang, DeepSeek, older vLLM
-    tool_calls: list[ToolCall] | None = None
-
-    def tool_text(self) -> str:
-        """What the model wrote of tool calls: names and arguments."""
-        functions = (call.function for call in self.tool_calls or ())
-        return "".join((each.name or "") + (each.arguments or "") for each in functions if each is not None)
-
-
-_NO_DELTA = Delta()
-
-
-class ChatChoice(Choice, gc=False):
-    """A choice of `/v1/chat/completions`: `delta` in a stream, `message` in a whole answer."""
-
-    delta: Delta | None = None
-    message: Delta | None = None
-
-    def carries(self) -> int:
-        delta = self.delta or self.message or _NO_DELTA
-        if delta.content or delta.reasoning or delta.reasoning_content:
-            return TOKEN
-        if delta.tool_calls and delta.tool_text():
-            return TOKEN
-        empty = (delta.content, delta.reasoning, delta.reasoning_content) != (None, None, None)
-        if self.finish_reason is not None:
-            return ENDING if empty else CLOSING
-        return MAYBE if empty and delta.role is None else NOTHING
-
-    def content(self) -> str:
-        delta = self.delta or self.message or _NO_DELTA
-        text = (delta.reasoning or delta.reasoning_content or "") + (delta.content or "")
-        return text + delta.tool_text() if delta.tool_calls else text
-
-    def reasons(self) -> bool:
-        delta = self.delta or self.message or _NO_DELTA
-        return bool(delta.reasoning or delta.reasoning_content) and not delta.content
-
-    def shows(self) -> bool:
-        delta = self.delta or self.message or _NO_DELTA
-        return bool(delta.content or (delta.tool_calls and delta.tool_text()))
+class ChatChoice(TextChoice, gc=False):
+    """A choice of `/v1/chat/completions`."""
 
 
 class ChatMessage(Message, gc=False):

@@ -9,6 +9,7 @@ import msgspec
 
 from loadgen.protocol.openai import (
     CLOSING,
+    MAYBE,
     NOTHING,
     TOKEN,
     Choice,
@@ -52,16 +53,18 @@ class GenerateChoice(Choice, gc=False):
     """The answer so far, or one message's part of it."""
 
     tokens: int = 0  # more than in the message before
-    text: str = ""
+    text: str | None = None  # None: only ids are sent
     repeated: int = 0  # of the text, characters
 
     def carries(self) -> int:
-        if self.tokens > 0:
+        if self.content():
             return TOKEN
+        if self.tokens > 0:
+            return TOKEN if self.text is None else MAYBE
         return NOTHING if self.finish_reason is None else CLOSING
 
     def content(self) -> str:
-        return self.text[self.repeated :]
+        return "" if self.text is None else self.text[self.repeated :]
 
 
 class GenerateMessage(Message, gc=False):
@@ -103,9 +106,12 @@ class Generate(Dialect, frozen=True):
         messages = []
         for answer in answers:
             messages.append(_since(*before.get(answer.index, (0, 0)), answer))
+            counted, characters = before.get(answer.index, (0, 0))
             if answer.meta_info is not None:
-                characters = len(answer.text or "") if repeating else 0
-                before[answer.index] = answer.meta_info.completion_tokens, characters
+                counted = answer.meta_info.completion_tokens
+            if answer.text is not None:
+                characters = len(answer.text) if repeating else 0
+            before[answer.index] = counted, characters
         return messages
 
 
@@ -123,13 +129,14 @@ def _repeating(answers: list[RawMessage]) -> bool:
 def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
     meta = answer.meta_info
     if meta is None:
-        return GenerateMessage(error=answer.error)
+        text = GenerateChoice(index=answer.index, text=answer.text, repeated=characters)
+        return GenerateMessage(choices=[text] if answer.text else None, error=answer.error)
     finish = meta.finish_reason or Finish()
     choice = GenerateChoice(
         index=answer.index,
         finish_reason=finish.type or None,
         tokens=meta.completion_tokens - tokens,
-        text=answer.text or "",
+        text=answer.text,
         repeated=characters,
     )
     usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))

@@ -80,7 +80,7 @@ def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int
         ({"delta": {"role": "assistant", "content": ""}}, NOTHING),
         ({"delta": {"role": "assistant"}}, NOTHING),
         ({"delta": {"reasoning_content": None, "role": "assistant", "content": ""}}, NOTHING),
-        ({"delta": {"refusal": "no"}}, NOTHING),
+        ({"delta": {"refusal": "no"}}, TOKEN),
         ({"delta": {}}, NOTHING),
         ({"delta": None}, NOTHING),
         ({"delta": {"content": ""}}, MAYBE),
