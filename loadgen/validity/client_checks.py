@@ -10,6 +10,7 @@ import numpy as np
 
 from loadgen.metrics.record import UNKNOWN
 from loadgen.protocol.address import is_this_machine
+from loadgen.validity.arrival_checks import held_answers
 from loadgen.validity.calibration import HELD_PERCENT
 from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
 from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspect
@@ -45,7 +46,7 @@ _STOPPED_REMEDY = (
 def reads_late(run: RunEvidence) -> Evidence | None:
     """Messages were coalesced because the client read late, or may have."""
     health, harms = run.metrics.health, _harms(run)
-    if not harms:
+    if not harms or held_answers(run) is not None:
         return None
     lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
     why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
@@ -77,7 +78,7 @@ def _harms(run: RunEvidence) -> list[str]:
 def messages_together(run: RunEvidence) -> Evidence | None:
     """Messages were coalesced because they were sent so."""
     share = run.metrics.health.shared_share
-    if share <= SHARED or _late(run):
+    if share <= SHARED or _late(run) or held_answers(run) is not None:
         return None
     return f"{percent(share)} of messages coalesced into a read, and the client was not late: {_UNRELIABLE}"
 
@@ -118,7 +119,8 @@ def client_busy(run: RunEvidence) -> Evidence | None:
 def busy_loop(run: RunEvidence) -> Evidence | None:
     """The client was busy, and its timestamps do not include the delay."""
     health, gap_ms = run.metrics.health, run.metrics.itl.mean_ms
-    if not run.stamped or not (run.client_cores >= CORES or health.lag_mean_ms > LAG_GAPS * gap_ms):
+    late = health.lag_mean_ms > LAG_GAPS * gap_ms and held_answers(run) is None  # whose gaps are nothing
+    if not run.stamped or not (run.client_cores >= CORES or late):
         return None
     return f"{run.client_cores:.2f} of a core busy, mean read lag {health.lag_mean_ms:.3g} ms"
 

@@ -7,6 +7,7 @@ condition, with why a healthy idle server does not reach it.
 from __future__ import annotations
 
 from loadgen.validity import answer_checks as answers
+from loadgen.validity import arrival_checks as arrivals
 from loadgen.validity import client_checks as client
 from loadgen.validity import data_checks as data
 from loadgen.validity import load_checks as load
@@ -38,6 +39,8 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     # Another load than requested.
     shards.shards_started_apart,
     load.tokens_not_counted,
+    arrivals.arrivals_not_tokens,
+    arrivals.hidden_tokens,
     load.answer_lengths,
     load.prompt_lengths,
     load.concurrency_not_held,
@@ -81,6 +84,8 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     sessions.session_forgotten,
     sessions.cached_tokens_differ,
     client.journal,
+    arrivals.ends_not_reported,
+    arrivals.reasoning_alone,
     load.early_ends,
     load.overload,
     server.queued,

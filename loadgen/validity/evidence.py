@@ -16,6 +16,7 @@ from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.endpoint.server_counters import ServerSample, ServerWindow
 from loadgen.metrics import steady_state
+from loadgen.metrics.answer_shape import AnswerShapes
 from loadgen.metrics.confidence import least_passing
 from loadgen.metrics.metrics import Metrics, PerRequest
 from loadgen.metrics.percentiles import median, percentiles
@@ -128,6 +129,11 @@ class RunEvidence:
     def per_request(self) -> PerRequest:
         """What every request contributes."""
         return PerRequest.of(self.records, self.facts.ask())
+
+    @cached_property
+    def shapes(self) -> AnswerShapes:
+        """How the tokens of each answer lie on its messages and in time."""
+        return AnswerShapes.of(self.records)
 
     @property
     def sources(self) -> set[Source]:

@@ -156,13 +156,13 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     "answer-lengths",
     "ignore_eos was sent and the answers' lengths differ from the requested one by more than "
     f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
-    "it is exact",
+    "it is exact; or it was not sent, and they are that much longer than the longest that was requested",
     "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
     "prompt and answer fit its context (--max-model-len)",
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
     """Answers do not have the length they were made to have."""
-    return _answers(run, 1 - ANSWER_OFF, 1 + ANSWER_OFF) if run.ignores_eos else None
+    return _answers(run, 1 - ANSWER_OFF if run.ignores_eos else 0.0, 1 + ANSWER_OFF)
 
 
 @note(

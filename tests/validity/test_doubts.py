@@ -34,6 +34,7 @@ from builders.made_cases import (
     sampled,
     shared,
     some_met,
+    uncounted,
 )
 from builders.provoked_answers import OF_ANSWERS
 from builders.provoked_cancelled import OF_CANCELLED
@@ -53,6 +54,15 @@ from loadgen.validity.rule import Rule, Source, table
 VALIDITY = Path(__file__).parent.parent.parent / "docs" / "validity.md"
 BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
 STARVED = "; client and server share 2 CPUs by session (sched_autogroup)"
+
+
+def at_once() -> Rows:
+    """Every answer came whole, when its last token did."""
+    rows = changed(closed(), shared_reads=OUTPUT - 1)
+    for row in rows:
+        row.arrival_ns = np.full(OUTPUT, row.arrival_ns[-1])
+    return rows
+
 
 # The run, the words that its evidence must have, and the doubts that go with it.
 PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
@@ -158,6 +168,26 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "the client process did not run for 10.0 s: the kernel timed what arrived, but nothing was sent",
         set(),
     ),
+    "arrivals-not-tokens": (
+        run(at_once()),
+        "in 320 of 320 answers all messages came at one instant, so they were not streamed",
+        set(),
+    ),
+    "hidden-tokens": (
+        run(changed(closed(), hidden_tokens=30)),
+        "usage's total has 9600 tokens in 320 answers beyond prompt and answer",
+        set(),
+    ),
+    "ends-not-reported": (
+        run(changed(closed(), finish_reason="")),
+        "320 of 320 answers end without a finish reason",
+        set(),
+    ),
+    "reasoning-alone": (
+        run(changed(closed(), visible_ns=-1, text_ns=START_NS)),
+        "320 of 320 answers ended within their reasoning",
+        set(),
+    ),
     "reads-late": (run(shared(9.0)), "18.2 % of messages coalesced into a read", set()),
     "client-busy": (
         run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(cpu_s=9.0)),
@@ -199,7 +229,7 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "early-ends": (
-        run(changed(closed(), output_tokens=5), {"ignore_eos": False}, window=None),
+        run(changed(uncounted(closed(), 5), usage=True), {"ignore_eos": False}, window=None),
         "5.0 tokens per answer, 11.0 requested",
         set(),
     ),

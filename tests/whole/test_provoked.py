@@ -134,7 +134,7 @@ PROVOCATIONS = {
     "four messages a write": Provocation(
         null("--messages-per-write", "4", interval_ms=80),
         "--random-input-len 8 --random-output-len 16 --num-prompts 8 --max-concurrency 4",
-        {"messages-together"},
+        {"arrivals-not-tokens"},
     ),
     "a client without kernel stamps": Provocation(engine(), f"{FOUR} --transport httpx", {"unstamped"}),
     "a client without kernel stamps, and busy": Provocation(

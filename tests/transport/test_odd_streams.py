@@ -1,0 +1,358 @@
+"""Odd streams: every place where a token can be, every way a count can be wrong, over every transport.
+
+Of each the figures are right, or the verdict is SUSPECT with the cause. All streams have one clock: the first
+of forty tokens 80 ms after the request, then one every 10 ms, as the server wrote them in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import made_cases
+from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
+from fakes.virtual_network import VirtualServer
+from loadgen.metrics.decode import Decoder
+from loadgen.protocol.openai import DIALECTS, Dialect
+from loadgen.protocol.sglang import Generate
+from loadgen.validity import verdict
+from loadgen.validity.evidence import RunEvidence
+
+TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010
+TTFT_MS, TPOT_MS = FIRST_S * 1e3, GAP_S * 1e3
+WORDS = [f" w{i}" for i in range(TOKENS)]
+APIS: dict[str, Dialect] = {**DIALECTS, "generate": Generate()}
+Event = dict[str, Any]
+Timed = tuple[float, Event]  # seconds to wait, and what comes then
+
+
+def counts(answer: int, prompt: int = PROMPT, **more: Any) -> Event:
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer, **more}
+
+
+def says(delta: Any, finish: str | None = None, used: Event | None = None, key: str = "delta") -> Event:
+    message: Event = {"choices": [{"index": 0, key: delta, "finish_reason": finish}]}
+    return message if used is None else {**message, "usage": used}
+
+
+def pause(i: int) -> float:
+    return GAP_S if i else FIRST_S
+
+
+def streamed(
+    tokens: Iterable[Event],
+    first: Event | None = None,
+    last: Event | None = None,
+    used: Event | None = None,
+    finish: str | None = "length",
+) -> list[Timed]:
+    """A role, the tokens at their times, an end, and a usage on its own; `used` None: the right one."""
+    timed: list[Timed] = [(0, first or says({"role": "assistant", "content": ""}))]
+    timed += [(pause(i), token) for i, token in enumerate(tokens)]
+    timed.append((0, last or says({}, finish)))
+    timed.append((0, {"choices": [], "usage": used or counts(TOKENS)}))
+    return timed
+
+
+def each(delta: Callable[[int, str], Any], **more: Any) -> list[Timed]:
+    """A stream whose deltas are made of each word."""
+    return streamed([says(delta(i, word)) for i, word in enumerate(WORDS)], **more)
+
+
+def running(count: Callable[[int], Event], **more: Any) -> list[Timed]:
+    """A stream whose messages each have a count."""
+    return streamed([says({"content": w}, used=count(i)) for i, w in enumerate(WORDS)], **more)
+
+
+def together(size: int) -> list[Timed]:
+    """A stream of which so many messages come at once, when the last of them is there."""
+    timed = each(lambda i, w: {"content": w})
+    held: list[Timed] = []
+    for first in range(0, len(timed), size):
+        part = timed[first : first + size]
+        waited_s = sum(seconds for seconds, _ in part)
+        held += [(waited_s if not place else -1, event) for place, (_, event) in enumerate(part)]
+    return held
+
+
+def text(i: int, **more: Any) -> Event:
+    return {"choices": [{"index": 0, "text": WORDS[i], "finish_reason": None, **more}]}
+
+
+def generated(i: int, count: int | None, **more: Any) -> Event:
+    meta: Event = {"prompt_tokens": PROMPT, "completion_tokens": count, "finish_reason": None}
+    if i == TOKENS - 1:
+        meta |= {"finish_reason": {"type": "length"}, "completion_tokens": TOKENS}
+    return {"text": "".join(WORDS[: i + 1]), "meta_info": meta, **more}
+
+
+def of_generate(count: Callable[[int], int]) -> list[Timed]:
+    return [(pause(i), generated(i, count(i))) for i in range(TOKENS)]
+
+
+def half_thought(thought: Callable[[str], Any]) -> list[Timed]:
+    return each(lambda i, w: thought(w) if i < 20 else {"content": w})
+
+
+def tool(**function: Any) -> Event:
+    return {"tool_calls": [{"index": 0, "function": function}]}
+
+
+ROLE = {"role": "assistant", "content": ""}
+SEEN_MS = TTFT_MS + 20 * TPOT_MS
+TWENTY_HIDDEN = counts(TOKENS, completion_tokens_details={"reasoning_tokens": 20})
+HIDDEN = [says({"content": w}) for w in WORDS[20:]]
+
+# Streams whose figures are right, and when the first text of the answer itself came.
+RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
+    "content": ("chat", each(lambda i, w: {"content": w}), TTFT_MS),
+    "refusal": ("chat", each(lambda i, w: {"refusal": w}), TTFT_MS),
+    "function_call": ("chat", each(lambda i, w: {"function_call": {"arguments": w}}), TTFT_MS),
+    "tool_calls": ("chat", each(lambda i, w: tool(name=None, arguments=w)), TTFT_MS),
+    "arguments that are objects": ("chat", each(lambda i, w: tool(arguments={"a": w})), TTFT_MS),
+    "a transcript of audio": ("chat", each(lambda i, w: {"audio": {"transcript": w}}), TTFT_MS),
+    "parts of text": ("chat", each(lambda i, w: {"content": [{"type": "text", "text": w}]}), TTFT_MS),
+    "a part that is no list": ("chat", each(lambda i, w: {"content": {"type": "text", "text": w}}), TTFT_MS),
+    "text in a chat": ("chat", streamed([text(i) for i in range(TOKENS)]), TTFT_MS),
+    "message for delta": ("chat", streamed([says({"content": w}, key="message") for w in WORDS]), TTFT_MS),
+    "reasoning": ("chat", half_thought(lambda w: {"reasoning": w}), SEEN_MS),
+    "reasoning_content": ("chat", half_thought(lambda w: {"reasoning_content": w}), SEEN_MS),
+    "reasoning_text": ("chat", half_thought(lambda w: {"reasoning_text": w}), SEEN_MS),
+    "thinking": ("chat", half_thought(lambda w: {"thinking": w}), SEEN_MS),
+    "reasoning_details": (
+        "chat",
+        half_thought(lambda w: {"reasoning_details": [{"type": "reasoning.text", "text": w}]}),
+        SEEN_MS,
+    ),
+    "thinking_blocks": ("chat", half_thought(lambda w: {"thinking_blocks": [{"thinking": w}]}), SEEN_MS),
+    "parts of thinking": (
+        "chat",
+        half_thought(lambda w: {"content": [{"type": "thinking", "thinking": [{"text": w}]}]}),
+        SEEN_MS,
+    ),
+    "parts of reasoning": (
+        "chat",
+        half_thought(lambda w: {"content": [{"type": "reasoning", "summary": [{"text": w}]}]}),
+        SEEN_MS,
+    ),
+    "a part that is thought": (
+        "chat",
+        half_thought(lambda w: {"content": [{"text": w, "thought": True}]}),
+        SEEN_MS,
+    ),
+    "reasoning alone": ("chat", each(lambda i, w: {"reasoning": w}), None),
+    "the whole message at the end": (
+        "chat",
+        each(lambda i, w: {"content": w}, last=says({"content": "".join(WORDS)}, "length", key="message")),
+        TTFT_MS,
+    ),
+    "text": ("completions", streamed([text(i) for i in range(TOKENS)], text(0, text="")), TTFT_MS),
+    "a delta in completions": ("completions", each(lambda i, w: {"content": w}), TTFT_MS),
+    "a message in completions": (
+        "completions",
+        streamed([says({"content": w}, key="message") for w in WORDS]),
+        TTFT_MS,
+    ),
+    "reasoning next to text": (
+        "completions",
+        streamed([text(i, **({"text": "", "reasoning": "x"} if i < 20 else {})) for i in range(TOKENS)]),
+        SEEN_MS,
+    ),
+    "counts of zero": ("chat", running(lambda i: counts(0, 0)), TTFT_MS),
+    "counts of zero, the prompt known": ("chat", running(lambda i: counts(0)), TTFT_MS),
+    "counts that run along": ("chat", running(lambda i: counts(i + 1)), TTFT_MS),
+    "counts that are one behind": ("chat", running(lambda i: counts(i)), TTFT_MS),
+    "the whole count on each": ("chat", running(lambda i: counts(TOKENS)), TTFT_MS),
+    "the count of each alone": ("chat", running(lambda i: counts(1)), TTFT_MS),
+    "a count at every tenth": ("chat", running(lambda i: counts((i + 1) // 10 * 10)), TTFT_MS),
+    "a count at admission": (
+        "chat",
+        running(lambda i: counts(i + 1), first=says(ROLE, used=counts(1))),
+        TTFT_MS,
+    ),
+    "a count at admission, no role": (
+        "chat",
+        running(lambda i: counts(i + 1), first=says({"content": ""}, used=counts(1))),
+        TTFT_MS,
+    ),
+    "the whole count at admission": (
+        "chat",
+        running(lambda i: counts(TOKENS), first=says(ROLE, used=counts(TOKENS))),
+        TTFT_MS,
+    ),
+    "ids at the end": (
+        "completions",
+        streamed([text(i, token_ids=[*range(TOKENS)] if i == 39 else []) for i in range(TOKENS)]),
+        TTFT_MS,
+    ),
+    "no finish reason": (
+        "chat",
+        [(pause(i), says({"content": w}, used=counts(i + 1))) for i, w in enumerate(WORDS)],
+        TTFT_MS,
+    ),
+    "generate": ("generate", of_generate(lambda i: i + 1), TTFT_MS),
+    "generate, counts of zero": ("generate", of_generate(lambda i: 0), TTFT_MS),
+    "generate, the whole count on each": ("generate", of_generate(lambda i: TOKENS), TTFT_MS),
+    "generate, a count at admission": (
+        "generate",
+        [(0, {"text": "", "meta_info": {"completion_tokens": 1}}), *of_generate(lambda i: i + 1)],
+        TTFT_MS,
+    ),
+    "generate, text without counts": (
+        "generate",
+        [(pause(i), {"text": "".join(WORDS[: i + 1])}) for i in range(39)] + [(GAP_S, generated(39, 40))],
+        TTFT_MS,
+    ),
+}
+
+# Streams whose figures cannot be right, and the words in which the verdict says why.
+SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
+    "whole": ("chat", together(100), "all messages came at one instant"),
+    "clumps of ten": ("chat", together(11), "at a time"),
+    "clumps of five": ("chat", together(6), "at a time"),
+    "a field that is not read": ("chat", each(lambda i, w: {"odd": w}), "are counted on one message"),
+    "the whole answer in the last message": (
+        "chat",
+        each(lambda i, w: {}, last=says({"content": "".join(WORDS)}, "length")),
+        "are counted on one message",
+    ),
+    "a blank message at admission, and a last token without text": (
+        "chat",
+        streamed([says({"content": w}) for w in WORDS[:39]], first=says({"content": ""})),
+        "the first message that counts as a token has no text",
+    ),
+    "a usage of one": ("chat", each(lambda i, w: {"content": w}, used=counts(1)), "more messages have text"),
+    "letters in messages of their own": (
+        "chat",
+        each(lambda i, w: {"content": w}, used=counts(10)),
+        "more messages have text",
+    ),
+    "more tokens than were asked for": (
+        "chat",
+        each(lambda i, w: {"content": w}, used=counts(400)),
+        "400.0 tokens per answer, 40.0 requested",
+    ),
+    "a total beyond prompt and answer": (
+        "chat",
+        each(lambda i, w: {"content": w}, used=counts(TOKENS, total_tokens=500)),
+        "beyond prompt and answer",
+    ),
+    "reasoning that is counted and not shown": (
+        "chat",
+        streamed(HIDDEN, used=TWENTY_HIDDEN),
+        "are counted and not shown",
+    ),
+    "reasoning that is counted elsewhere": (
+        "chat",
+        streamed(HIDDEN, used=counts(TOKENS, reasoning_tokens=20)),
+        "are counted and not shown",
+    ),
+    "encrypted reasoning": (
+        "chat",
+        each(
+            lambda i, w: {"reasoning_details": [{"data": "x"}]} if i < 20 else {"content": w},
+            used=TWENTY_HIDDEN,
+        ),
+        "are counted and not shown",
+    ),
+}
+
+
+def played(api: str, timed: list[Timed], transport: str) -> RunEvidence:
+    """A run whose every answer is this stream; a wait of -1 puts an event into the write before it."""
+    pieces: list[bytes | float] = [HEAD]
+    for seconds, event in timed:
+        data = chunk(b"data: %b\n\n" % json.dumps(event).encode())
+        if seconds < 0:
+            last = pieces.pop()
+            assert isinstance(last, bytes)
+            pieces.append(last + data)
+            continue
+        pieces += [seconds, data] if seconds else [data]
+    with VirtualServer(lambda asked: Answer([*pieces, chunk(DONE), LAST])) as server:
+        driven = drive(job_of(server.target(), REQUESTS, 1), transport, server)
+    planned = np.full(REQUESTS, PROMPT), np.full(REQUESTS, TOKENS)
+    decoder = Decoder(APIS[api], streamed=True, planned=planned)
+    rows = [decoder.decode(capture) for capture in driven.captures]
+    workload = {
+        "input_len": PROMPT,
+        "output_len": TOKENS,
+        "num_prompts": REQUESTS,
+        "max_concurrency": 1,
+        "ignore_eos": False,
+    }
+    client = made_cases.client(transport=transport)
+    return made_cases.run(
+        rows, workload, requests=REQUESTS, window=None, calibration=None, ceiling=None, client=client
+    )
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, transport: str) -> None:
+    api, timed, seen_ms = RIGHT[name]
+    run = played(api, timed, transport)
+    metrics = run.metrics
+    assert (metrics.completed, metrics.total_output_tokens) == (REQUESTS, REQUESTS * TOKENS), metrics.failures
+    assert metrics.ttft.median_ms == pytest.approx(TTFT_MS, abs=0.5)
+    assert metrics.tpot.mean_ms == pytest.approx(TPOT_MS, abs=0.05)
+    assert metrics.itl.median_ms == pytest.approx(TPOT_MS, abs=0.05)
+    if seen_ms is None:
+        assert (metrics.ttfvt.n, "reasoning-alone" in _codes(run)) == (0, True)
+    else:
+        assert metrics.ttfvt.median_ms == pytest.approx(seen_ms, abs=1.0)
+    assert [finding.evidence for finding in verdict.judge(run).grave] == []
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+@pytest.mark.parametrize("name", SUSPECT)
+def test_what_cannot_be_right_is_suspect_with_its_cause(name: str, transport: str) -> None:
+    api, timed, words = SUSPECT[name]
+    run = played(api, timed, transport)
+    assert run.metrics.completed == REQUESTS
+    assert words in " ".join(finding.evidence for finding in verdict.judge(run).grave)
+    assert not _codes(run) & {"reads-late", "messages-together"}
+
+
+def several(sizes: Iterable[int]) -> list[Timed]:
+    """Messages of several tokens, each of which took its time; the first token comes alone."""
+    tokens, timed, at = iter(WORDS), list[Timed](), 0
+    for size in sizes:
+        seconds = FIRST_S if not at else GAP_S * size
+        timed.append((seconds, says({"content": "".join(next(tokens) for _ in range(size))})))
+        at += size
+    assert at == TOKENS
+    return [*timed, (0, says({}, "length")), (0, {"choices": [], "usage": counts(TOKENS)})]
+
+
+def drafted(size: int) -> list[Timed]:
+    """A first token, then each step's tokens in messages of their own, at once."""
+    timed: list[Timed] = [(FIRST_S, says({"content": WORDS[0]}))]
+    for i, word in enumerate(WORDS[1:]):
+        timed += [(-1 if i % size else GAP_S, says({"content": word}))]
+    return [*timed, (0, says({}, "length")), (0, {"choices": [], "usage": counts(TOKENS)})]
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+@pytest.mark.parametrize(
+    "timed",
+    [
+        pytest.param(several([1, *[4] * 9, 3]), id="a stream interval of four"),
+        pytest.param(several([1, *[2, 1] * 13]), id="drafts of two"),
+        pytest.param(several([1, *[13] * 3]), id="drafts of thirteen"),
+        pytest.param(drafted(4), id="drafts of four, a message each"),
+        pytest.param([(s / 100, e) for s, e in each(lambda i, w: {"content": w})], id="a token each 0.1 ms"),
+    ],
+)
+def test_a_healthy_server_of_several_tokens_a_message_is_not_doubted(
+    timed: list[Timed], transport: str
+) -> None:
+    assert "arrivals-not-tokens" not in _codes(played("chat", timed, transport))
+
+
+def _codes(run: RunEvidence) -> set[str]:
+    return {finding.rule.code for finding in verdict.judge(run).findings}
