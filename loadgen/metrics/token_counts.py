@@ -72,7 +72,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
             ids = ids or choice.token_ids is not None
             if choice.finish_reason and reason not in FAILED_ENDS:
                 reason, why = choice.finish_reason, message.why()
-            if choice.repeats():
+            if choice.finish_reason and choice.repeats():
                 repeated.append(at)
         kinds[at] = kind
     if repeated and kinds.count(TOKEN) > len(repeated):

@@ -273,6 +273,9 @@ class TextChoice(Choice, gc=False):
     reasoning_content: Thought = None
 
     def carries(self) -> int:
+        delta = self.delta
+        if delta is not None and delta.content and delta.content.__class__ is str:
+            return TOKEN  # nearly all are so
         part, text = self._part(), self.text
         if part.has_text() or (self._has_own() and self._written() != WrittenText()):
             return TOKEN
