@@ -18,6 +18,7 @@ from loadgen.protocol.printable import printable
 from loadgen.results import data_identity, saturated_run, speed_tables
 from loadgen.results.run_directory import Result
 from loadgen.results.speed_tables import Column, Table
+from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.verdict import Level
 from loadgen.workload.data_facts import LengthFacts
@@ -140,6 +141,8 @@ FIGURES = (
     LoadFigure("mean_e2el_ms", "E2EL ms"),
     LoadFigure("failed", "failed"),
     LoadFigure("speed_tok_s", "speed tok/s"),
+    LoadFigure(PREFILL, "prefill tok/s"),
+    LoadFigure(DECODING, "decode tok/s"),
 )
 _SPARED = ("median_ttft_ms", "request_throughput", "mean_e2el_ms", "p99_ttft_ms")  # in a narrow table
 _SPREAD = ("output_throughput",)  # what has room for its interval on a terminal

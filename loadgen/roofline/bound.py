@@ -16,13 +16,17 @@ from loadgen.workload import bounds
 TOLERANCE = 1.05
 SLOW, LEAST_MS = 0.3, 5.0  # a share of the roofline, judged only if a step takes at least LEAST_MS
 _CHUNK = 2048  # tokens of a prompt that an engine computes in one step, at least
-_SEVERAL = 1.2  # mean gap ÷ mean time per token, above which messages carry several tokens
+SEVERAL = 1.2  # mean gap ÷ mean time per token, above which messages carry several tokens
 _MIXED = 0.5  # of the steps, with a prompt in them: then the median one has one
 _PREFILLED = 0.05  # of a request's time, at best: then its tokens per second are no longer those of decoding
 _GIGA, _TERA = 1e9, 1e12
 # The figures that give the time of a step, the best first; only the median gap can be free of prefill.
 _STEPS, _GAPS = ("mean_tpot_ms", "median_tpot_ms", "median_itl_ms"), ("median_itl_ms", "mean_itl_ms")
 _SPEEDS = ("output_throughput", "speed_tok_s")
+# What vLLM's and SGLang's clients call the tokens that one pass over the weights gives with a draft.
+ACCEPTANCE = ("spec_decode_acceptance_length", "accept_length")
+# Tokens per second of all requests together while prompts are computed, and while answers are.
+PREFILL, DECODING = "prefill_throughput", "decode_throughput"
 
 
 class Loaded(Protocol):
@@ -45,7 +49,7 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class Decode(msgspec.Struct, frozen=True):
-    """A step that gives a token to each request in it, as measured and at best."""
+    """A step that gives `per_step` tokens to each request in it, as measured and at best."""
 
     tpot_ms: float
     key: str  # of the figure that the time is from: mean_tpot_ms, median_itl_ms, output_throughput
@@ -54,6 +58,12 @@ class Decode(msgspec.Struct, frozen=True):
     effective_bytes_per_s: float  # read in the measured time
     batch: float  # requests that decode at once, on average
     context: float  # tokens of each, in the middle of its answer
+    per_step: float = 1.0  # tokens of a request: the acceptance length of a draft
+
+    @property
+    def step_ms(self) -> float:
+        """The time of a step: of as many tokens as it gives a request."""
+        return self.tpot_ms * self.per_step
 
     @property
     def by(self) -> str:
@@ -65,10 +75,11 @@ class Decode(msgspec.Struct, frozen=True):
 
 
 class Prefill(msgspec.Struct, frozen=True):
-    """A prompt's arithmetic in the time to its first token; None where the machine's peak is not known."""
+    """A prompt's arithmetic in the time that it took; None where the machine's peak is not known."""
 
     tokens: float
-    ttft_ms: float
+    spent_ms: float
+    by: str  # what the time is: mean TTFT, prefill tokens per second
     flop: float
     flop_per_s: float
     least_ms: float | None
@@ -80,6 +91,12 @@ class Excess(msgspec.Struct, frozen=True):
 
     times: float
     text: str
+
+
+def accepted(figures: Figures) -> float:
+    """Tokens that a pass over the weights gives a request: a draft's acceptance length, else 1."""
+    lengths = (bounds.figure(figures.get(key)) for key in ACCEPTANCE)
+    return max(1.0, next((float(length) for length in lengths if length is not None), 1.0))
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -110,10 +127,23 @@ class _Run(msgspec.Struct, frozen=True):
     def batch(self) -> float:
         """Requests that decode at once on average; 1 where that is not known, which bounds from below."""
         rate, tpot_ms = self.number("request_throughput"), self.number("mean_tpot_ms")
-        if self.alone or not rate or not tpot_ms or not self.answer:
+        tokens_per_s = self.number(DECODING) or (rate or 0.0) * max(self.answer - 1, 0.0)
+        if self.alone or not tokens_per_s or not tpot_ms:
             return 1.0
-        decoding = rate * tpot_ms / 1e3 * (self.answer - 1)
+        decoding = tokens_per_s * tpot_ms / 1e3
         return max(1.0, min(decoding, float(self.load.max_concurrency or decoding)))
+
+    @property
+    def prefilled(self) -> tuple[float, str] | None:
+        """The time of one prompt's prefill in ms and what it is from; None where no figure has it alone.
+
+        Of several prompts at once it is the share of one, by their speed; TTFT is it only of one at a time.
+        """
+        if (speed := self.number(PREFILL)) is not None:
+            return 1e3 * self.prompt / speed, "prefill tokens per second"
+        names = ("mean_ttft_ms", "median_ttft_ms") if self.alone else ()
+        timed = ((name, time_ms) for name in names if (time_ms := self.number(name)) is not None)
+        return next(((time_ms, f"{name.partition('_')[0]} TTFT") for name, time_ms in timed), None)
 
     @property
     def context(self) -> float:
@@ -141,7 +171,12 @@ class _Run(msgspec.Struct, frozen=True):
     def gap_is_a_step(self) -> bool:
         """Whether the median gap is a step without prefill: messages of one token, few steps with prompts."""
         gap_ms, tpot_ms = self.number("mean_itl_ms"), self.number("mean_tpot_ms")
-        if not gap_ms or not tpot_ms or gap_ms > _SEVERAL * tpot_ms or not self.answer:
+        if (
+            not gap_ms
+            or not tpot_ms
+            or gap_ms > SEVERAL * tpot_ms * accepted(self.figures)
+            or not self.answer
+        ):
             return False
         return self.batch * max(1.0, self.prompt / _CHUNK) / self.answer < _MIXED
 
@@ -160,33 +195,40 @@ def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = F
     prefill in it, so that nothing appears faster than it is). At a higher one the batch is how many requests
     decode on average, by Little's law: requests per second × TPOT × (tokens − 1); the mean TPOT then holds
     others' prefill, the median ITL (`by_itl`) does not where most steps have none. Context: prompt + half of
-    the answer.
+    the answer. Where a draft's acceptance length is reported, a step gives so many tokens, and a gap between
+    messages is a step as it is.
     """
     run = _Run(figures, load)
     if (step := run.step(by_itl)) is None:
         return None
     key, tpot_ms = step
+    per_step = 1.0 if key in _GAPS else accepted(figures)
     least_ms = ceiling.tpot_ms(run.batch, run.context)
     return Decode(
         tpot_ms=tpot_ms,
         key=key,
         least_ms=least_ms,
-        share=least_ms / tpot_ms,
-        effective_bytes_per_s=ceiling.step_bytes(run.batch, run.context) / tpot_ms * 1e3,
+        share=least_ms / (tpot_ms * per_step),
+        effective_bytes_per_s=ceiling.step_bytes(run.batch, run.context) / (tpot_ms * per_step) * 1e3,
         batch=run.batch,
         context=run.context,
+        per_step=per_step,
     )
 
 
 def prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
-    """A prompt's FLOP/s compared with the machine's peak; None above concurrency 1: TTFT then has a queue."""
+    """A prompt's FLOP/s compared with the machine's peak, by the speed of prefill, else by TTFT.
+
+    None where no length is known, and of TTFT above concurrency 1: it then has a queue.
+    """
     run = _Run(figures, load)
-    tokens, ttft_ms = run.prompt, run.number("mean_ttft_ms") or run.number("median_ttft_ms")
-    if not run.alone or not tokens or not ttft_ms:
+    tokens, prefilled = run.prompt, run.prefilled
+    if not tokens or prefilled is None:
         return None
+    spent_ms, by = prefilled
     flop, least_ms = ceiling.prefill_flop(tokens), ceiling.prefill_ms(tokens)
-    share = None if least_ms is None else least_ms / ttft_ms
-    return Prefill(tokens, ttft_ms, flop, 1e3 * flop / ttft_ms, least_ms, share)
+    share = None if least_ms is None else least_ms / spent_ms
+    return Prefill(tokens, spent_ms, by, flop, 1e3 * flop / spent_ms, least_ms, share)
 
 
 def impossible(ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False) -> str | None:
@@ -211,9 +253,9 @@ def decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | 
     machine, weights = ceiling.machine, ceiling.weight_bytes()
     bus = machine.bandwidth_bytes_per_s
     cached = step.batch * ceiling.weights.kv_bytes(step.context)
-    alone, whole = (1e3 * size / step.tpot_ms / bus for size in (weights, weights + cached))
+    alone, whole = (1e3 * size / step.step_ms / bus for size in (weights, weights + cached))
     text = (
-        f"{step.tpot_ms:.4g} ms per token ({step.by}): reading {_giga(weights)} GB of weights in that time "
+        f"{_timed(step)}: reading {_giga(weights)} GB of weights in that time "
         f"takes {_giga(alone * bus)} GB/s, {_times(alone)} the {_giga(bus)} of {machine.name}"
     )
     if cached:
@@ -227,7 +269,7 @@ def prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess |
     if prompt is None or prompt.share is None or peak is None:
         return None
     text = (
-        f"{prompt.tokens:.0f} tokens prefilled in {prompt.ttft_ms:.4g} ms: "
+        f"{prompt.tokens:.0f} tokens prefilled in {prompt.spent_ms:.4g} ms: "
         f"{_digits(prompt.flop / _TERA)} TFLOP in that time are {_digits(prompt.flop_per_s / _TERA)} "
         f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in "
         f"{ceiling.weights.computes}"
@@ -251,7 +293,7 @@ def fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | None:
         return None
     bus, read = ceiling.machine.bandwidth_bytes_per_s, ceiling.step_bytes(step.batch, step.context)
     return (
-        f"{step.tpot_ms:.4g} ms per token ({step.by}) is {_percent(step.share)} of the roofline: "
+        f"{_timed(step)} is {_percent(step.share)} of the roofline: "
         f"{step.least_ms:.3g} ms for {_giga(read)} GB at {_giga(bus)} GB/s; effective bandwidth "
         f"{_giga(step.effective_bytes_per_s)} GB/s"
     )
@@ -269,23 +311,32 @@ def _decoding(ceiling: Ceiling, step: Decode) -> str:
     machine, size = ceiling.machine, _giga(ceiling.step_bytes(step.batch, step.context))
     read = f"{size} GB a token" if step.batch == 1 else f"{size} GB a step of {step.batch:.3g} requests"
     mixed = "; includes the prefill of other requests" if step.batch > 1 and "tpot" in step.key else ""
-    best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
+    best, reached = step.batch * step.per_step * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
+    drafted = f", {step.per_step:.3g} tokens a pass" if step.per_step > 1 else ""
     return (
         f"roofline: {_digits(best)} tok/s at best ({read}, {machine.name} at "
-        f"{_giga(machine.bandwidth_bytes_per_s)} GB/s); reached {_digits(reached)} tok/s ({step.by}), "
-        f"{_percent(step.share)}, {_giga(step.effective_bytes_per_s)} GB/s{mixed}"
+        f"{_giga(machine.bandwidth_bytes_per_s)} GB/s{drafted}); reached {_digits(reached)} tok/s "
+        f"({step.by}), {_percent(step.share)}, {_giga(step.effective_bytes_per_s)} GB/s{mixed}"
     )
 
 
 def _prefilling(ceiling: Ceiling, prompt: Prefill) -> str:
     text = (
-        f"prefill: {_digits(prompt.flop / _TERA)} TFLOP in {prompt.ttft_ms:.4g} ms (mean TTFT), "
+        f"prefill: {_digits(prompt.flop / _TERA)} TFLOP in {prompt.spent_ms:.4g} ms ({prompt.by}), "
         f"{_digits(prompt.flop_per_s / _TERA)} TFLOP/s"
     )
     peak = ceiling.peak_flop_per_s
     if peak is None or prompt.share is None:
         return f"{text}; the machine's peak is unknown"
     return f"{text} of {_digits(peak / _TERA)} ({ceiling.weights.computes}), {_percent(prompt.share)}"
+
+
+def _timed(step: Decode) -> str:
+    """The measured time of a token, and of a step that gives several."""
+    text = f"{step.tpot_ms:.4g} ms per token ({step.by})"
+    if step.per_step == 1:
+        return text
+    return f"{text}, {step.step_ms:.4g} ms per pass of {step.per_step:.3g} tokens (acceptance length)"
 
 
 def _giga(size: float) -> str:

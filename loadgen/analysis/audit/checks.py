@@ -6,15 +6,24 @@ arrival, are not applied to our own runs (`OF_OURS`).
 
 from __future__ import annotations
 
-from loadgen.analysis.audit import nominal_lengths, peer_checks, roofline_checks, self_consistency
+from loadgen.analysis.audit import (
+    nominal_lengths,
+    peer_checks,
+    roofline_checks,
+    self_consistency,
+    value_checks,
+)
 from loadgen.analysis.audit.subject import AuditedRun
 from loadgen.validity.rule import Rule
 
 CHECKS: tuple[Rule[AuditedRun], ...] = (
     # Figures that are impossible.
+    value_checks.impossible_value,
     roofline_checks.beyond_roofline,
     self_consistency.figures_disagree,
+    self_consistency.counts_disagree,
     self_consistency.impossible_order,
+    self_consistency.longer_than_the_run,
     self_consistency.beyond_schedule,
     self_consistency.nothing_measured,
     self_consistency.many_failures,
@@ -22,7 +31,10 @@ CHECKS: tuple[Rule[AuditedRun], ...] = (
     peer_checks.warm_cache,
     roofline_checks.beyond_peak,
     roofline_checks.above_roofline,
+    roofline_checks.draft_not_stated,
+    roofline_checks.draft_not_seen,
     roofline_checks.slow_kernel,
+    value_checks.not_a_number,
     self_consistency.unstreamed,
     self_consistency.failures,
     peer_checks.duplicate,

@@ -18,6 +18,7 @@ from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results.load_table import marked_name
+from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.roofline.machine import Machine
 from loadgen.validity import rule
 from loadgen.validity.rule import Finding, Severity
@@ -31,7 +32,7 @@ _ADVICE = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb 
 _GRAVEST_FIRST = (Level.INVALID, Level.SUSPECT, Level.VALID, Level.UNCHECKED)
 _BY_REPORT = "its report's verdict"
 _MOST_REASONS, _NAMED = 10, 3
-_SPEEDS = ("output_throughput", "speed_tok_s")
+_SPEEDS = ("output_throughput", "speed_tok_s", DECODING, PREFILL)
 
 
 def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:

@@ -15,13 +15,14 @@ from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
 FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not show of the weights may explain it
 SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
+LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
 
 
 @suspect(
     "beyond-peak",
-    "one request at a time: the prompt's arithmetic in mean TTFT exceeds the machine's peak by more than "
-    f"{percent(bound.TOLERANCE - 1)}",
-    "TTFT is not of prefill: a prefix cache, or another model",
+    "the prompt's arithmetic in mean TTFT (one request at a time), or at the reported speed of prefill, "
+    f"exceeds the machine's peak by more than {percent(bound.TOLERANCE - 1)}",
+    "the time is not of prefill: a prefix cache, or another model",
     Source.ROOFLINE,
 )
 def beyond_peak(run: AuditedRun) -> Evidence | None:
@@ -46,25 +47,41 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
 
 
 def share(reported: Reported, ceiling: Ceiling | None) -> float | None:
-    """How much of the roofline decoding reached, 1 is all of it; None where that is not known."""
-    step = ceiling and bound.decode(ceiling, reported.figures, reported.load)
+    """How much of the roofline decoding reached, 1 is all of it; None where that is not known.
+
+    Of a row of prefill alone it is the share of the peak that its speed reached.
+    """
+    if ceiling is None:
+        return None
+    step = bound.decode(ceiling, reported.figures, reported.load)
+    if step is None and bound.PREFILL in reported.figures:
+        prefill = bound.prefill(ceiling, reported.figures, reported.load)
+        return prefill.share if prefill else None
     return step.share if step else None
 
 
 def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    excess = run.ceiling and bound.decode_excess(run.ceiling, run.reported.figures, run.reported.load)
-    if not excess or not above < excess.times <= most:
+    """Decoding beyond the memory bus, where no draft explains it: not even one that is not mentioned."""
+    excess = _excess(run)
+    if excess is None or not above < excess.times / run.unstated_draft <= most:
         return None
     if not run.one_token_a_message:
         return excess.text
     return f"{excess.text}; one token per message (ITL is TPOT) rules out speculative decoding"
 
 
+def _excess(run: AuditedRun) -> bound.Excess | None:
+    if run.ceiling is None:
+        return None
+    return bound.decode_excess(run.ceiling, run.reported.figures, run.reported.load)
+
+
 beyond_roofline = invalid(
     "beyond-roofline",
     f"decoding would read more than {FAR_BEYOND} times what the memory bus carries (weights once per step, "
     "of a mixture of experts one token's, and the KV cache of all requests): only speculative decoding "
-    "can, and then a message carries several tokens",
+    "can, and then a message carries several tokens; a step is taken to give as many tokens as the reported "
+    "acceptance length",
     "it is another model, another machine, or a client that counts tokens that were not generated",
     Source.ROOFLINE,
 )(partial(_beyond, above=FAR_BEYOND, most=math.inf))
@@ -75,6 +92,35 @@ above_roofline = suspect(
     "check how the weights are stored (--model-config, or the checkpoint's own headers)",
     Source.ROOFLINE,
 )(partial(_beyond, above=bound.TOLERANCE, most=FAR_BEYOND))
+
+
+@suspect(
+    "draft-not-stated",
+    "decoding is beyond the roofline by its tokens, and not by its messages: mean ITL is so far above mean "
+    "TPOT that each carries several, as with speculative decoding, and no acceptance length is reported",
+    "report it (vLLM's block and file have it): without a draft the figures are impossible",
+    Source.ROOFLINE,
+)
+def draft_not_stated(run: AuditedRun) -> Evidence | None:
+    """Only a draft that is not mentioned explains the speed."""
+    excess = _excess(run)
+    if excess is None or not excess.times > bound.TOLERANCE >= excess.times / run.unstated_draft:
+        return None
+    return f"{excess.text}; {run.unstated_draft:.3g} tokens per message (mean ITL ÷ mean TPOT)"
+
+
+@suspect(
+    "draft-not-seen",
+    "an acceptance length is reported, and mean ITL is mean TPOT: each message carries one token, where a "
+    "pass that gives several sends them in one",
+    "check that the acceptance length is of this run: the roofline is divided by it",
+)
+def draft_not_seen(run: AuditedRun) -> Evidence | None:
+    """The acceptance length that is reported does not show in the messages."""
+    if run.accepted < LEAST_DRAFT or not run.one_token_a_message or run.shares_gaps:
+        return None
+    itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
+    return f"{run.accepted:.3g} tokens a pass reported; mean ITL {itl:g} ms, mean TPOT {tpot:g} ms"
 
 
 def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:

@@ -13,6 +13,8 @@ from itertools import pairwise
 
 from loadgen.analysis.audit.rounding import Interval
 from loadgen.analysis.audit.subject import SATURATED, AuditedRun
+from loadgen.analysis.importers.pages import PAGE
+from loadgen.analysis.run_summary import OURS
 from loadgen.validity.evidence import least_samples, percent
 from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
 
@@ -75,12 +77,58 @@ def has_relations(run: AuditedRun) -> bool:
 @invalid(
     "impossible-order",
     "no sample has such values: a percentile below a lower one, one above the sum of all, a mean below half "
-    "of its median or beyond its extremes, or several values of one request",
+    "of its median or beyond its extremes, a standard deviation above √n means, several values of one "
+    "request, or a TTFT above the E2EL of the same requests",
     "get the client's own result file",
 )
 def impossible_order(run: AuditedRun) -> Evidence | None:
     """Mean, median and percentiles that no sample has."""
-    return joined(line for key, word in _METRICS.items() for line in _disorder(run, key, word))
+    disorder = (line for key, word in _METRICS.items() for line in _disorder(run, key, word))
+    return joined([*disorder, *_later_than_the_end(run)])
+
+
+def _later_than_the_end(run: AuditedRun) -> Iterator[Evidence]:
+    """Statistics of TTFT above those of E2EL: a first token comes before the last, in every request."""
+    for name in run.reported.figures:
+        statistic, _, metric = name.partition("_")
+        whole = run.interval(f"{statistic}_e2el_ms") if metric == "ttft_ms" and statistic != "std" else None
+        first = run.interval(name)
+        if first is not None and whole is not None and first.low > whole.high:
+            yield f"{statistic} TTFT ({first.low:.2f} ms) is above {statistic} E2EL ({whole.high:.2f})"
+
+
+@invalid(
+    "longer-than-the-run",
+    "a TTFT or an E2EL is longer than the duration of the run that all requests were sent and answered in",
+    "latencies and duration are of different runs, or in different units",
+)
+def longer_than_the_run(run: AuditedRun) -> Evidence | None:
+    """A request that took longer than all of them."""
+    duration = run.interval("duration")
+    if not run.alike or duration is None or not duration.high:
+        return None
+    long = re.compile(r"(?:mean|median|max|p[\d.]+)_(?:ttft|e2el)_ms")
+    names = filter(long.fullmatch, run.reported.figures)
+    each = ((name, run.interval(name)) for name in names)
+    most = SCHEDULE * duration.high * 1e3
+    return joined(
+        f"{name} {time_ms.low / 1e3:.2f} s in a run of {duration.high:.2f} s"
+        for name, time_ms in each
+        if time_ms is not None and time_ms.low > most
+    )
+
+
+@invalid(
+    "counts-disagree",
+    "more requests answered and failed than were sent, by the client's own file",
+    "figures of two runs were mixed, or edited by hand: get the client's own result file",
+)
+def counts_disagree(run: AuditedRun) -> Evidence | None:
+    """Answered and failed requests add up to more than there were."""
+    n, asked, failed = run.requests, _sent(run), run.figure("failed") or 0.0
+    if n is None or asked is None or run.reported.told_by == PAGE or n + failed <= asked:
+        return None
+    return f"{n:.0f} answered and {failed:.0f} failed of {asked:.0f} requests"
 
 
 def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
@@ -90,23 +138,38 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
         if below.low > above.high:
             top_ms = f"P{upper:g} of {word} ({above.high:.2f} ms at most)"
             yield f"{top_ms} is below its P{lower:g} ({below.low:.2f})"
-    mean, n = run.interval(f"mean_{key}_ms"), run.requests
-    if mean is None or not ordered or not n or not run.alike:
+    mean = run.interval(f"mean_{key}_ms")
+    if mean is None:
         return
-    top, highest = ordered[-1]
-    if key != "itl" and n > 1 and highest.low > n * mean.high:
-        yield (
-            f"P{top:g} of {word} ({highest.low:.2f} ms) exceeds the sum of all {n:.0f} requests' "
-            f"({mean.high:.2f} ms on average)"
-        )
-    if n == 1 and key != "itl" and not all(rank.meets(mean) for rank in ranks.values()):
-        yield f"mean and percentiles of {word} differ for a single request"
+    yield from _beyond_the_sum(run, key, word, mean)
     if 50.0 in ranks and mean.high < ranks[50.0].low / 2:
         yield f"mean {word} ({mean.high:.2f} ms) is below half of its median ({ranks[50.0].low:.2f})"
     if 100.0 in ranks and mean.low > ranks[100.0].high:
         yield f"mean {word} ({mean.low:.2f} ms) is above its maximum ({ranks[100.0].high:.2f})"
     if 0.0 in ranks and mean.high < ranks[0.0].low:
         yield f"mean {word} ({mean.high:.2f} ms) is below its minimum ({ranks[0.0].low:.2f})"
+
+
+def _beyond_the_sum(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
+    """What no n values with this mean have; there are more of ITL than requests, so it is not judged."""
+    n, ranks, spread = run.requests, dict(_ranks(run, key)), run.interval(f"std_{key}_ms")
+    if not n or not run.alike or key == "itl":
+        return
+    if spread is not None and n > 1 and spread.low > math.sqrt(n) * mean.high:
+        yield (
+            f"the standard deviation of {word} ({spread.low:.2f} ms) is above √n means "
+            f"({mean.high:.2f} ms each)"
+        )
+    if not ranks:
+        return
+    top, highest = max(ranks.items())
+    if n > 1 and highest.low > n * mean.high:
+        yield (
+            f"P{top:g} of {word} ({highest.low:.2f} ms) exceeds the sum of all {n:.0f} requests' "
+            f"({mean.high:.2f} ms on average)"
+        )
+    if n == 1 and not all(rank.meets(mean) for rank in ranks.values()):
+        yield f"mean and percentiles of {word} differ for a single request"
 
 
 def _ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
@@ -179,11 +242,21 @@ def unstreamed(run: AuditedRun) -> Evidence | None:
     return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
 
 
+def _sent(run: AuditedRun) -> float | None:
+    """The requests that were to be sent; None where a time or the run itself ended it before."""
+    load = run.reported.load
+    return None if load.duration_s is not None or run.reported.told_by == OURS else load.requests
+
+
 def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
-    n, asked = run.requests, run.reported.load.requests
+    """The failed requests, by their count, and those that are neither answered nor counted.
+
+    The command above a pasted block may be another's: it only counts where the block has no failures.
+    """
+    n, asked = run.requests, _sent(run)
     failed = run.figure("failed")
-    if failed is None and n is not None and asked is not None:
-        failed = asked - n
+    if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):
+        failed = max(failed or 0.0, asked - n)
     if n is None or not failed or not above < failed / (n + failed) <= most:
         return None
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"

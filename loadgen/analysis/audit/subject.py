@@ -12,6 +12,7 @@ from loadgen.analysis.audit.known_prompts import Workload, recognise
 from loadgen.analysis.audit.rounding import COUNTS, Interval
 from loadgen.analysis.comparison.groups import grouped, plain
 from loadgen.analysis.run_summary import Reported
+from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
 
 Value = TypeVar("Value", bound=Hashable)
@@ -119,6 +120,24 @@ class AuditedRun:
         """Whether messages carry a token each, as far as mean ITL and mean TPOT show."""
         itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
         return bool(itl and tpot and abs(itl / tpot - 1) <= ONE_TOKEN)
+
+    @property
+    def accepted(self) -> float:
+        """Tokens that a pass gives by the acceptance length that is reported; 1 where none is."""
+        return bound.accepted(self.reported.figures)
+
+    @property
+    def unstated_draft(self) -> float:
+        """Tokens that a message carries, mean, where several do and no draft is reported; else 1."""
+        itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
+        if not itl or not tpot or self.accepted > 1:
+            return 1.0
+        return max(1.0, itl / tpot) if itl > bound.SEVERAL * tpot else 1.0
+
+    @property
+    def shares_gaps(self) -> bool:
+        """Whether the client shares each gap by the tokens of its message, so that ITL is TPOT anyway."""
+        return "sglang" in (self.reported.told_by, str(self.reported.figures.get("backend", "")))
 
     @cached_property
     def workload(self) -> Workload | None:

@@ -18,12 +18,16 @@ from loadgen.analysis.run_summary import Load, Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
 from loadgen.results.load_table import SIMULATION
+from loadgen.roofline import bound
 from loadgen.roofline.models import suffix
 from loadgen.spelling import nearest
 from loadgen.validity.campaign_cell import FailedCell
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders
-_CLOSED = (_SPEED, "output_throughput", "mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms")
+_CLOSED = (
+    _SPEED, "output_throughput", bound.DECODING, "mean_tpot_ms", "mean_e2el_ms", "mean_ttft_ms",
+    bound.PREFILL,
+)  # fmt: skip
 _RATED = ("mean_e2el_ms", "mean_ttft_ms", "mean_tpot_ms", "output_throughput", _SPEED)
 _UNQUANTIZED = ("", "BF16", "FP16", "FP32")
 _NAMED = 3  # at most this many are named

@@ -23,6 +23,8 @@ from loadgen.validity.rule import Severity
 FIGURES = (
     Figure("output_throughput", "tok/s", True),
     Figure("speed_tok_s", "speed tok/s", True),
+    Figure(bound.PREFILL, "prefill tok/s", True),
+    Figure(bound.DECODING, "decode tok/s", True),
     Figure("mean_ttft_ms", "TTFT ms", False),
     Figure("mean_tpot_ms", "TPOT ms", False),
     Figure(SESSION_MS, "session ms", False, 0),

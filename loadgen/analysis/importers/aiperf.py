@@ -49,6 +49,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of an export."""
     metrics = _records(document)
     figures_read, remarks = figures_of(metrics)
+    if figures_read["failed"] is None:
+        figures_read["failed"] = _errors(document)
     figures, empty = json_fields.checked(figures_read, source)
     load = _phase(document)
     yield Reported(
@@ -74,7 +76,7 @@ def figures_of(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for key, theirs in _METRICS.items():
         scale = _MS.get(json_fields.word(inside(metrics, theirs, "unit")), 1.0)
         for word, name in _STATISTICS.items():
-            value = json_fields.number(inside(metrics, theirs, name))
+            value = json_fields.reported(inside(metrics, theirs, name))
             figures_read[f"{word}_{key}_ms"] = None if value is None else value * scale
     for key, names in _TOTALS.items():
         values = (json_fields.number(inside(metrics, name, "avg")) for name in names)
@@ -86,6 +88,12 @@ def figures_of(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return figures_read, remarks
 
 
+def _errors(document: Mapping[str, Any]) -> int | None:
+    """The failed requests by the summary of their errors, where no metric counts them."""
+    counts = [json_fields.count(inside(error, "count")) for error in listed(document.get("error_summary"))]
+    return sum(count or 0 for count in counts) if counts else None
+
+
 def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the metrics are: older exports have them one level below."""
     return mapping(document.get("records")) or document
@@ -94,7 +102,7 @@ def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def _duration(metrics: Mapping[str, Any], figures: Mapping[str, Any]) -> tuple[float | None, list[str]]:
     """Seconds that the rates are over, a little longer than the duration that it reports."""
     reported_s = json_fields.number(inside(metrics, "benchmark_duration", "avg"))
-    completed, throughput = figures["completed"], figures["request_throughput"]
+    completed, throughput = figures["completed"], json_fields.number(figures["request_throughput"])
     if not completed or not throughput:
         return reported_s, []
     over = completed / throughput

@@ -15,7 +15,26 @@ from loadgen.results.result_block import LAYOUTS, BlockRow
 
 HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
 RULE = re.compile(r"={20,}")
-_ROWS = {row.label.lower(): row for layout in LAYOUTS.values() for row in layout.rows}
+# Lines that clients print and no layout of ours does: a draft's, and what forks and older versions call it.
+_OTHERS = (
+    BlockRow("Acceptance rate (%):", "spec_decode_acceptance_rate", ".2f"),
+    BlockRow("Acceptance length:", "spec_decode_acceptance_length", ".2f"),
+    BlockRow("Mean acceptance length:", "spec_decode_acceptance_length", ".2f"),
+    BlockRow("Drafts:", "spec_decode_num_drafts"),
+    BlockRow("Draft tokens:", "spec_decode_draft_tokens"),
+    BlockRow("Accepted tokens:", "spec_decode_accepted_tokens"),
+    BlockRow("Acc length:", "accept_length", ".2f"),
+    BlockRow("Average accept length:", "accept_length", ".2f"),
+    BlockRow("Accepted length:", "accept_length", ".2f"),
+    BlockRow("Max concurrency:", "max_concurrency", none="not set"),
+    BlockRow("Total output tokens:", "total_output_tokens"),
+    BlockRow("Total throughput (tok/s):", "total_token_throughput", ".2f"),
+    BlockRow("Input throughput (tok/s):", "input_throughput", ".2f"),
+    BlockRow("Output throughput (tok/s):", "output_throughput", ".2f"),
+)
+_ROWS = {
+    row.label.lower(): row for row in (*_OTHERS, *(row for each in LAYOUTS.values() for row in each.rows))
+}
 _SECTIONS = {
     section.name.lower(): section.key + "_ms" * (section.unit == "ms")
     for layout in LAYOUTS.values()
@@ -34,7 +53,8 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"[\s|]*")
-_NO_NUMBER = re.compile(r"nan|inf(?:inity)?|none|null|n/a|not set", re.IGNORECASE)
+_NO_NUMBER = re.compile(r"[-+]?nan|[-+]?inf(?:inity)?|none|null|n/a|not set", re.IGNORECASE)
+_UNSET = "not set"  # SGLang's word for no limit
 _GROUPS = re.compile(r"\d{1,3}(?:[.,]\d{3})+")  # of a count: it has no decimals
 _STATISTICS = [f"{word}_{key}_ms" for key in ("ttft", "tpot", "itl") for word in ("mean", "median")]
 # What every client of either engine has printed since 2024, SGLang's of 2025 but for TPOT.
@@ -42,12 +62,15 @@ _ALWAYS = (
     "completed", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
     "output_throughput", "total_token_throughput", *_STATISTICS,
 )  # fmt: skip
-# A line of figures under a label that no layout has.
-_OTHER = re.compile(r"[\s|>*]*([A-Za-z][\w ./()%@-]{1,60}):\s{1,80}[-+]?\d[\d.,]{0,40}[\s|%]*")
 _LONGEST_LINE, _MOST_NAMED = 200, 8
 _SHOWN = 40
 _LONGEST_WORD = 100
 _TPOT = {"mean_tpot_ms", "median_tpot_ms"}
+
+
+# A line with a number that has none of these labels; those of parts of a figure that is read are left out.
+_UNKNOWN = re.compile(r"[\s|>#*]{0,20}([A-Za-z][\w ()/%.+-]{1,60}?)\s{0,20}:\s{0,60}[|\s]{0,5}[-+]?\d")
+_PARTS = re.compile(r"Position \d+")
 
 
 class PastedBlock(msgspec.Struct, frozen=True):
@@ -70,29 +93,33 @@ class _Written(msgspec.Struct, frozen=True):
 def parse(lines: Sequence[str], closed: bool = True) -> PastedBlock:
     """The figures of a block's lines; the first of a key counts. What cannot be read is a remark."""
     written: dict[str, _Written] = {}
-    unread: list[str] = []
+    unknown: list[str] = []
     for line in lines:
-        for figure in (found := [*_written(line)]):
+        found = [*_written(line)]
+        for figure in found:
             written.setdefault(figure.key, figure)
-        if not found and (other := _OTHER.fullmatch(line[:_LONGEST_LINE])) is not None:
-            unread.append(" ".join(other[1].split()))
+        other = None if found else _UNKNOWN.match(line[:_LONGEST_LINE])
+        if other is not None and not _PARTS.fullmatch(other[1]):
+            unknown.append(" ".join(other[1].split()))
     sign = numbers.decimal_sign(figure.text for figure in written.values() if not figure.whole)
     figures: dict[str, Any] = {}
     remarks = []
     for figure in written.values():
         try:
-            figures[figure.key] = _value(figure, sign)
+            value = _value(figure, sign)
+            if value is not None or figure.text.lower() == _UNSET:
+                figures[figure.key] = value
         except AmbiguousError as error:
             remarks.append(f"{figure.label} {error}: left out")
         except ValueError:
             remarks.append(f"{figure.label} {figure.text[:_SHOWN]!r} is not a number: left out")
+    if unknown:
+        remarks.append(f"not read: {some(unknown, _MOST_NAMED)}")
     optional = _TPOT if closed and "backend" in figures else set()
     missing = [key for key in _ALWAYS if key not in figures and key not in optional]
     if missing:
         remarks.append(f"{'' if closed else 'the block is cut off: '}missing {', '.join(missing)}")
-    if unread:
-        remarks.append(f"not read: {some(unread, _MOST_NAMED)}")
-    return PastedBlock({key: value for key, value in figures.items() if value == value}, tuple(remarks))
+    return PastedBlock(figures, tuple(remarks))
 
 
 def key_of(label: str) -> str | None:
@@ -131,14 +158,14 @@ def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
 
 
 def _value(figure: _Written, sign: str) -> Any:
-    """The value as the figures have it; NaN where none is reported, None where it is not set."""
-    lower = figure.text.lower()
-    if lower == "not set":
-        return None
+    """The value as the figures have it, NaN or infinite too; None where it is not set or not reported."""
+    lower = figure.text.lower().lstrip("-+")
     if figure.word and lower.startswith("inf"):
         return "inf"
+    if lower in ("nan", "inf", "infinity"):
+        return float(figure.text)
     if _NO_NUMBER.fullmatch(lower):
-        return float("nan")
+        return None
     if figure.whole and _GROUPS.fullmatch(figure.text):
         return int(numbers.number(re.sub("[.,]", "", figure.text)))
     try:

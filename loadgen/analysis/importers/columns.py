@@ -6,20 +6,25 @@ A unit stands in the title or in the cells; that of a cell is the cell's own, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.analysis.importers import blocks, json_fields, numbers, translation
+from loadgen.analysis.importers import blocks, json_fields, llama_tests, numbers, translation
+from loadgen.analysis.importers.llama_tests import decoding
 from loadgen.analysis.importers.numbers import AmbiguousError
 from loadgen.results.speed_formulas import FORMULAS
+from loadgen.roofline.bound import DECODING, PREFILL
 
 SPEED = "speed_tok_s"
-DECODE = "decode_tok_s"  # of one request: one over its time per token
+DECODE = "decode_tok_s"  # of one request, where there is one at a time: one over its time per token
+OF_ONE = "request_tok_s"  # of one request, however many there are
 RATE = "requested_rate"  # requests per second that were asked for
 LENGTHS = "lengths"  # of prompt and answer in one cell: 1024/128
+_ACCEPTED = "acceptance_rate"  # of no unit: a share, or the tokens that a pass gives
+_MOST_ACCEPTED = 16.0  # tokens a pass
 _LEN = r"(?:[ _](?:seq(?:uence)?[ _])?(?:len(?:gth)?|size|tokens))"
 # Titles in lower case, without their unit, and what stands below them.
 _FACTS: tuple[tuple[str, str], ...] = (
@@ -29,11 +34,12 @@ _FACTS: tuple[tuple[str, str], ...] = (
      r"|concurrent(?: (?:req(?:uest)?s|users|streams))?|(?:num[ _]|# ?)?(?:users|clients|streams)"
      r"|parallel(?:ism)?|batch(?:[ _]size)?|bs|vus?", "max_concurrency"),
     (rf"isl ?[/:x,] ?osl|(?:input|in|prompt){_LEN}? ?[/:x,] ?(?:output|out){_LEN}?", LENGTHS),
+    (r"(?:prefill|prompt)[ _]tokens", "prefill_tokens"),  # of all requests of a batch
     (rf"(?:input|in|prompt){_LEN}|isl|context(?:[ _]len(?:gth)?)?|input"
      r"|(?:avg\.?|mean) (?:input|prompt) tokens", "input_length"),
     (rf"(?:output|out|answer|generation){_LEN}|osl|max[ _]tokens|(?:avg\.?|mean) output tokens",
      "output_length"),
-    (r"quant(?:ization)?|precision|dtype|weights", "quantization"),
+    (r"quant(?:ization)?|(?:llm[ _])?prec(?:ision)?|dtype|weights", "quantization"),
     (r"gpu[ _]num|# ?gpus?|gpus|num[ _]gpus|tp(?:[ _]size)?", "gpu_num"),
     (r"gpu|machine|device|hardware|platform|accelerator", "machine"),
     (r"engine|backend|framework|server", "engine"),
@@ -41,14 +47,24 @@ _FACTS: tuple[tuple[str, str], ...] = (
     (r"notes?|remarks?|comments?", "note"),
     (r"(?:# ?|num[ _]|total )?(?:prompts|requests|reqs)|n", "prompts"),
     (r"request[ _]rate|arrival[ _]rate", RATE),
+    (r"test", "test"),  # of llama-bench
+    (r"acc(?:ept(?:ance)?)?[ _]rate", _ACCEPTED),
 )  # fmt: skip
 _RATES: tuple[tuple[str, str], ...] = (
     (r"speed", SPEED),
     (r"(?:total|overall)(?:[ _]token)?(?:[ _]throughput)?", "total_token_throughput"),
     (r"(?:output|generation|generated)?[ _]?(?:tokens?)?[ _]?throughput|output", "output_throughput"),
-    (r"decod(?:e|ing)(?:[ _]speed)?|(?:/ ?|per[ -])(?:user|req(?:uest)?|stream)", DECODE),
+    (r"decod(?:e|ing)(?:[ _]speed)?", DECODE),
+    (r"(?:/ ?|per[ -])(?:user|req(?:uest)?|stream)", OF_ONE),
+    (r"(?:prefill(?:ing)?|pp|prompt(?:[ _](?:processing|eval(?:uation)?))?)"
+     r"(?:[ _](?:speed|rate|throughput))?", PREFILL),
+    (r"(?:generation|gen|tg|eval|(?:text|token)[ _]generation)(?:[ _](?:speed|rate))?"
+     r"|decod(?:e|ing)[ _]throughput", DECODING),
+    (r"peak", "max_output_tokens_per_s"),
     (r"", SPEED),
-)
+)  # fmt: skip
+# What stands behind tokens per second: of all requests at once, or of each.
+_SHARED = {"total": SPEED, "all": SPEED, "req": OF_ONE, "request": OF_ONE, "user": OF_ONE, "stream": OF_ONE}
 _TOKENS_PER_S = re.compile(r"(?:output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
 _REQUESTS_PER_S = re.compile(
     r"qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|request[ _]throughput(?: \(req/s\))?"
@@ -59,6 +75,8 @@ _LATENCIES: Mapping[str, str] = {
     "itl": "itl", "inter-token latency": "itl", "inter token latency": "itl", "e2e": "e2el", "e2el": "e2el",
     "end-to-end latency": "e2el", "end to end latency": "e2el", "e2e latency": "e2el",
     "request latency": "e2el", "tbt": "itl", "time between tokens": "itl",
+    "e2e_ttft": "ttft", "est_ppt": "prefill",
+    "prefill": "prefill", "prefill time": "prefill", "prefill latency": "prefill",
 }  # fmt: skip
 _RANK = r"mean|avg\.?|average|median|std|max|p\d\d(?:\.\d+)?"
 _RANKS = {"avg": "mean", "average": "mean", "p50": "median"}
@@ -92,6 +110,7 @@ _MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
 _SHOWN = 40
 _MOST_PROBED = 200  # cells of a column that its unit is read from
 _LEAST_ASKED = 2  # rows, from which on round requests per second were asked for
+_MOST_DIGITS = 18  # of a count
 Lengths = tuple[float | None, float | None]  # tokens of a prompt and of an answer
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
 
@@ -162,6 +181,8 @@ def _titled(title: str) -> TableColumn:
     facts = ((key, pattern) for pattern, key in _FACTS if not rated or key == RATE)
     if key := next((key for key, pattern in facts if re.fullmatch(pattern, before)), ""):
         return TableColumn(key, unit if key == "memory" else "")
+    if unit in _SHARED and _TOKENS_PER_S.fullmatch(base):
+        return TableColumn(_SHARED[unit])
     if (own := blocks.key_of(title)) is not None:
         return TableColumn(own)
     if _REQUESTS_PER_S.fullmatch(plain) or (
@@ -258,18 +279,36 @@ def why_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
     return "has no unit" if timed and not column.bare and not part.unit else ""
 
 
+def completed(facts: Mapping[str, str]) -> dict[str, str]:
+    """A row's facts with those that follow: the load of a test, the length of each prompt of a batch."""
+    known = llama_tests.with_load(facts)
+    tokens, batch = (_whole(known.get(key, "")) for key in ("prefill_tokens", "max_concurrency"))
+    if tokens and not known.get("input_length"):
+        known["input_length"] = str(round(tokens / (batch or 1)))
+    return known
+
+
+def _whole(cell: str) -> int:
+    plain = cell.replace(",", "").strip()
+    return int(plain) if plain.isdecimal() and len(plain) <= _MOST_DIGITS else 0
+
+
 def derived(
-    figures: Mapping[str, Any], limit: int | None, facts: Collection[str], lengths: Lengths = (None, None)
+    figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str], lengths: Lengths = (None, None)
 ) -> dict[str, Any]:
     """A row's figures by what they are next to one another.
 
-    A decoding speed is one over TPOT. Tokens per second next to requests per second are of prompts and
-    answers, as on the Qwen2 page, unless lengths show that they are of answers alone; next to a load, a
-    concurrency or a TTFT they are output throughput.
+    A decoding speed of one request is one over TPOT; of a batch it is of all of it. Tokens per second of a
+    test are of prefill, of decoding, or of both. Next to requests per second they are of prompts and answers,
+    as on the Qwen2 page, unless lengths show that they are of answers alone; next to a load, a concurrency or
+    a TTFT they are output throughput.
     """
-    values = dict(figures)
-    if decode := values.pop(DECODE, None):
-        values.setdefault("mean_tpot_ms", 1e3 / decode)
+    values = _decoded(figures, limit, facts)
+    if "mean_prefill_ms" in values:
+        values.setdefault("mean_ttft_ms", values["mean_prefill_ms"])
+    length = number_text(facts.get(_ACCEPTED, ""))
+    if length and 1 < float(length.replace(",", "")) <= _MOST_ACCEPTED:
+        values.setdefault("accept_length", float(length.replace(",", "")))
     rate, (prompt, answer) = values.get("request_throughput"), lengths
     if SPEED not in values or "output_throughput" in values:
         return values
@@ -281,6 +320,22 @@ def derived(
     served = limit is not None or {"load", RATE} & {*facts} or "mean_ttft_ms" in values
     if SPEED in values and served and (limit is not None or "input_length" not in facts):
         values.setdefault("output_throughput", values.pop(SPEED))
+    return values
+
+
+def _decoded(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:
+    """A row's figures with what its speeds of prefill and decoding come to, of a test or of a batch."""
+    values = dict(figures)
+    if (test := llama_tests.parse(facts.get("test", ""))) is not None:
+        values |= test.figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
+    elif DECODING in values:
+        values = decoding(values.pop(DECODING), values.pop(OF_ONE, None), limit or 1) | values
+    if decode := values.pop(
+        DECODE, None
+    ):  # of several at once it may be of each or of all: no time per token
+        values |= {DECODING: decode} if (limit or 1) > 1 else {"mean_tpot_ms": 1e3 / decode}
+    if of_one := values.pop(OF_ONE, None):
+        values.setdefault("mean_tpot_ms", 1e3 / of_one)
     return values
 
 

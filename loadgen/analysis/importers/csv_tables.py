@@ -126,6 +126,7 @@ def _row(cells: Mapping[str, str], source: str, known: Mapping[str, TableColumn]
     """A row of figures; an empty cell is no figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
+    facts = columns.completed(facts)
     keys = {name: key for name in cells if (key := _figure(name, known[name])) is not None}
     written = {
         key: (name, cells[name].strip()) for name, key in reversed(keys.items()) if cells[name].strip()

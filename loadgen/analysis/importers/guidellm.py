@@ -15,6 +15,8 @@ from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "guidellm"
 MARKS: tuple[bytes, ...] = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
+# Where its versions have the counts of requests: 0.4 in the metrics, 0.2 and 0.3 next to them.
+_COUNTS = (("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made"))
 _SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
 _FROM_REQUESTS = (
     "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"
@@ -47,7 +49,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
         latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
     figures, empty = json_fields.checked({**totals, **latencies}, where)
-    incomplete = json_fields.count(inside(metrics, "request_totals", "incomplete"))
+    incomplete = _count(benchmark, "incomplete")
     if incomplete:
         remarks.append(f"guidellm: {incomplete} requests were unfinished at the end and are not counted")
     return Reported(
@@ -65,8 +67,8 @@ def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
     """Counts and rates of the requests that succeeded, over the window that it measured."""
     most = inside(metrics, "request_concurrency", "total", "max")
     return {
-        "completed": json_fields.count(inside(metrics, "request_totals", "successful")),
-        "failed": json_fields.count(inside(metrics, "request_totals", "errored")),
+        "completed": _count(benchmark, "successful"),
+        "failed": _count(benchmark, "errored"),
         "duration": _duration(benchmark),
         "total_input_tokens": _sum(metrics, "prompt_token_count"),
         "total_output_tokens": _sum(metrics, "output_token_count"),
@@ -75,6 +77,22 @@ def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
         "total_token_throughput": _summary(metrics, "tokens_per_second").get("mean"),
         "max_concurrent_requests": json_fields.count(most),
     }
+
+
+def _count(benchmark: Mapping[str, Any], outcome: str) -> int | None:
+    """How many requests ended so, by the first count that the report has, else by those that it lists."""
+    counted = (json_fields.count(inside(benchmark, *place, outcome)) for place in _COUNTS)
+    timed = json_fields.count(inside(benchmark, "metrics", "request_latency", outcome, "count"))
+    named = inside(benchmark, "requests", outcome)
+    listed_count = len(named) if isinstance(named, list) and named else None
+    return next((count for count in (*counted, timed, listed_count) if count is not None), None)
+
+
+def _sent(benchmark: Mapping[str, Any]) -> int | None:
+    """The requests of the measured window that were not cut off by its end; without a count all created."""
+    created = json_fields.count(inside(benchmark, "scheduler_state", "created_requests"))
+    sent = created if (every := _count(benchmark, "total")) is None else every
+    return None if sent is None else max(sent - (_count(benchmark, "incomplete") or 0), 0)
 
 
 def _duration(benchmark: Mapping[str, Any]) -> float | None:
@@ -122,7 +140,7 @@ def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
 def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
     values = {word: summary.get(theirs) for word, theirs in _SUMMED.items()}
     values |= {f"p{rank}": inside(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
-    numbers = {f"{word}_{key}_ms": json_fields.number(value) for word, value in values.items()}
+    numbers = {f"{word}_{key}_ms": json_fields.reported(value) for word, value in values.items()}
     return {name: number * scale for name, number in numbers.items() if number is not None}
 
 
@@ -157,7 +175,7 @@ def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
     data = listed(inside(document, "config", "spec", "data"))
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(
-        requests=json_fields.count(inside(benchmark, "scheduler_state", "created_requests")),
+        requests=_sent(benchmark),
         asked_output_len=json_fields.count(inside(data[0], "output_tokens")) if data else None,
         max_concurrency=limit,
         request_rate_per_s=math.inf if rate is None and kind else rate,

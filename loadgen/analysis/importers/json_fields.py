@@ -84,10 +84,20 @@ def number(value: object) -> float | None:
     return bounds.figure(value)
 
 
+def reported(value: object) -> float | None:
+    """A number as a client reports it, NaN and infinity too, which an audit names; None of anything else."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def count(value: object) -> int | None:
     """A whole number from zero on; None of anything else."""
     figure = number(value)
     return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
+
+
+def failures(errors: object) -> int | None:
+    """How many requests failed, of a list of each one's error, "" or null of one that did not; else None."""
+    return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
 
 
 def word(value: object) -> str:
@@ -123,8 +133,8 @@ def local_time(parse: Callable[[str], datetime], written: object) -> datetime | 
 
 def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
     """The load with the mean lengths that the run's totals come to, where it has them."""
-    completed = figures.get("completed")
-    totals = {f"{way}_len": figures.get(f"total_{way}_tokens") for way in ("input", "output")}
+    completed = number(figures.get("completed"))
+    totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
     means = {key: total / completed for key, total in totals.items() if completed and total is not None}
     return replace(load, **means)
 

@@ -10,9 +10,10 @@ from loadgen.workload import bounds
 
 _SPACES = "\u00a0\u2007\u2009\u202f"
 _APOSTROPHES = "'\u2019"
+_MINUS = "\u2212\u2013"  # as typesetting has it: before a digit they are one
 # Digits, then groups of three behind a sign of grouping (a plain space is one), a decimal part, an exponent.
 PATTERN = re.compile(
-    rf"[-+]?(?:\d{{1,3}}(?:[ {_SPACES}{_APOSTROPHES}]\d{{3}}(?!\d))+(?:[.,]\d+)?|\d+(?:[.,]\d+)*)"
+    rf"[-+{_MINUS}]?(?:\d{{1,3}}(?:[ {_SPACES}{_APOSTROPHES}]\d{{3}}(?!\d))+(?:[.,]\d+)?|\d+(?:[.,]\d+)*)"
     r"(?:[eE][-+]?\d+)?"
 )
 _LONGEST = 40  # characters of a figure
@@ -37,7 +38,7 @@ def number(written: str, sign: str = "") -> float:
     """
     if len(written) > _LONGEST:
         raise ValueError(f"{written[:_LONGEST]}… has too many digits")
-    plain = _GROUPED.sub("", written.strip())
+    plain = re.sub(f"^[{_MINUS}]", "-", _GROUPED.sub("", written.strip()))
     points, commas = plain.count("."), plain.count(",")
     decimal = _sign(written)
     if not decimal and points + commas == 1:
@@ -60,8 +61,8 @@ def number(written: str, sign: str = "") -> float:
 
 def _sign(written: str) -> str:
     """The decimal sign of one number, "" if it has none or is ambiguous."""
-    plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip("+-"))
-    grouped = plain != written.strip().lstrip("+-") and not re.search(r"[eE]", written)
+    plain = re.sub(r"[eE][-+]?\d+$", "", _GROUPED.sub("", written.strip()).lstrip(f"+-{_MINUS}"))
+    grouped = plain != written.strip().lstrip(f"+-{_MINUS}") and not re.search(r"[eE]", written)
     signs = [letter for letter in plain if letter in ".,"]
     if not signs:
         return ""

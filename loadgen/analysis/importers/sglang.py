@@ -46,14 +46,16 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     wanted = {key: key for key in _SAME} | _OURS
     for (theirs, key), word in product(_METRICS.items(), _STATISTICS):
         wanted[f"{word}_{theirs}_ms"] = f"{word}_{key}_ms"
-    values = {key: json_fields.number(document.get(theirs)) for theirs, key in wanted.items()}
+    values = {key: json_fields.reported(document.get(theirs)) for theirs, key in wanted.items()}
     figures |= {key: value for key, value in values.items() if value is not None}
+    figures["failed"] = json_fields.failures(document.get("errors"))
     figures, empty = json_fields.checked(figures, source)
     server = mapping(document.get("server_info"))
     yield Reported(
         name=_name(document, server, source),
         figures=figures,
         load=Load(
+            requests=_sent(document),
             asked_output_len=_asked(document, "random_output_len"),
             max_concurrency=figures.get("max_concurrency"),
             request_rate_per_s=json_fields.rate(document.get("request_rate")),
@@ -69,6 +71,14 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 def _name(document: Mapping[str, Any], server: Mapping[str, Any], source: str) -> str:
     path = json_fields.word(server.get("model_path")) or json_fields.word(server.get("served_model_name"))
     return json_fields.word(document.get("tag")) or short_name(path) or Path(source).stem
+
+
+def _sent(document: Mapping[str, Any]) -> int | None:
+    """The requests that were sent, which its figures do not have: `completed` are those that succeeded."""
+    every = (document.get(key) for key in ("num_prompts", "num_prompt"))
+    asked = next((count for each in every if (count := json_fields.count(each)) is not None), None)
+    errors = document.get("errors")
+    return len(errors) if asked is None and isinstance(errors, list) and errors else asked
 
 
 def _asked(document: Mapping[str, Any], key: str) -> int | None:

@@ -18,6 +18,7 @@ from loadgen.analysis.importers import (
     grids,
     headings,
     json_fields,
+    llama_tests,
     pages,
     titles,
     transposed,
@@ -33,18 +34,21 @@ from loadgen.results.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
 from loadgen.results.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
 
 # Of files in a directory: what the header of a speed table has, in every form of the pages and of ours.
-MARKS: tuple[bytes, ...] = (b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization")
+MARKS: tuple[bytes, ...] = (
+    b"Speed (tokens/s)", b"Speed(tokens/s)", b"Input  Quantization", b" t/s |", b"t/s (total)",
+)  # fmt: skip
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
 _COMMENT = re.compile(r"\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
 _NUMERIC = (blocks.known_keys() | {"memory"}) - {"max_concurrency"}
-_PLACES = {"model", "load", "max_concurrency", "input_length", columns.RATE, columns.LENGTHS}
+_PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.RATE, columns.LENGTHS}
 # What a row of one request at a time, as a ladder's, has no column of.
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
 _PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
 _COUNTS = ("max_concurrency", "input_length", "output_length", columns.LENGTHS, columns.RATE)
 _MOST_NAMED = 8  # columns in a remark
+_NEGATIVE = re.compile(r"[-\u2212\u2013]\d")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
 
@@ -97,8 +101,9 @@ class _Table:
     """One table of a page: what its columns hold, and what stands around it."""
 
     def __init__(self, grid: Grid, stands: _Surroundings) -> None:
-        self.grid, self.path, self.subject, self.engine = grid, stands.path, stands.subject, stands.engine
-        self.columns = columns.columns(grid.titles, [row.cells for row in grid.rows])
+        self.grid, self.path, self.subject = llama_tests.one_a_row(grid), stands.path, stands.subject
+        self.engine = stands.engine
+        self.columns = columns.columns(self.grid.titles, [row.cells for row in self.grid.rows])
         self.labels = {"heading": stands.heading} if stands.heading else {}
         notes = "\n".join(stands.below)
         titled = ["".join(title.split()) for title in grid.titles]
@@ -117,12 +122,13 @@ class _Table:
         if not {SPEED, "input_length"} <= keys or _SERVED & keys:
             return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
         rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
+        below = [row for row in rows if _NEGATIVE.match(row[1][SPEED])]  # no rungs, and no speeds either
         published = [_published(speed) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
             self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
             for (row, facts, speed), other in zip(rungs, published, strict=True)
-        ]
+        ] + [run for row, facts in below if (run := self._run(row, facts)) is not None]
 
     @cached_property
     def named(self) -> list[int]:
@@ -161,12 +167,13 @@ class _Table:
                 facts.setdefault(column.key, cell.strip())
             if "model" in facts:
                 model = facts["model"] = facts["model"] or model
-            yield row, facts
+            yield row, columns.completed(facts)
 
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
         values, remarks = columns.figures([cell for cell in cells if _is_figure(cell[0].key)])
-        return {key: value for key, value in values.items() if value > 0}, remarks
+        remarks += [f"{key} is 0: it was not measured" for key, value in values.items() if value == 0]
+        return {key: value for key, value in values.items() if value}, remarks
 
     def _named(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
         """A row's name, the checkpoint in it, and the load: of its cells, else of the heading above."""
@@ -176,7 +183,7 @@ class _Table:
         else:
             name, model = title.name or facts["model"], title.model
             load = title.load or self.subject.load
-        stored = facts.get("quantization", "").strip("-")
+        stored = "-".join(facts.get("quantization", "").strip("-").split())  # INT4 GPTQ
         return full_name(name, stored), model and full_name(model, stored), load
 
     def _run(self, row: Row, facts: Mapping[str, str]) -> Reported | None:

@@ -21,7 +21,9 @@ MARKS: tuple[bytes, ...] = (
 _COUNTED = (
     "max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
     "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
-    "max_output_tokens_per_s", "max_concurrent_requests", "rtfx",
+    "max_output_tokens_per_s", "max_concurrent_requests", "rtfx", "spec_decode_acceptance_rate",
+    "spec_decode_acceptance_length", "spec_decode_num_drafts", "spec_decode_draft_tokens",
+    "spec_decode_accepted_tokens",
 )  # fmt: skip
 _LATENCY = re.compile(
     r"(mean|median|std|p\d+(\.\d+)?)"
@@ -37,10 +39,12 @@ def tells(document: Mapping[str, Any]) -> bool:
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a file."""
-    figures = {key: document[key] for key in _COUNTED if json_fields.number(document.get(key)) is not None}
+    figures = {key: document[key] for key in _COUNTED if json_fields.reported(document.get(key)) is not None}
+    if lost := json_fields.failures(document.get("errors")):
+        figures.setdefault("failed", lost)
     figures["request_rate"] = json_fields.shown_rate(document.get("request_rate"))
     latencies = filter(_LATENCY.fullmatch, document)
-    figures |= {key: document[key] for key in latencies if json_fields.number(document[key]) is not None}
+    figures |= {key: document[key] for key in latencies if json_fields.reported(document[key]) is not None}
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = json_fields.checked(figures, source)
@@ -95,9 +99,13 @@ def _sum(ttft: object, gaps: object) -> float:
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
-    failed, requested = figures.get("failed"), json_fields.count(document.get("num_prompts"))
-    lost = (requested or 0) - figures.get("completed", requested or 0)
-    if failed is None and requested is not None and lost > 0:
-        yield f"{lost} of {requested} requests are not among the successful ones"
-    elif failed:
-        yield f"{failed} requests failed"
+    failed, requested = (
+        json_fields.number(figures.get("failed")) or 0.0,
+        json_fields.count(document.get("num_prompts")),
+    )
+    completed = json_fields.number(figures.get("completed"))
+    if failed:
+        yield f"{failed:.0f} requests failed"
+    if requested is not None and completed is not None and requested > completed + failed:
+        lost = requested - completed - failed
+        yield f"{lost:.0f} of {requested} requests are not among the successful ones"

@@ -210,8 +210,11 @@ def test_every_check_has_its_words_and_a_name_of_its_own() -> None:
     assert {*SAME_AS} | OF_OURS <= {check.code for check in CHECKS}
     assert {check.code for check in CHECKS if check.severity is Severity.INVALID} == {
         "beyond-roofline",
+        "impossible-value",
         "figures-disagree",
+        "counts-disagree",
         "impossible-order",
+        "longer-than-the-run",
         "beyond-schedule",
         "nothing-measured",
         "many-failures",
@@ -219,6 +222,7 @@ def test_every_check_has_its_words_and_a_name_of_its_own() -> None:
     assert {check.code for check in CHECKS if check.source is Source.ROOFLINE} == {
         "beyond-roofline",
         "above-roofline",
+        "draft-not-stated",
         "beyond-peak",
         "slow-kernel",
     }

@@ -51,7 +51,7 @@ def figures(page: str) -> list[dict[str, float]]:
         ("总吞吐量 (tokens/s)", "total_token_throughput", 1.0),
         ("スループット (tokens/s)", "output_throughput", 1.0),
         ("スループット\uff08トークン/秒\uff09", "output_throughput", 1.0),
-        ("tok/s/user", "decode_tok_s", 1.0),
+        ("tok/s/user", "request_tok_s", 1.0),
         ("tok/s/GPU", "", 1.0),
         ("请求吞吐量(req/s)", "request_throughput", 1.0),
         ("Request rate (req/s)", "requested_rate", 1.0),
