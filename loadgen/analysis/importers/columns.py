@@ -189,7 +189,8 @@ def _titled(title: str) -> TableColumn:
         _REQUESTS_PER_S.fullmatch(unit) and re.fullmatch(r"(?:request )?(?:throughput|rate)|", base)
     ):
         return TableColumn("request_throughput")
-    if (latency := _LATENCY.fullmatch(base.replace("_", " "))) is not None:
+    latency = _LATENCY.fullmatch(base.replace("_", " "))
+    if latency is not None and not _TOKENS_PER_S.fullmatch(unit):
         rank = (latency[1] or latency[3] or "mean").rstrip(".")
         key = f"{_RANKS.get(rank, rank)}_{_LATENCIES[latency[2]]}_ms"
         return TableColumn(key if unit in _MS else "", times=_MS.get(unit, 1.0))

@@ -262,7 +262,7 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
         ("Mean TTFT (ms)", "mean_ttft_ms", 1.0),
         ("TTFT", "", 1.0),
         ("Throughput", "", 1.0),
-        ("Prefill (tok/s)", "", 1.0),
+        ("Prefill (tok/s)", "prefill_throughput", 1.0),
         ("Max concurrency", "max_concurrency", 1.0),
         ("Batch size", "max_concurrency", 1.0),
         ("Price ($)", "", 1.0),
