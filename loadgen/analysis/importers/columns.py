@@ -69,13 +69,14 @@ _TOKENS_PER_S = re.compile(r"(?:output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s
 _REQUESTS_PER_S = re.compile(
     r"qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|request[ _]throughput(?: \(req/s\))?"
 )
+_PER_SECOND = re.compile(r"\(per sec(?:ond)?\)")  # of genai-perf's rates
 _MEASURED_RATE = re.compile(r"throughput|achieved|measured|completed")
 _LATENCIES: Mapping[str, str] = {
     "ttft": "ttft", "time to first token": "ttft", "tpot": "tpot", "time per output token": "tpot",
     "itl": "itl", "inter-token latency": "itl", "inter token latency": "itl", "e2e": "e2el", "e2el": "e2el",
     "end-to-end latency": "e2el", "end to end latency": "e2el", "e2e latency": "e2el",
     "request latency": "e2el", "tbt": "itl", "time between tokens": "itl",
-    "e2e_ttft": "ttft", "est_ppt": "prefill",
+    "e2e ttft": "ttft", "est ppt": "prefill",
     "prefill": "prefill", "prefill time": "prefill", "prefill latency": "prefill",
 }  # fmt: skip
 _RANK = r"mean|avg\.?|average|median|std|max|p\d\d(?:\.\d+)?"
@@ -173,6 +174,7 @@ def _unit_of(cells: Sequence[CellNumber]) -> str:
 
 def _titled(title: str) -> TableColumn:
     plain = title.lower()
+    plain = _PER_SECOND.sub("(tok/s)" if "token" in plain else "(req/s)", plain)
     if "".join(plain.split()) in FORMULAS:  # a speed under its formula's name
         return TableColumn(SPEED)
     base, unit = _parted(plain)
@@ -181,8 +183,9 @@ def _titled(title: str) -> TableColumn:
     facts = ((key, pattern) for pattern, key in _FACTS if not rated or key == RATE)
     if key := next((key for key, pattern in facts if re.fullmatch(pattern, before)), ""):
         return TableColumn(key, unit if key == "memory" else "")
-    if unit in _SHARED and _TOKENS_PER_S.fullmatch(base):
-        return TableColumn(_SHARED[unit])
+    rate, _, shared = base.rpartition(" ")
+    if not unit and shared in _SHARED and _TOKENS_PER_S.fullmatch(rate):
+        return TableColumn(_SHARED[shared])
     if (own := blocks.key_of(title)) is not None:
         return TableColumn(own)
     if _REQUESTS_PER_S.fullmatch(plain) or (

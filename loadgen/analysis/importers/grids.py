@@ -20,6 +20,10 @@ _SPAN = re.compile(r"(row|col)span\s*=\s*[\"']?(\d{1,4})", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>]{1,300}>")
 _ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
 _SPEED = re.compile(r"speed|/ ?time", re.IGNORECASE)
+# What a terminal's tables are drawn with: their first line, the rules in them, the last one, and the sides.
+_BOX_TOPS, _BOX_ENDS, _BOX_SIDES = "┏┌╭╔╒", "┗└╰╚╘", "┃│║"
+_BOX_RULES = f"┡├╞╟╠┢{_BOX_ENDS}"
+_BOX_SIDE = re.compile(f"[{_BOX_SIDES}]")
 _PIPE = re.compile(r"(?<!\\)\|")
 
 
@@ -55,7 +59,9 @@ def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
             at += 1
             continue
         if line.startswith("+-") and _GRID_RULE.match(line):
-            read = _drawn(lines, at)
+            read = _listed(lines, at) or _drawn(lines, at)
+        elif line[:1] in _BOX_TOPS and len(line) > 2:
+            read = _boxed(lines, at)
         elif at and "|" in line and _MARKDOWN_RULE.match(line) and "|" in lines[at - 1]:
             read = _piped(lines, at)
         elif at and line[:2] in ("--", "==") and _RULE.match(line):
@@ -67,6 +73,63 @@ def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
                 yield read
         else:
             at += 1
+
+
+def _listed(lines: Sequence[str], begin: int) -> Grid | None:
+    """A table with rules around its titles and below its last row alone, a line a row; None of another."""
+    end = begin
+    while end < len(lines) and lines[end].strip()[:1] in ("+", "|"):
+        end += 1
+    body = [line.strip() for line in lines[begin:end]]
+    rules = [at for at, line in enumerate(body) if line.startswith("+")]
+    if (
+        len(body) < 5
+        or rules != [0, 2, len(body) - 1]
+        or not all(set(body[at]) <= {"+", "-"} for at in rules)
+    ):
+        return None
+    rows = [_split(line) for line in body]
+    titles = rows[1]
+    if not 1 < len(titles) <= _MOST_COLUMNS or any(len(cells) != len(titles) for cells in rows[3:-1]):
+        return None
+    listed = (Row(begin + 1 + at, cells) for at, cells in enumerate(rows[3:-1], 3))
+    return Grid(titles, tuple(listed), begin + 1, end)
+
+
+def _boxed(lines: Sequence[str], begin: int) -> Grid:
+    """A table that a terminal draws; a line with no more than one cell goes on with those of the line above.
+
+    Without a rule below its first rows it has no titles: its first column names what stands in the others.
+    """
+    titles: tuple[str, ...] = ()
+    rows: list[Row] = []
+    end = begin + 1
+    while end < len(lines) and (line := lines[end].strip()) and len(line) <= _LONGEST:
+        end += 1
+        if line[0] in _BOX_RULES:
+            if rows and not titles:
+                titles = _stacked([row.cells for row in rows])
+                rows = []
+            if line[0] in _BOX_ENDS:
+                break
+        elif line[0] in _BOX_SIDES:
+            _put_below(
+                rows, Row(end, tuple(cell.strip() for cell in _BOX_SIDE.split(line)[1:-1])), bool(titles)
+            )
+        else:
+            break
+    whole = len(titles) <= _MOST_COLUMNS and all(len(row.cells) == len(titles) for row in rows)
+    return Grid(titles, tuple(rows), begin + 1, end) if whole else Grid((), (), begin + 1, end)
+
+
+def _put_below(rows: list[Row], row: Row, is_body: bool) -> None:
+    """Append a row, or what goes on with the cells of the last one."""
+    filled = sum(cell != "" for cell in row.cells)
+    if not rows or not is_body or filled > 1 or len(row.cells) != len(rows[-1].cells):
+        rows.append(row)
+        return
+    joined = (f"{old} {cell}".strip() for old, cell in zip(rows[-1].cells, row.cells, strict=True))
+    rows[-1] = Row(rows[-1].line, tuple(joined))
 
 
 def _drawn(lines: Sequence[str], begin: int) -> Grid:

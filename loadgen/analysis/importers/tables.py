@@ -39,7 +39,7 @@ MARKS: tuple[bytes, ...] = (
 )  # fmt: skip
 _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
-_COMMENT = re.compile(r"\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
+_COMMENT = re.compile(r"^\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
 _NUMERIC = (blocks.known_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.RATE, columns.LENGTHS}

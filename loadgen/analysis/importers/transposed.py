@@ -1,4 +1,4 @@
-"""Transposed: tables with metrics down the side and a configuration in each column, as rows of figures."""
+"""Transposed: tables with metrics down the side, a configuration or statistic in each column, as rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _CHANGE = re.compile(
     re.IGNORECASE,
 )
 _RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\s*[-–—]?\s*", re.IGNORECASE)
+_STATISTIC = re.compile(
+    r"p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?(?:%|th)|avg\.?|average|mean|median|min|max|std(?:dev)?"
+)
 ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy", "TGI", "Ollama", "MLX")
 
 
@@ -25,6 +28,8 @@ def upright(grid: Grid) -> Grid:
     """
     if len(grid.titles) < 2 or not grid.rows:
         return grid
+    if (whole := _of_statistics(grid)) is not None:
+        return whole
     table = [row.cells for row in grid.rows]
     if any(columns.is_measured(column.key) for column in columns.columns(grid.titles, table)):
         return grid
@@ -44,6 +49,42 @@ def upright(grid: Grid) -> Grid:
         for at, label in zip(kept, labels, strict=True)
     )
     return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+
+
+def _of_statistics(grid: Grid) -> Grid | None:
+    """A table of one run's statistics, as clients print it, as one row; None of any other.
+
+    Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
+    """
+    table = [row.cells for row in grid.rows]
+    ranks, metrics = [_rank(title) for title in grid.titles[1:]], [cells[0] for cells in table]
+    cells = [row[1:] for row in table]
+    if not all(ranks):
+        ranks, metrics = [_rank(metric) for metric in metrics], list(grid.titles[1:])
+        cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
+    measured = any(columns.is_measured(columns.column(f"{ranks[0]} {metric}").key) for metric in metrics)
+    if not all(ranks) or not measured or len({*ranks}) < len(ranks):
+        return None
+    named, values = ["load"], [""]  # of which no such table says more
+    for metric, row in zip(metrics, cells, strict=True):
+        for rank, cell in zip(ranks, row, strict=True):
+            titled = f"{rank} {metric}"
+            if not columns.column(titled).key and rank == "mean":  # a rate has no rank
+                titled = metric
+            if columns.column(titled).key:
+                named.append(titled)
+                values.append(cell)
+    return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
+
+
+def _rank(title: str) -> str:
+    """A statistic as the titles of figures have it: p99, mean; "" of anything else."""
+    match = _STATISTIC.fullmatch(translation.in_english(title).lower().strip())
+    if match is None:
+        return ""
+    if rank := match[1] or match[2]:
+        return f"p{rank}"
+    return {"avg": "mean", "avg.": "mean", "average": "mean", "stddev": "std"}.get(match[0], match[0])
 
 
 def _named(title: str) -> str:

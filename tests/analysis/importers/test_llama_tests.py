@@ -208,7 +208,7 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     ]
     assert [each.reported.load.input_len for each in (one, eight, mixture)] == [370, 370, 370]
     assert [each.level for each in (one, eight, mixture)] == [Level.VALID] * 3
-    assert (one.reported.name, one.reported.memory_bytes) == ("Qwen3-1.7B-NVFP4", 1_400_000_000)
+    assert (one.reported.name, one.reported.memory_bytes) == ("Qwen3-1.7B-NVFP4", 1400 << 20)
     assert one.ceiling is not None
     assert one.ceiling.weight_bytes() == pytest.approx(1.42e9, rel=0.02)  # the head in 16 bits
     assert mixture.ceiling is not None
