@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Bool, Float64, Int64
+from loadgen.metrics import slot_ends
 from loadgen.metrics.record import Records
 from loadgen.transport.failure import FailureKind
 
-_STOPPED = (FailureKind.CANCELLED, FailureKind.LOST)  # what ends a request without the server
 _LONG = FailureKind.CONTEXT_LIMIT
 
 
@@ -106,7 +106,7 @@ def session_rows(records: Records, session_turns: Sequence[int]) -> SessionRows 
     numbers, bounds = session[first], np.append(first, len(records))
     planned, last = turns[numbers], bounds[1:] - 1
     ended = [records.failures[row] for row in last.tolist()]
-    failed = np.fromiter((f is not None and f.kind not in _STOPPED for f in ended), np.bool_, len(ended))
+    failed = slot_ends.had_failed(records.failures, last)
     ok = np.fromiter((f is None for f in ended), np.bool_, len(ended))
     finished = ok & (np.diff(bounds) == planned)
     return SessionRows(
@@ -121,23 +121,31 @@ def session_rows(records: Records, session_turns: Sequence[int]) -> SessionRows 
     )
 
 
-def dry_ns(rows: SessionRows, records: Records, duration_ns: int) -> int | None:
+def dry_ns(
+    rows: SessionRows, records: Records, duration_ns: int, to_begin: int = 0, queues: int = 1
+) -> int | None:
     """When the first slot of a closed loop had no session left to begin; None where that is not known.
 
-    A slot whose last session is over ran dry as that ended. The others were stopped, after `duration_ns` of
-    sending; 0: they were to go on. One slot alone has no tail, and is none.
+    A slot whose last session is over ran dry as that ended; where that failed, not before the last of its
+    queue began, or before the time was up where not all `to_begin` did. The others were stopped, after
+    `duration_ns` of sending; 0: they were to go on. Slot s takes from the queue s mod `queues`. One slot
+    alone has no tail, and is none.
     """
     slots, sent_ns = records.slot[rows.last], records.sent_ns[records.sent]
     if not len(sent_ns) or (slots == slots[0]).all():
         return None
-    ends_ns = np.maximum.reduceat(records.end_ns, rows.first[:-1])
+    first, begin_ns = rows.first[:-1], int(sent_ns.min())
+    ends_ns = np.maximum.reduceat(records.end_ns, first)
     # The last session of each slot is the one that began last: what is later in order replaces the earlier.
-    order = np.argsort(records.intended_ns[rows.first[:-1]], kind="stable")
+    order = np.argsort(records.intended_ns[first], kind="stable")
     latest = {int(slot): int(at) for slot, at in zip(slots[order], order, strict=True)}
     at = np.fromiter(latest.values(), np.int64, len(latest))
-    over, idle_ns = ~rows.unfinished[at], ends_ns[at]
+    over, began_ns = ~rows.unfinished[at], np.maximum(records.sent_ns[first], records.intended_ns[first])
+    if duration_ns and len(rows) < to_begin:
+        began_ns = np.full_like(began_ns, begin_ns + duration_ns)
+    idle_ns = slot_ends.without_waits(slots[at], ends_ns[at], rows.early[at], (slots, began_ns), queues)
     if duration_ns:
-        idle_ns = np.where(over, idle_ns, np.maximum(idle_ns, int(sent_ns.min()) + duration_ns))
+        idle_ns = np.where(over, idle_ns, np.maximum(idle_ns, begin_ns + duration_ns))
     elif not over.all():
         idle_ns = idle_ns[over]
     return int(idle_ns.min()) if len(idle_ns) else None

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from loadgen.arrays import Bool, Float64, Int64, total
 from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
-from loadgen.metrics.columns import Columns
+from loadgen.metrics import slot_ends
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
@@ -82,12 +82,14 @@ def steady(
     trim: Trim,
     ask: MetricOptions,
     begins: Bool | None = None,
+    queues: int = 1,
 ) -> Steady | Unsteady:
     """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open.
 
-    `begins`, bool[requests], are the first turns of sessions; None: each request is one of its own.
+    `begins`, bool[requests], are the first turns of sessions; None: each request is one of its own. Slot s of
+    a closed loop takes them from the queue s mod `queues`.
     """
-    held = held_ns(records, asked_concurrency, begins)
+    held = held_ns(records, asked_concurrency, begins, queues)
     if isinstance(held, Unsteady):
         return held
     begin_ns, end_ns = _narrowed(*held, trim, records)
@@ -97,13 +99,14 @@ def steady(
 
 
 def held_ns(
-    records: Records, asked_concurrency: int | None, begins: Bool | None = None
+    records: Records, asked_concurrency: int | None, begins: Bool | None = None, queues: int = 1
 ) -> tuple[int, int] | Unsteady:
     """From when to when the load asked for was held, untrimmed, or why it never was.
 
     Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
-    from there on a request is not replaced. The turn-around of a slot is no end. Open loop (None): from
-    the first request sent to the last, of sessions to the last one that began.
+    from there on a request is not replaced. The turn-around of a slot is no end, and neither is its wait to
+    connect again. Open loop (None): from the first request sent to the last, of sessions to the last one that
+    began.
     """
     sent = records.where(records.sent)
     if not len(sent):
@@ -115,7 +118,7 @@ def held_ns(
         if begin_ns < end_ns < int(sent.end_ns.min()):
             return Unsteady("every request was sent before the first one ended")
     else:
-        firsts_ns, lasts_ns = _of_slots(sent)
+        firsts_ns, lasts_ns = _of_slots(records, begins, queues)
         if len(firsts_ns) < asked_concurrency:
             return Unsteady(f"concurrency {asked_concurrency} was requested and {len(firsts_ns)} was reached")
         begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
@@ -150,13 +153,15 @@ def _latency(latency: Distribution) -> dict[str, Any] | None:
     return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
 
 
-def ran_out(records: Records, profile: Profile) -> str:
+def ran_out(records: Records, profile: Profile, queues: int = 1) -> str:
     """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
     sent = records.where(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
     if not timed_loop or len(records) < profile.most_prompts or not len(sent):
         return ""
-    idle_ns = int(_of_slots(sent)[1].min() - sent.sent_ns.min())  # when a slot had nothing left to send
+    idle_ns = int(
+        _of_slots(records, None, queues)[1].min() - sent.sent_ns.min()
+    )  # when a slot had nothing left to send
     if idle_ns >= profile.duration_ns:
         return ""
     return (
@@ -165,13 +170,21 @@ def ran_out(records: Records, profile: Profile) -> str:
     )
 
 
-def _of_slots(sent: Columns) -> tuple[Int64, Int64]:
-    """When each slot first sent and last ended, int64[slots] each."""
+def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
+    """When each slot first sent, and when it had nothing left to send, int64[slots] each."""
+    sent = records.where(records.sent)
     order = np.argsort(sent.slot, kind="stable")
-    begins = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
-    firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], begins)
-    lasts_ns: Int64 = np.maximum.reduceat(sent.end_ns[order], begins)
-    return firsts_ns, lasts_ns
+    first = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], first)
+    lasts_ns: Int64 = np.maximum.reduceat(sent.end_ns[order], first)
+    if not any(records.failures):
+        return firsts_ns, lasts_ns
+    slots = sent.slot[order][first]
+    rows = slot_ends.last_rows(records.slot, records.end_ns)  # those too that found no connection
+    rows = rows[np.isin(records.slot[rows], slots)]
+    failed = slot_ends.had_failed(records.failures, rows)
+    begun = sent if begins is None else records.where(records.sent & begins)
+    return firsts_ns, slot_ends.without_waits(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
 
 
 def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:

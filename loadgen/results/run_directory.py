@@ -88,6 +88,7 @@ class Result:
             trim,
             self.facts.ask(),
             None if begins is None else begins.begins,
+            self.facts.queues,
         )
 
     @cached_property

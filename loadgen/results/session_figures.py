@@ -59,7 +59,7 @@ def counted(facts: Facts, records: Records) -> Records:
     rows = session_rows(records, facts.session_turns)
     if rows is None or facts.held_concurrency is None or facts.partial or facts.lost:
         return records
-    until_ns = dry_ns(rows, records, facts.profile.duration_ns)
+    until_ns = dry_ns(rows, records, facts.profile.duration_ns, facts.own_sessions, facts.queues)
     if until_ns is None:
         return records
     within = records.end_ns <= until_ns

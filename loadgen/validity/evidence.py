@@ -253,7 +253,8 @@ class RunEvidence:
     def held_ns(self) -> tuple[int, int] | None:
         """The window between ramp and drain: the steady state, untrimmed."""
         begins = None if self.sessions is None else self.begins
-        held = steady_state.held_ns(self.records, self.target if self.closed_loop else None, begins)
+        target = self.target if self.closed_loop else None
+        held = steady_state.held_ns(self.records, target, begins, self.facts.queues)
         return None if isinstance(held, Unsteady) else held
 
     @property

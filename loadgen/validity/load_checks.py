@@ -364,7 +364,7 @@ def ran_out(run: RunEvidence) -> Evidence | None:
     """The prompts ran out before the time was up."""
     if run.sessions is not None:
         return session_checks.ran_out_early(run)
-    return steady_state.ran_out(run.records, run.facts.profile) or None
+    return steady_state.ran_out(run.records, run.facts.profile, run.facts.queues) or None
 
 
 @note(

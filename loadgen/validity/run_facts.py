@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.endpoint.server_counters import ServerWindow
+from loadgen.metrics.columns import MOST_COUNT
 from loadgen.metrics.metrics import MetricOptions
 from loadgen.metrics.vllm_keys import BlockFacts
 from loadgen.roofline.ceiling import Ceiling
@@ -100,6 +101,16 @@ class Facts(StartFacts, frozen=True):
     def own_sessions(self) -> int:
         """How many of the plan's sessions were this run's to send; 0: there are none."""
         return self.share.slots(len(self.session_turns))
+
+    @property
+    def queues(self) -> int:
+        """How many queues the slots took requests, or sessions, from: slot s from number s mod as many.
+
+        A process has its own sessions; the requests of a shard are for all of its processes.
+        """
+        shards = self.share.of if self.session_turns else max(self.share.of, len(self.shards))
+        processes = self.client.workers if self.session_turns else 1
+        return min(max(shards * processes, 1), MOST_COUNT)
 
     @property
     def max_concurrency(self) -> int | None:

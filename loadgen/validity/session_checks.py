@@ -195,8 +195,9 @@ def ran_out_early(run: RunEvidence) -> Evidence | None:
     sessions, profile = run.sessions, run.facts.profile
     if sessions is None or profile.duration is None or not run.closed_loop:
         return None
-    idle_ns = dry_ns(sessions, run.records, profile.duration_ns)
-    if idle_ns is None or len(sessions) < run.facts.own_sessions:
+    own = run.facts.own_sessions
+    idle_ns = dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
+    if idle_ns is None or len(sessions) < own:
         return None
     idle_s = (idle_ns - int(run.records.sent_ns[run.sent].min())) / SECOND_NS
     if idle_s >= profile.duration:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from builders.made_cases import START_NS
-from builders.made_sessions import DELAY_MS, TURN_MS, rows_of
+from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
 from loadgen.metrics.record import Record, Records
 from loadgen.metrics.session_rows import SessionRows, dry_ns, session_rows
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind
@@ -78,6 +79,45 @@ def test_a_slot_is_dry_as_its_last_session_ends() -> None:
     # Slot 0: 3 turns (440 ms), then 2 (until 700); slot 1: 1 turn (80), then 2 (340), 4 (until 960).
     found, records = rows([3, 1, 2, 4, 2], rows_of([3, 1, 2, 4, 2]))
     assert dry_ns(found, records, 0) == START_NS + 700 * MS
+
+
+# Sessions of one turn (80 ms) in two slots: the fourth fails at once in slot 1 (160), which waits for a new
+# connection; slot 0 takes the fifth to eighth meanwhile, the last of them 400 ms after the start, until 480.
+WAITING = [*[(slot, begin, begin + 80) for begin in (0, 80) for slot in (0, 1)], *[
+    (0, begin, begin + 80) for begin in (160, 240, 320, 400)
+]]  # fmt: skip
+
+
+def _waited(failure: Failure | None, of: int, slots: Sequence[int] = (0, 1)) -> tuple[SessionRows, Records]:
+    made = [
+        replace(turn_of(i, slots[slot], START_NS + begin * MS, 0), end_ns=START_NS + end * MS)
+        for i, (slot, begin, end) in enumerate(WAITING)
+    ]
+    made[3] = replace(made[3], failure=failure)
+    return rows([1] * of, made)
+
+
+@pytest.mark.parametrize(
+    ("failure", "of", "duration_ms", "slots", "queues", "dry_ms"),
+    [
+        (CUT, 8, 0, (0, 1), 1, 400),
+        (None, 8, 0, (0, 1), 1, 160),
+        (CUT, 8, 0, (0, 1), 2, 160),
+        (CUT, 8, 0, (0, 2), 2, 400),
+        (CUT, 8, 1000, (0, 1), 1, 400),
+        (CUT, 50, 450, (0, 1), 1, 450),
+        (CUT, 8, 0, (0, 1), 2**31 - 1, 160),
+    ],
+    ids=[
+        "a slot that waits", "one that does not", "its process has no session left", "one of its process",
+        "that ran out early", "the time was up first", "a number of processes that cannot be",
+    ],
+)  # fmt: skip
+def test_a_slot_that_waits_to_connect_again_is_not_dry_while_others_begin_sessions(
+    failure: Failure | None, of: int, duration_ms: int, slots: tuple[int, int], queues: int, dry_ms: int
+) -> None:
+    found, records = _waited(failure, of, slots)
+    assert dry_ns(found, records, duration_ms * MS, of, queues) == START_NS + dry_ms * MS
 
 
 def test_one_slot_has_no_tail() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from builders.virtual_engine import closed_loop
 from loadgen.errors import UsageError
@@ -68,6 +69,41 @@ def test_waves_that_end_together_do_not_hide_an_idle_slot() -> None:
     """Both end together, and the last prompt goes to one of them a little later."""
     rows = [answer(0, 1000, 1400), answer(1, 1000, 1400), answer(0, 1405, 1900)]
     assert held_ns(Records.of(rows), 2) == (1000 * MS, 1400 * MS)
+
+
+LOST = Failure(FailureKind.TRUNCATED, "closed without a byte")
+UNCONNECTED = Failure(FailureKind.CONNECT, "refused")
+CANCELLED = Failure(FailureKind.CANCELLED, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("last", "queues", "end_ms"),
+    [
+        ([answer(1, 1400, 1450, failure=LOST)], 1, 1800),
+        ([answer(1, 1400, 1450)], 1, 1450),
+        ([answer(1, 1400, 1430), replace(answer(1, 1430, 1450, failure=UNCONNECTED), sent_ns=0)], 1, 1800),
+        ([answer(1, 1400, 1450, failure=LOST)], 2, 1450),
+        ([answer(1, 1400, 1450, failure=CANCELLED)], 1, 1450),
+    ],
+    ids=["lost", "answered", "found no connection", "its shard had nothing left", "stopped by the client"],
+)
+def test_a_slot_that_waits_to_connect_again_ends_no_steady_state(
+    last: Sequence[Record], queues: int, end_ms: int
+) -> None:
+    """Slot 0 goes on sending, its last request at 1800, while slot 1 has no connection."""
+    rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
+    rows += [answer(1, 1000, 1400), *last]
+    records = Records.of(sorted(rows, key=lambda row: row.index))
+    assert held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
+
+
+def test_a_closed_loop_has_not_run_out_where_a_slot_waits_to_connect_again() -> None:
+    rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
+    rows += [answer(1, 1000, 1400, failure=LOST)]
+    keys = {"name": "made", "max_concurrency": 2, "num_prompts": 6, "input_len": 5, "output_len": 3}
+    records = Records.of(sorted(rows, key=lambda row: row.index))
+    assert ran_out(records, profile.build({**keys, "duration": 0.7})) == ""
+    assert "the load fell 0.8 s into" in ran_out(records, profile.build({**keys, "duration": 0.9}))
 
 
 def test_tokens_count_by_arrival_after_begin_up_to_end() -> None:
