@@ -34,13 +34,22 @@ _ROOM = 4096  # tokens that a server must take for all groups in one prompt, and
 _EXACT = 0.25  # of a token in a group: as near as that it is one a word
 _LONGEST_CHECK, _SHORTEST_CHECK = 8192, 32  # words of the last question
 _ROUNDED, _ADDED = 0.75, 2  # tokens: what a rounded count may differ; what a path may count more or less
-_LEAST_PER_WORD = 0.25  # of tokens: a count below is none of this prompt
+_LEAST_PER_WORD = (
+    0.5  # of tokens: every tokenizer makes one of each common word, so a count below is not of them
+)
+_CUT_TOKENS, _CUT_SHARE = (
+    16,
+    0.01,
+)  # that a count may lack by rounding; more, and the prompt may have been cut
+_JUMP_SHARE = 0.1  # of a count: how far a third one may be from the line through two
 _ASKED_PER_S, _HOSTED_PER_S = 20, 4
 _ANSWER_S = 120.0
 _TOKENIZE = "/tokenize"
 _FEWEST, _MORE = 1, 16  # tokens of an answer: APIs of models that reason may refuse less
 _UNASKED = ("min_tokens", "min_new_tokens")  # of a body that asks for so few
+_NO_LENGTH = ", so prompts cannot be given a length: pass --tokenizer with the model's, or one like it"
 Count = Callable[[str], Awaitable[int]]
+Counted = tuple[int, int]  # the words of a prompt, and the tokens that the server counts in it
 
 
 class PromptCounter:
@@ -109,10 +118,8 @@ class PromptCounter:
             )
         count = _prompt_tokens(plan, answer.body)
         if not count:
-            raise MeasureError(
-                f"{url} reports no usage.prompt_tokens, so prompts cannot be given a length: pass "
-                "--tokenizer with the model's, or one like it"
-            )
+            what = "no usage.prompt_tokens" if count is None else "usage.prompt_tokens of 0"
+            raise MeasureError(f"{url} reports {what}{_NO_LENGTH}")
         return count
 
     def _body(self, text: str) -> dict[str, Any]:
@@ -140,8 +147,8 @@ def _prompt_tokens(plan: Plan, body: bytes) -> int | None:
         except (*untrusted.NOT_JSON, ValueError):
             continue
         for message in messages:
-            if message.usage is not None and message.usage.prompt_tokens:
-                found = message.usage.prompt_tokens
+            if message.usage is not None and message.usage.prompt_tokens is not None:
+                found = message.usage.prompt_tokens or found or 0  # some report zeros before the end
     return found
 
 
@@ -156,13 +163,12 @@ async def fit(count: Count, groups: int) -> WordCounts:
     common = words.common()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
     alone = [await count(_text(part)) for part in parts]
-    together = await count(_text(common))
+    together = await count(_text(common[::-1]))  # else its first words may be in a cache, and not counted
     first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
-    if (together - first) / len(common) < _LEAST_PER_WORD:
-        raise MeasureError(
-            f"the server counts {together} tokens in a prompt of {len(common) + 1} words, so prompts "
-            "cannot be given a length: pass --tokenizer with the model's, or one like it"
-        )
+    if (together - first) / len(common) < _LEAST_PER_WORD:  # all of them may be longer than its context
+        first = await count(words.FIRST)
+        if (max(alone) - first) / _GROUP < _LEAST_PER_WORD:
+            raise _miscounted((len(parts[0]) + 1, max(alone)), (len(common) + 1, together))
     own = [tokens - first for tokens in alone]
     exact = _of_one_token(parts, own)
     best = int(np.argmin(own))
@@ -187,21 +193,63 @@ async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
     What rounding may make is left to the fit, which has the mean of more counts; a token or two go to the
     overhead; more is measured at two lengths.
     """
-    n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK)
+    most = max(int(tokens / _LEAST_PER_WORD), _SHORTEST_CHECK)
+    n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK, most)
+    rng = np.random.default_rng()
     if counts.per_word == 1:
-        long = tuple(np.random.default_rng().choice(counts.words, n - 1).tolist())
-        short = long[: n // 2]
+        long, short = (tuple(rng.choice(counts.words, size).tolist()) for size in (n - 1, n // 2))
     else:  # with each word as often as any other, so that chance has no part in it
         times = max(1, n // (2 * len(counts.words)))
-        short, long = counts.words * times, counts.words * (2 * times)
+        long, short = (tuple(rng.permutation(counts.words * size).tolist()) for size in (2 * times, times))
     found = await count(_text(long))
     added = found - counts.tokens(len(long) + 1)
     if abs(added) < _ROUNDED:
         return counts
     if abs(added) <= _ADDED:
         return replace(counts, overhead=counts.overhead + added)
-    per_word = (found - await count(_text(short))) / (len(long) - len(short))
-    return replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
+    fewer = await count(_text(short))
+    per_word = (found - fewer) / (len(long) - len(short))
+    corrected = replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
+    if -added > max(_CUT_TOKENS, _CUT_SHARE * found):
+        between = tuple(rng.permutation(long[max(1, int(-added / 2 / counts.per_word)) :]).tolist())
+        await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, found), corrected, between, count)
+    if per_word < _LEAST_PER_WORD or corrected.words_of(tokens - corrected.overhead) > most:
+        raise _miscounted((len(short) + 1, fewer), (len(long) + 1, found))
+    return corrected
+
+
+async def _refuse_cut(
+    fewer: Counted, more: Counted, line: WordCounts, between: tuple[str, ...], count: Count
+) -> None:
+    """Raise MeasureError where the longer prompt was cut: one with some words less has as many tokens.
+
+    `between` are the words of one that should have a count halfway between that of the longer one and the one
+    it should have had; the `line` is through both counts.
+    """
+    if len(between) + 1 > fewer[0]:
+        third = len(between) + 1, await count(_text(between))
+        if third[1] == more[1]:
+            raise _miscounted(third, more)
+        if abs(third[1] - line.tokens(third[0])) > _JUMP_SHARE * more[1]:
+            raise _miscounted(third, more)
+    if fewer[1] == more[1]:
+        raise _miscounted(fewer, more)
+
+
+def _miscounted(fewer: Counted, more: Counted) -> MeasureError:
+    """The error of two prompts, each as its words and the tokens that the server counts in it."""
+    (words_before, tokens_before), (words_after, tokens_after) = fewer, more
+    if tokens_before == tokens_after:
+        return MeasureError(
+            f"the server counts {tokens_after} tokens for any longer prompt ({words_before} words as well "
+            f"as {words_after}), as one that cuts prompts to its context does (Ollama: num_ctx): raise its "
+            "context length or ask for shorter prompts (--random-input-len); --tokenizer NAME sends them "
+            "without asking"
+        )
+    return MeasureError(
+        f"the server counts {tokens_before} tokens in a prompt of {words_before} words and {tokens_after} "
+        f"in one of {words_after}{_NO_LENGTH}"
+    )
 
 
 def _text(chosen: tuple[str, ...]) -> str:

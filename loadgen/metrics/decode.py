@@ -255,7 +255,7 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
     if usage is None:
         return
     record.hidden_tokens, record.thought_tokens = usage.hidden_tokens, usage.thought_tokens
-    if usage.prompt_tokens is None:
+    if not usage.prompt_tokens:  # no prompt is empty: a count of 0 is none
         return
     record.input_tokens, details = usage.prompt_tokens, usage.prompt_tokens_details
     cached = details.cached_tokens if details is not None else None

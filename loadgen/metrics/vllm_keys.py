@@ -23,9 +23,19 @@ class BlockFacts(msgspec.Struct, frozen=True):
     selected: tuple[str, ...] = STREAMED  # --percentile-metrics
 
 
+_OF_PROMPTS = frozenset({
+    "total_input_tokens", "total_input_text_tokens", "input_throughput", "total_token_throughput",
+})  # fmt: skip
+
+
 def figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
     """Everything the block prints, under vLLM's result keys."""
     return {**traffic(facts), **throughputs(metrics), **peaks(metrics), **latencies(metrics, facts)}
+
+
+def known(figures: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
+    """The figures without those that rest on prompt tokens, where some are not known: these count 0."""
+    return {key: figures[key] for key in figures if not metrics.unknown_inputs or key not in _OF_PROMPTS}
 
 
 def traffic(facts: BlockFacts) -> dict[str, Any]:

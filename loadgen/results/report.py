@@ -80,7 +80,8 @@ def _block(result: Result, options: ReportOptions) -> Iterator[str]:
     if _has_no_token_times(result):
         facts = replace(facts, selected=tuple({*facts.selected, "e2el"} - OF_TOKENS))
     sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
-    yield result_block.render({**sglang, **vllm_keys.figures(metrics, facts)}, layout)
+    figures = {**sglang, **vllm_keys.figures(metrics, facts)}
+    yield result_block.render(vllm_keys.known(figures, metrics), layout)
 
 
 def _has_no_token_times(result: Result) -> bool:
@@ -220,7 +221,7 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     if metrics.planned_inputs:
         yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
     if metrics.unknown_inputs:
-        yield f"input tokens: unknown for {metrics.unknown_inputs} requests without usage: they count 0"
+        yield f"input tokens: unknown for {metrics.unknown_inputs} requests whose usage has none"
 
 
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from loadgen.arrays import Int64
 from loadgen.metrics import steady_state, text_tokens
 from loadgen.metrics.peaks import peak_concurrency
 from loadgen.metrics.vllm_keys import percentile_name
@@ -197,7 +198,8 @@ def _answers(run: RunEvidence, low: float, high: float) -> Evidence | None:
     f"{IDS_OFF[1]} tokens (a server may add BOS), words by more than {percent(WORDS_OFF[0])} and "
     f"{WORDS_OFF[1]} (the server's own count set their length), other text by more than "
     f"{percent(TEXT_OFF[0])} and {TEXT_OFF[1]} (tokenization and a chat template change it a little)",
-    "use --prompt-format ids, or pass the model's own --tokenizer; words: check that one server answers",
+    "use --prompt-format ids, or pass the model's own --tokenizer; words: check that one server answers, "
+    "with a context as long as the prompts",
 )
 def prompt_lengths(run: RunEvidence) -> Evidence | None:
     """The server counted other prompts than were planned."""
@@ -212,7 +214,20 @@ def prompt_lengths(run: RunEvidence) -> Evidence | None:
     share, tokens = _OFF.get(run.facts.prompt_format, TEXT_OFF)
     if abs(counted - planned) <= max(tokens, share * planned):
         return None
-    return f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {comparable.sum()})"
+    cut = _cut_prompts(records.planned_input[comparable], records.input_tokens[comparable])
+    means = f"{counted:.1f} prompt tokens by usage, {planned:.1f} planned (means of {comparable.sum()})"
+    return means + (f"; {cut}" if cut else "")
+
+
+def _cut_prompts(planned: Int64, counted: Int64) -> str:
+    """That the longer prompts have one count, the highest there is, as those that were cut; "" if not."""
+    most = int(counted.max())
+    cut = (counted == most) & (planned > most * (1 + TEXT_OFF[0]))
+    if cut.sum() < 2 or (planned > most * (1 + TEXT_OFF[0])).sum() > cut.sum():
+        return ""
+    return (
+        f"{cut.sum()} count exactly {most}, as of a server that cuts prompts to its context (Ollama: num_ctx)"
+    )
 
 
 @suspect(

@@ -126,6 +126,89 @@ def test_a_count_is_checked_once_at_the_length_of_the_run() -> None:
     assert [one_each(text) for text in asked] == [8192 + 11]
 
 
+def cut_at(most: int) -> Callable[[str], int]:
+    return lambda text: min(one_each(text), most)
+
+
+def cut_in_steps(text: str) -> int:
+    """As a context of 1024 tokens that drops a piece of itself until the prompt fits."""
+    tokens = one_each(text)
+    return tokens if tokens <= 1024 else 1024 - (-tokens % 381)
+
+
+def by_blocks(text: str) -> int:
+    return -(-one_each(text) // 16) * 16
+
+
+CUT = (
+    r"the server counts {} tokens for any longer prompt \({} words as well as {}\), as one that cuts prompts "
+)
+
+
+@pytest.mark.parametrize("path", [one_each, None], ids=["another path counts", "usage alone"])
+@pytest.mark.parametrize("most", [300, 600, 1004, 1024, 1500, 1900, 1970])
+def test_a_server_that_cuts_prompts_is_refused_with_its_cap(
+    most: int, path: Callable[[str], int] | None
+) -> None:
+    asked: list[str] = []
+
+    async def ask() -> None:
+        await checked(
+            await fit(asynchronous(path or cut_at(most)), 8), asynchronous(cut_at(most), asked), 2000
+        )
+
+    with pytest.raises(
+        MeasureError, match=CUT.format(most, r"\d+", r"\d+") + r".*num_ctx.*--random-input-len"
+    ):
+        asyncio.run(ask())
+    assert max(len(text.split()) for text in asked) <= 4000
+    if path is not None:
+        assert max(len(text.split()) for text in asked) <= 2000
+
+
+def test_a_prompt_that_is_shorter_than_the_cap_has_its_length() -> None:
+    for most in (101, 300, 513, 600):
+        counts = learned(cut_at(most), cut_at(most), 100)
+        assert counts.tokens(counts.words_of(100 - counts.overhead)) == pytest.approx(100, rel=0.001)
+
+
 def test_a_count_that_does_not_grow_with_the_prompt_is_refused() -> None:
-    with pytest.raises(MeasureError, match=r"counts 9 tokens in a prompt of 513 words.*pass --tokenizer"):
+    with pytest.raises(MeasureError, match=CUT.format(9, 65, 513)):
         learned(lambda text: 9, lambda text: 9)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [cut_in_steps, lambda text: len(text) % 999 + 1, lambda text: one_each(text) // 3],
+    ids=["a context that drops pieces", "a count of nothing", "three words a token"],
+)
+def test_a_count_that_is_not_of_the_words_is_refused(count: Callable[[str], int]) -> None:
+    with pytest.raises(
+        MeasureError, match=r"counts \d+ tokens in a prompt of \d+ words and \d+ in one of \d+, so"
+    ):
+        learned(one_each, count, 2000)
+
+
+@pytest.mark.parametrize("asked", [100, 1000, 8000])
+def test_a_count_by_blocks_or_a_long_template_is_no_cut(asked: int) -> None:
+    assert learned(by_blocks, by_blocks, asked).tokens(asked) == pytest.approx(asked + 11, abs=16)
+    assert learned(one_each, lambda text: one_each(text) + 900, asked + 900).overhead == 911
+
+
+def test_prompts_without_a_cached_part_are_counted_right() -> None:
+    """A server that counts what it computes: nothing of a beginning that it has had before."""
+    seen: set[tuple[str, ...]] = set()
+
+    def computed(text: str) -> int:
+        known = text.split()
+        new = next((n for n in range(len(known), 1, -1) if tuple(known[:n]) in seen), 0)
+        seen.update(tuple(known[:n]) for n in range(2, len(known) + 1))
+        return 11 + len(known) - new
+
+    assert learned(computed, computed, 500) == WordCounts(words.common(), 11)
+
+
+@pytest.mark.parametrize("per_word", [0.02, 0.4])
+def test_no_prompt_has_more_than_twice_the_words_that_any_tokenizer_needs(per_word: float) -> None:
+    with pytest.raises(MeasureError):
+        learned(one_each, lambda text: 5 + int(per_word * len(text.split())), 2000)

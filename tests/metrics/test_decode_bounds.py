@@ -207,8 +207,9 @@ PARTLY_KNOWN: dict[str, tuple[bytes, tuple[int, int, int, int]]] = {
     "usual": (usage(prompt_tokens_details={"cached_tokens": 5}), (5, 5, -1, -1)),
     "usage_cached_no_prompt": (
         usage(prompt_tokens=0, prompt_tokens_details={"cached_tokens": 5}),
-        (0, -1, -1, -1),
+        (-1, -1, -1, -1),
     ),
+    "a prompt of nothing": (usage(prompt_tokens=0), (-1, -1, -1, -1)),
     "more cached than there was": (usage(prompt_tokens_details={"cached_tokens": 6}), (5, -1, -1, -1)),
     "cached of a prompt that is not counted": (
         usage(prompt_tokens=None, prompt_tokens_details={"cached_tokens": 5}),

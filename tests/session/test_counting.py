@@ -109,7 +109,12 @@ def test_tokenize_is_asked_where_there_is_one() -> None:
     ("api", "why"),
     [
         (HostedApi(models=False, usage=False), "reports no usage.prompt_tokens, so prompts cannot be given"),
-        (HostedApi(models=False), "counts 9 tokens in a prompt of 513 words"),
+        (HostedApi(models=False), "counts 9 tokens for any longer prompt (65 words as well as 513)"),
+        (HostedApi(models=False, counts=lambda _: 0), "reports usage.prompt_tokens of 0, so prompts cannot"),
+        (
+            HostedApi(models=False, counts=lambda text: min(counted(text), 120)),
+            "counts 120 tokens for any longer prompt",
+        ),
         (HostedApi(models=False, key="sk-other-key"), "does not accept the key from OPENAI_API_KEY (401)"),
         (HostedApi(models=False, counts=counted, limit=3), "answers 429: Rate limit reached for requests"),
     ],

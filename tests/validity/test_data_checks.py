@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -207,6 +208,30 @@ def test_the_speed_of_prefill_is_doubted_where_requests_queued(
 def test_words_are_as_long_as_asked_to_a_hundredth(counted: int, doubted: bool) -> None:
     case = run(changed(closed(), input_tokens=counted), prompt_format="words", window=None)
     assert ("prompt-lengths" in found(case)) is doubted
+
+
+@pytest.mark.parametrize(
+    ("counted", "plan", "cut"),
+    [
+        (60, {}, "320 count exactly 60, as of a server that cuts prompts to its context (Ollama: num_ctx)"),
+        (95, {}, ""),
+        (130, {}, ""),
+        (60, {"planned_input": 60}, None),
+    ],
+    ids=["far below the plan", "a little below", "above", "as planned"],
+)
+def test_prompts_that_the_server_cut_are_named(
+    counted: int, plan: Mapping[str, int], cut: str | None
+) -> None:
+    case = run(changed(closed(), input_tokens=counted, **plan), prompt_format="words", window=None)
+    evidence = found(case).get("prompt-lengths")
+    assert (evidence is None) == (cut is None)
+    assert (evidence or "").partition("; ")[2] == (cut or "")
+
+
+def test_prompts_of_many_counts_were_not_cut() -> None:
+    rows = changed(changed(closed(), input_tokens=60), 2, input_tokens=61)
+    assert "; " not in found(run(rows, prompt_format="words", window=None))["prompt-lengths"]
 
 
 def test_ttft_is_no_prefill_where_prompts_may_share() -> None:
