@@ -39,7 +39,7 @@ def bench(
 
     `base_url` is the server's address, or a list of those of servers of one model that share the requests.
     Without it, `preset`, or no option that speaks of a server, has the embedded engine answer, a simulation;
-    else http://127.0.0.1:8000 is measured, as by the command.
+    else http://127.0.0.1:8000 is measured (of a `backend` of SGLang's client its port), as by the command.
     `profile` is the name of a shipped workload, a path to a .toml file, or a Profile; the default is the
     workload of `vllm bench serve`. `options` have the names and meanings of the flags of `loadgen bench`.
     Nothing is printed, no signal handler is installed, and only `run_dir` leaves something on disk.

@@ -26,7 +26,7 @@ from loadgen.session.progress import Display
 from loadgen.session.replicas import Replica
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
-from loadgen.session.which_server import NOTHING_THERE
+from loadgen.session.which_server import nothing_there
 from loadgen.workload import plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
@@ -76,7 +76,9 @@ def attach(
             try:
                 return _of_running(options, auth, loop, interrupts)
             except NotReady as error:
-                raise NotReady(error.summary, NOTHING_THERE) if options.default_url else error from None
+                if not options.default_url:
+                    raise
+                raise NotReady(error.summary, nothing_there(options.base_url)) from None
         begun = begun or embedded_engine.begun(options, stack)
         assert begun is not None
         with progress.display(options.quiet).waiting("starting the embedded engine"):

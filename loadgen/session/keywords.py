@@ -185,7 +185,10 @@ def parsed(
 
 
 def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()") -> dict[str, Any]:
-    """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong."""
+    """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong.
+
+    A `backend` keeps the name that it was given, which may be another client's.
+    """
     for name, value in given.items():
         if name not in kind.__annotations__:
             raise UsageError(f"{call} has no keyword {name!r}{_instead(name, kind)}")
@@ -193,13 +196,14 @@ def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "ben
     plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
     if isinstance(api := plain.get("backend"), str):
         try:
-            plain["backend"] = backends.meant(backends.named(api), None, str(plain.get("endpoint") or ""))
+            plain["backend"] = backends.named(api)
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
-        return dict(msgspec.convert(plain, kind))
+        converted = dict(msgspec.convert(plain, kind))
     except msgspec.ValidationError as error:
         raise UsageError(_words(str(error))) from None
+    return {**converted, "backend": api} if "backend" in converted else converted
 
 
 def options_of(
@@ -213,6 +217,9 @@ def options_of(
     for url in urls:
         _without_zero_bytes("base_url", url)
     values = dict(given)
+    labels = values.get("backend"), None, values.get("endpoint") or ""
+    if (backend := backends.meant(*labels)) is not None:
+        values["backend"] = backend
     overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
     names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
     if "output_len" in overrides and names_data:  # as --output-len
@@ -237,7 +244,8 @@ def options_of(
     if "label" in values:
         values["label"] = hide(values["label"])
     values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
-    default_url = which_server.default_url(given.keys(), launched=False) if base_url is None else None
+    port = backends.default_port(*labels)
+    default_url = which_server.default_url(given.keys(), False, port) if base_url is None else None
     return Options(
         base_url=urls[0] if urls else default_url,
         more_urls=urls[1:],

@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True):
     overrides: dict[str, Any] = msgspec.field(default_factory=dict)
     base_url: str | None = None
     more_urls: tuple[str, ...] = ()  # of further servers that share the requests
-    default_url: bool = False  # no address was given, and base_url is vLLM's default
+    default_url: bool = False  # no address was given, and base_url is a client's default
     endpoint: str | None = None
     model: str | None = None
     served_model_name: str | None = None
@@ -149,10 +149,9 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     values = vars(arguments(parser or bench_parser(), words, explained=explained))
     given = frozenset(values)
     laid_over(values)
-    backend = backends.meant(
-        values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
-    )
-    if backend is not None:
+    labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""
+    default_port = backends.default_port(*labels)
+    if (backend := backends.meant(*labels)) is not None:
         values["backend"] = backend
     base_url, *more_urls = values.pop("base_url", None) or [None]
     host, port = values.pop("host", None), values.pop("port", None)
@@ -160,7 +159,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
         if base_url is not None:
             raise UsageError("--base-url names host and port already: leave out --host and --port")
         name = f"[{host}]" if ":" in (host or "").strip("[]") and host[0] != "[" else host
-        base_url = f"http://{name or '127.0.0.1'}:{8000 if port is None else port}"
+        base_url = f"http://{name or '127.0.0.1'}:{default_port if port is None else port}"
     profiles = tuple(values.pop("profile").split(",")) if "profile" in values else ()
     if not all(profiles):
         raise UsageError("--profile: a name is empty; `loadgen profiles` lists them")
@@ -173,7 +172,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     certificate = next((flag for flag in _CERTIFICATES if values.get(flag[2:].replace("-", "_"))), None)
     if certificate is not None and base_url is None:
         raise UsageError(f"{certificate} applies to a running server: pass its https --base-url")
-    default_url = which_server.default_url(given, launch.wanted) if base_url is None else None
+    default_url = which_server.default_url(given, launch.wanted, default_port) if base_url is None else None
     names = Options.__struct_fields__
     options = {name: values.pop(name) for name in list(values) if name in names}
     options["workers"] = which_server.workers(options.get("workers"), 1 + len(more_urls))
@@ -225,8 +224,8 @@ def bench_parser() -> argparse.ArgumentParser:
         argument_default=_UNSET,
         description="Benchmark a server: a running one (--base-url) or one started for the run (--launch). "
         "Without an address, flags that speak of a server (--model, --dataset-name, …) mean the one at "
-        f"{which_server.DEFAULT_URL}, as in `vllm bench serve`; with --preset, or without any such flag, "
-        "the embedded engine answers: a simulation.",
+        f"{which_server.DEFAULT_URL}, as in `vllm bench serve` (sglang, lmdeploy: their ports); with "
+        "--preset, or without any such flag, the embedded engine answers: a simulation.",
         epilog="Without --profile: the workload of `vllm bench serve`, 1000 prompts of 1024 in / 128 out.",
     )
     _target_flags(parser.add_argument_group("server"))
@@ -264,7 +263,7 @@ def _target_flags(group: Group) -> None:
     add("--host", help="with --port, instead of --base-url")
     add("--port", type=whole(0, 65535))
     add("--endpoint", metavar="PATH", help="default: the backend's, /v1/completions or /v1/chat/completions")
-    add("--backend", type=parsed_by(backends.named), metavar="{" + ",".join(backends.OWN) + "}",
+    add("--backend", type=parsed_by(backends.known), metavar="{" + ",".join(backends.OWN) + "}",
         help="API (default openai: completions; sglang: its own /generate)")
     add("--model", help="default: the first in /v1/models")
     add("--served-model-name", metavar="NAME", help="model name in requests, if not --model")

@@ -62,7 +62,7 @@ def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
     for flag in vllm.VLLM.no_effect:
         nargs = None if flag in vllm.VALUED else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
-    parser.add_argument("--endpoint-type", type=parsed_by(backends.named), help=argparse.SUPPRESS)
+    parser.add_argument("--endpoint-type", type=parsed_by(backends.known), help=argparse.SUPPRESS)
 
 
 def dataset(name: str) -> str:

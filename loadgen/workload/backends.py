@@ -33,6 +33,13 @@ _REASONS = {
         "vllm_python vllm_python_async vllm_python_batch"
     ),
 }
+_CLIENTS = {  # by the port that a client measures where it is given none, whose it is, and its names of APIs
+    (30000, "SGLang's"): "sglang sglang-native sglang-oai sglang-oai-chat",
+    (23333, "LMDeploy's"): "lmdeploy lmdeploy-chat",
+}
+_VLLMS = 8000, "vLLM's"  # of any other name
+_PORTS = {name: port for (port, _), names in _CLIENTS.items() for name in names.split()}
+_OWNERS = dict([*_CLIENTS, _VLLMS])
 ALIASES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
 REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 
@@ -53,19 +60,42 @@ def named(name: str) -> str:
     raise ValueError(f"{shown(name)} is no API that is sent{hint}")
 
 
+def known(name: str) -> str:
+    """The name, where some client calls an API so; raises ValueError that says what to use instead."""
+    named(name)
+    return name
+
+
+def default_port(backend: str | None, endpoint_type: str | None = None, endpoint: str = "") -> int:
+    """The port that the client measures whose names of an API these are, where it is given none.
+
+    A path of completions next to `sglang` is vLLM's client's, as in `meant`.
+    """
+    if backend is None or (backend == "sglang" and endpoint.endswith("completions")):
+        backend = endpoint_type
+    return _PORTS.get(backend or "", _VLLMS[0])
+
+
+def port_owner(port: int | None) -> str:
+    """Whose default a port is, as `vLLM's`."""
+    return _OWNERS.get(port or 0, _VLLMS[1])
+
+
 def meant(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
-    """The API that --backend, --endpoint-type and --endpoint mean together; raises UsageError.
+    """The API, by our name, that --backend, --endpoint-type and --endpoint mean together; raises UsageError.
 
     Both names were given in 2025, the first often as a label of completions. Where vLLM is the client,
     `sglang` is a server that is asked for OpenAI's completions at the endpoint.
     """
+    labels = backend, endpoint_type
+    backend, endpoint_type = (None if name is None else named(name) for name in labels)
     if backend is None or endpoint_type is None:
         name = backend or endpoint_type
     elif backend in (endpoint_type, *FOLLOWING):
         name = endpoint_type
     else:
         raise UsageError(
-            f"--backend {backend} and --endpoint-type {endpoint_type} are two APIs: leave out one of them"
+            f"--backend {labels[0]} and --endpoint-type {labels[1]} are two APIs: leave out one of them"
         )
     if name == "sglang" and endpoint.endswith("completions"):
         return "openai"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
@@ -17,6 +18,7 @@ from loadgen.session.keywords import BenchOptions
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.options import Options, parse
 from loadgen.session.which_server import DEFAULT_URL, SPEAKING_OF_A_SERVER
+from loadgen.workload import backends
 
 # Every other flag, by its name in the parser: alone it leaves the run to the embedded engine. A new flag must
 # be in one of the two.
@@ -97,6 +99,20 @@ COPIED = (
         ("--dataset-name random", DEFAULT_URL, True),
         ("--profile smoke --model m", DEFAULT_URL, True),
         ("--backend vllm", DEFAULT_URL, True),
+        ("--backend vllm-chat", DEFAULT_URL, True),
+        ("--backend openai-chat --model m", DEFAULT_URL, True),
+        ("--backend llama.cpp", DEFAULT_URL, True),
+        *[
+            (f"--backend {name} --model m", "http://127.0.0.1:30000", True)
+            for name in ("sglang", "sglang-native", "sglang-oai", "sglang-oai-chat")
+        ],
+        *[(f"--backend {name}", "http://127.0.0.1:23333", True) for name in ("lmdeploy", "lmdeploy-chat")],
+        ("--backend=lmdeploy --host h", "http://h:23333", False),
+        ("--backend sglang --port 81", "http://127.0.0.1:81", False),
+        ("--backend sglang --base-url http://h:1", "http://h:1", False),
+        ("--backend sglang --preset instant", None, False),
+        ("--backend sglang --endpoint /v1/completions", DEFAULT_URL, True),  # of vLLM's client
+        ("--backend lmdeploy --endpoint-type openai-comp", "http://127.0.0.1:23333", True),
         ("--header A=b", DEFAULT_URL, True),
         ("--server-trace d", DEFAULT_URL, True),
         ("--model m --base-url http://h:1", "http://h:1", False),
@@ -117,14 +133,17 @@ def test_a_command_line_means_a_server(line: str, base_url: str | None, default_
         (None, {"num_prompts": 5}, {}),
         (None, {"preset": "instant", "model": "m"}, {"preset": "instant", "model": "m"}),
         (None, {"model": "m"}, {**AT_DEFAULT, "model": "m"}),
+        (None, {"backend": "sglang"}, {**AT_DEFAULT, "base_url": "http://127.0.0.1:30000"}),
+        (None, {"backend": "lmdeploy-chat"}, {**AT_DEFAULT, "base_url": "http://127.0.0.1:23333"}),
         ("http://h:1", {"model": "m"}, {"base_url": "http://h:1", "model": "m"}),
     ],
 )
 def test_a_call_means_the_same_server(
-    base_url: str | None, given: dict[str, object], expected: dict[str, object]
+    base_url: str | None, given: dict[str, Any], expected: dict[str, object]
 ) -> None:
     found = asdict(keywords.parsed(base_url, None, given)[0])
-    overrides = {name: value for name, value in given.items() if name == "num_prompts"}
+    overrides = {name: value for name, value in given.items() if name in ("num_prompts", "backend")}
+    overrides |= {"backend": backends.named(overrides["backend"])} if "backend" in overrides else {}
     assert found == {**asdict(Options(quiet=True, overrides=overrides)), **expected}
 
 
@@ -150,7 +169,8 @@ def test_nothing_there_is_one_line_with_both_ways(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"loadgen: {url} is not ready: ")
-    assert said.err.endswith(f"{which_server.NOTHING_THERE}\n")
+    assert said.err.endswith(f"{which_server.nothing_there(url)}\n")
+    assert "this is vLLM's)" in said.err
     assert said.err.count("\n") == 1
     assert not list(Path().rglob("*.json*"))
 
@@ -178,3 +198,11 @@ def test_the_copied_command_measures_the_server_there(
     assert measured in " ".join(capsys.readouterr().out.split())
     (result,) = (json.loads(path.read_text("utf-8")) for path in Path().glob("*.json"))
     assert (result["model_id"], "simulated" in result) == ("m", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")]
+)
+def test_whose_port_a_default_is_can_be_read(name: str, whose: str) -> None:
+    url = which_server.default_url({"backend"}, False, backends.default_port(name))
+    assert f"this is {whose}'s)" in which_server.nothing_there(url or "")

@@ -14,7 +14,7 @@ _SAME = {
     "ttft, tpot and e2el": "--goodput",
     "default 128, as vLLM (SGLang: 1024)": "--random-output-len",
     "default 127.0.0.1 (SGLang: 0.0.0.0)": "--host",
-    "default 8000, as vLLM (SGLang: the engine's)": "--port",
+    "default by the name of --backend: 30000 of `sglang`, 23333 of `lmdeploy`, else 8000": ("--port"),
     "default 0, as vLLM (SGLang: 60)": "--ready-check-timeout-sec",
 }
 _DIFFERS = {
