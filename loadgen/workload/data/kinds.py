@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
+from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload.bounds import shown
 from loadgen.workload.data.lines import Lines, json_fault
@@ -53,6 +55,19 @@ KINDS: dict[str, tuple[RowKind, ...]] = {
     COMPLETIONS: (RowKind(_PROMPT, one_of=BODY_KEYS),),
     CONVERSATIONS: (RowKind(frozenset({"conversation_id", "turn", "role"})),),
 }
+# Keys of a trace's rows and of conversations, that make a load; which of them each kind reads.
+_OF_LOADS = (
+    "timestamp", "timestamps", "arrival_time", "arrived_at", "start_time", "delay", "delay_ms",
+    "delay_seconds", "session_id", "chat_id", "parent_chat_id", "conversation_id", "turn",
+    "input_length", "output_length", "output_tokens", "hash_ids",
+)  # fmt: skip
+_READ: dict[str, frozenset[str]] = {
+    PROMPTS: frozenset({"output_tokens"}),
+    CHAT: frozenset(),
+    COMPLETIONS: frozenset(),
+    CONVERSATIONS: frozenset({"conversation_id", "turn", "delay_seconds", "output_tokens"}),
+}
+_SEARCHED = 1000  # rows whose keys are listed together
 _TRACE = "is of a trace: pass --trace FILE, in place of --dataset-path"
 _JQ = "make it one JSON object a line"
 # Rows of other kinds that are known, and what to do with them.
@@ -91,12 +106,47 @@ def kind_of(keys: Collection[str]) -> str:
     raise ValueError(f"its keys ({_listed(keys)}) are of no kind that is known: give {_WANTED}")
 
 
+def unread(keys: Collection[str], kind: str) -> str:
+    """Why rows of a kind with these keys are not sent as the file's load, and what to do; "" if they are."""
+    found = [key for key in _OF_LOADS if key in keys and key not in _READ[kind]]
+    if not found:
+        return ""
+    listed = ", ".join(f"`{key}`" for key in found)
+    without = ", ".join(f".{key}" for key in found)
+    return (
+        f"{listed} make the load of a trace or of conversations, and are not read of {kind}: write the rows "
+        "as conversations (`conversation_id`, `turn`, `role`, `content`, `delay_seconds`), or leave these "
+        f"keys out (of JSONL: jq -c 'del({without})') to send the rows without times and sessions"
+    )
+
+
 def first_kind(lines: Lines) -> str:
-    """The kind of a file by its first row; raises UsageError where that is of none, or of two."""
+    """The kind of a file by its first row; raises UsageError where that is of none, or of two.
+
+    And of a file whose first rows have keys of a load that rows of its kind have not.
+    """
     try:
-        return kind_of(row_object(lines, 0, lines[0]))
+        kind = kind_of(row_object(lines, 0, lines[0]))
     except ValueError as error:
         raise lines.refusal(0, str(error)) from None
+    keys: set[str] = set()
+    for i, row in enumerate(islice(lines.rows(), _SEARCHED)):
+        try:
+            keys |= row_object(lines, i, row).keys()
+        except UsageError:
+            break  # refused in its turn, as a row of another kind is
+        if not _is_of_kind(keys, kind):
+            return kind
+    if why := unread(keys, kind):
+        raise lines.file.refusal(why)
+    return kind
+
+
+def _is_of_kind(keys: Collection[str], kind: str) -> bool:
+    try:
+        return kind_of(keys) == kind
+    except ValueError:
+        return False
 
 
 def objects(lines: Lines, kind: str) -> Iterator[RowObject]:
@@ -117,6 +167,8 @@ def _of_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
         found = kind_of(keys)
     except ValueError as error:
         raise lines.refusal(i, str(error)) from None
+    if found == kind and (why := unread(keys, kind)):
+        raise lines.refusal(i, why)
     if found != kind:
         raise lines.refusal(
             i,

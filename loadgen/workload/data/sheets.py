@@ -85,6 +85,8 @@ def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
         raise file.refusal(str(error), _HEADER_ROW) from None
     if kind != kinds.PROMPTS:
         raise file.refusal(f"is CSV of {kind}: give them as JSONL", _HEADER_ROW)
+    if why := kinds.unread(names, kind):
+        raise file.refusal(why, _HEADER_ROW)
     if twice := [name for name in names if names.count(name) > 1]:
         raise file.refusal(f"has the column {shown(twice[0])} twice", _HEADER_ROW)
     prompt, length = names.index(_PROMPT), names.index(_LENGTH) if _LENGTH in names else None

@@ -175,3 +175,44 @@ def test_a_list_of_other_things_than_conversations_is_refused(tmp_path: Path) ->
         UsageError, match="is a JSON list, and not of ShareGPT's conversations: make it one JSON"
     ):
         planned(path)
+
+
+MESSAGES = [{"role": "user", "content": "a"}]
+OF_A_TRACE = [
+    {"session_id": "s0", "messages": MESSAGES, "output_length": 25, "tools": None, "timestamp": 0},
+    {"session_id": "s0", "messages": MESSAGES, "output_length": 26, "tools": None, "delay": 500},
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "kind"),
+    [
+        (OF_A_TRACE, "`timestamp`, `delay`, `session_id`, `output_length`", "chat bodies"),
+        ([{"messages": MESSAGES, "timestamp": 1}], "`timestamp`", "chat bodies"),
+        ([{"messages": MESSAGES}, {"messages": MESSAGES, "delay": 1}], "`delay`", "chat bodies"),
+        ([{"messages": MESSAGES, "output_tokens": 5}], "`output_tokens`", "chat bodies"),
+        (
+            [{"messages": MESSAGES, "conversation_id": 1, "turn": 1}],
+            "`conversation_id`, `turn`",
+            "chat bodies",
+        ),
+        ([{"prompt": "a", "max_tokens": 2, "session_id": 1}], "`session_id`", "completion bodies"),
+        ([{"prompt": "a", "hash_ids": [], "input_length": 9}], "`input_length`, `hash_ids`", "prompts"),
+        ([{**TURN, "timestamp": 4.5}], "`timestamp`", "conversations"),
+    ],
+)
+def test_keys_of_a_trace_that_are_not_read_are_named(
+    rows: list[dict[str, Any]], keys: str, kind: str, tmp_path: Path
+) -> None:
+    file = jsonl(tmp_path, rows)
+    with pytest.raises(UsageError) as raised:
+        planned(file)
+    assert f"{keys} make the load of a trace or of conversations, and are not read of {kind}: " in str(
+        raised.value
+    )
+
+
+def test_a_late_row_with_a_key_of_a_trace_is_refused_by_its_number(tmp_path: Path) -> None:
+    rows = [{"messages": MESSAGES}] * 1500 + [{"messages": MESSAGES, "delay": 1}]
+    with pytest.raises(UsageError, match=r"row 1501: `delay` make"):
+        planned(jsonl(tmp_path, rows))
