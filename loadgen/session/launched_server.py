@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,20 @@ from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.secrecy import shown, without_secrets
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 from loadgen_servers.process import port_owner
-from loadgen_servers.process.failure_causes import cause
+from loadgen_servers.process.failure_causes import PORT_TAKEN, cause
 from loadgen_servers.process.running import Running, free_port, start
 
 LOG = "server.log"
+_PORTS = 3  # that are tried: between its choice and the server's start a port may be taken
 _CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
 _POLL_S = 0.5
 _LOG_WIDTH = 120  # of its log's last line, in a display
 _MEMORY_S = 30.0  # at most, for the GPU's memory to come back
 _MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
+
+
+class PortTaken(UsageError):
+    """Another process listens on the port that a server was to have."""
 
 
 class Startup(msgspec.Struct, frozen=True):
@@ -83,27 +88,69 @@ def launched(
 ) -> Iterator[tuple[ServerAddress, Local]]:
     """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
 
-    Raises UsageError where it cannot be started, ServerDied where it ends or hangs. On leaving, every
-    process of it is gone, its port is free and its GPU memory is back.
+    Where another process has taken its port in between, another one is tried. Raises UsageError where it
+    cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone, its port is
+    free and its GPU memory is back.
     """
-    launch = options.launching
-    port = free_port()
-    command = _command(options, settings, port)
     base, now = Path(options.run_dir or "runs"), run_place.now()
-    directory = run_place.create_directory(base, f"{launch.name}-server", now)
+    command, port = _with_port(options, settings)
+    directory = run_place.create_directory(base, f"{options.launching.name}-server", now)
     before = discovery.device_memory_bytes()
-    startup = Startup(launch, _started(command, port, directory, auth.variables), clock.now_ns())
-    access = ServerAddress(f"http://127.0.0.1:{port}", auth.headers, secrets=auth.secrets, loop=loop)
     try:
         with ExitStack() as stack:
-            stack.push(lambda *error: _stop(startup, options.quiet, *error))
-            _until_ready(startup, access, options.quiet)
-            yield access, _local(startup, command, settings, before)
+            for left in reversed(range(_PORTS)):
+                startup = Startup(
+                    options.launching, _started(command, port, directory, auth.variables), clock.now_ns()
+                )
+                url = f"http://127.0.0.1:{port}"
+                access = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
+                stack.push(lambda *error, of=startup: _stop(of, options.quiet, *error))
+                try:
+                    _until_ready(startup, access, options.quiet)
+                    local = _local(startup, command, settings, before)
+                    break
+                except (ServerDied, PortTaken) as error:
+                    if not left or not _is_port_taken(startup.running, error):
+                        raise
+                stack.pop_all()
+                _abandon(startup, port, before, options.quiet)
+                command, port = _with_port(options, settings)
+            yield access, local
     except LaunchError as error:  # it does not end
         raise MeasureError(str(error)) from None
     finally:
         with progress.display(options.quiet).waiting("until the GPU's memory is free again", _MEMORY_S):
             _until_memory_is_back(before)
+
+
+def _with_port(options: Options, settings: ServerSettings) -> tuple[Command, int]:
+    """The command line with a port that is free now, and that port."""
+    port = free_port()
+    return _command(options, settings, port), port
+
+
+def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
+    """Whether a server that did not start had lost its port to another process."""
+    if isinstance(error, PortTaken):
+        return True
+    if cause("\n".join(running.tail(_CAUSE_LINES)), running.exit_code()) == PORT_TAKEN:
+        return True
+    try:
+        port_owner.check(running.pids(), running.port)
+    except port_owner.ForeignListener:
+        return True
+    return False
+
+
+def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> None:
+    """End a server whose port is another's, and keep its log under that port."""
+    running = startup.running
+    running.end_all()
+    with suppress(OSError):
+        running.log.rename(running.log.with_name(f"{running.log.stem}-port-{port}{running.log.suffix}"))
+    _until_memory_is_back(before)
+    if not quiet:
+        progress.warn(f"port {port} was taken before {startup.launch.name} had it: another one is tried")
 
 
 def _stop(startup: Startup, quiet: bool, *error: Any) -> None:
@@ -122,7 +169,7 @@ def _started(command: Command, port: int, directory: Path, withheld: Sequence[st
 
 
 def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
-    """What is known of a server that has become ready; raises UsageError where another process answers."""
+    """What is known of a server that has become ready; raises PortTaken where another process answers."""
     running, safe = startup.running, without_secrets(command)
     given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
     facts = Launched(
@@ -193,11 +240,11 @@ def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
 
 
 def _owned(running: Running) -> str:
-    """How it is known that the listener is ours; raises UsageError where it is another process."""
+    """How it is known that the listener is ours; raises PortTaken where it is another process."""
     try:
         owner = port_owner.check(running.pids(), running.port)
     except LaunchError as error:
-        raise UsageError(str(error)) from None
+        raise PortTaken(str(error)) from None
     if owner is port_owner.PortOwner.NO_ONE:
         raise _death("the server", running, f"answers, and {owner.value}")
     return str(owner.value)

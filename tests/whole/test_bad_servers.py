@@ -226,6 +226,36 @@ def test_a_port_that_somebody_else_serves_is_never_benchmarked(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("code", [HANGS, HEALTHY], ids=["before it listens", "it cannot listen"])
+def test_another_port_is_tried_where_one_was_taken_in_between(
+    code: str, tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with ScriptedServer(api(lambda _: stream())) as foreign:
+        taken, other = foreign.port, launched_server.free_port
+        free = iter([taken])
+        monkeypatch.setattr(launched_server, "free_port", lambda: next(free, None) or other())
+        waits = f"if int(sys.argv[1]) == {taken}:\n    {code if code != HANGS else 'time.sleep(1000)'}\n"
+        line = launch_command(tmp_path, waits + HEALTHY)
+        assert cli.main(["bench", "--launch-command", line, *LOAD]) == 0
+        assert {asked.head.split()[0] for asked in foreign.asked} <= {"GET"}
+    said = capsys.readouterr()
+    assert "Successful requests:                     6 " in said.out
+    assert said.err.count(f"port {taken} was taken before command had it: another one is tried") == 1
+    names = {path.name for path in Path("runs").glob("*-command-server/*")}
+    assert names == {"server.log", f"server-port-{taken}.log"}
+    assert len(ports) == 1
+
+
+def test_a_server_that_loses_every_port_is_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dies = "die(1, \"[Errno 98] error while attempting to bind on address ('127.0.0.1', 1)\")"
+    assert bench(launch_command(tmp_path, dies)) == 1
+    assert "a port that it needs is taken: end the other server, or start again" in told(capsys)
+    assert len(list(Path("runs").glob("*-command-server/*"))) == 3
+
+
 def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

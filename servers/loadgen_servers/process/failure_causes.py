@@ -8,7 +8,9 @@ _KILLED = (
     "killed, as the kernel does when the host's memory runs out (check dmesg): free host memory, or lower "
     "how much of it the engine takes"
 )
+PORT_TAKEN = "a port that it needs is taken: end the other server, or start again"
 _PHRASES = {
+    "port": PORT_TAKEN,
     "memory": "lower --context-len, share the model between GPUs (--tensor-parallel), or take a smaller one",
     "killed": _KILLED,
     "too_old": "the GPU cannot run this quantization ({0}): take another checkpoint or --quantization",
@@ -128,7 +130,7 @@ No space left on device
 # Last, since a server that ends for another reason may leave its port to the next try.
 error while attempting to bind|\[Errno (?:98|48)\]|EADDRINUSE|Port is already in use
 port at \d+ is not available|couldn't bind HTTP server socket
-    a port that it needs is taken: end the other server, or start again
+    {port}
 # At the very end: earlier ones did not stop it.
 ModuleNotFoundError: No module named '([\w.]+)'\s*\Z
     its Python has no {0}: install the engine with all its dependencies
