@@ -82,8 +82,8 @@ FEATURES = (
         rb'"role":"system"',
         r"system.{0,40}(?:not|n't) (?:be )?(?:supported|allowed)|(?:not|n't) support.{0,30}system|"
         r"roles must alternate",
-        "start the server with a chat template that takes one (--chat-template), or give conversations "
-        "without `system`",
+        "start the server with a chat template that takes one (vLLM, SGLang: --chat-template), or give "
+        "conversations without `system`",
     ),
     Feature(
         "images",

@@ -91,7 +91,8 @@ def users_waited(run: RunEvidence) -> Evidence | None:
     "context-limit",
     "sessions grew to the model's context limit and ended there: figures of their earlier turns count, later "
     "turns were not sent",
-    "serve the model with a longer context (--max-model-len), or send shorter conversations (--turns)",
+    "serve the model with a longer context (--context-len with --launch; vLLM: --max-model-len), or send "
+    "shorter conversations (--turns)",
 )
 def context_limit(run: RunEvidence) -> Evidence | None:
     """Conversations came to the end of the model's context."""

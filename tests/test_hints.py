@@ -1,0 +1,142 @@
+"""The hints: every flag and command that a message names can be typed, for the verb that it is of."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from test_docs_commands import PARSERS
+from test_glossary import CODE, ROOT, docstrings
+
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w*{-])")
+_VERB = re.compile(r"\bloadgen ([a-z]+)\b")
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The texts of a module, those with values in them whole, and their lines."""
+    tree = ast.parse(path.read_text("utf-8"))
+    left_out, inside = docstrings(tree), set[int]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside |= {id(each) for each in ast.walk(node)} - {id(node)}
+    for node in ast.walk(tree):
+        if id(node) in left_out or id(node) in inside:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(
+                    str(piece.value) if isinstance(piece, ast.Constant) else "{}" for piece in node.values
+                ),
+            )
+
+
+@cache
+def flags(*verbs: str) -> set[str]:
+    return {flag for verb in verbs for action in PARSERS[verb]()._actions for flag in action.option_strings}
+
+
+# Which verbs a module's messages speak of, by the begin of its path: the first that fits.
+VERBS_OF = {
+    "loadgen/analysis/comparison/": ("compare", "bench"),
+    "loadgen/analysis/audit/": ("audit", "bench"),
+    "loadgen/analysis/report/": ("report", "bench"),
+    "loadgen/analysis/": ("compare", "audit", "bench"),
+    "loadgen/campaign/limit/": ("limit",),
+    "loadgen/campaign/sweep/": ("sweep",),
+    "loadgen/campaign/points/": ("sweep", "limit"),
+    "loadgen/campaign/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
+    "loadgen/results/merge": ("merge",),
+    "loadgen/results/request_rows": ("export", "bench"),
+    "loadgen/results/limit": ("limit",),
+    "loadgen/session/repeated_command": ("campaign", "bench"),
+    "loadgen/session/shards/": ("shards", "bench"),
+    "loadgen/session/selftest/": ("selftest", "bench"),
+    "loadgen/session/data_": ("data", "bench"),
+    "loadgen/session/ladder": ("ladder",),
+    "loadgen/roofline/preset": ("engine",),
+    "loadgen/cli": ("bench", "campaign", "sweep", "limit", "report", "compare"),
+    "loadgen/": ("bench",),
+    "servers/loadgen_servers/engine/": ("engine",),
+    "servers/loadgen_servers/process/": ("bench",),
+    "servers/": ("engine",),
+}
+# Flags of other programs, and the words one of which names the program in a message that advises them.
+FOREIGN = {
+    "vLLM": "--max-num-seqs --max-model-len --no-enable-prefix-caching --enable-prompt-tokens-details "
+    "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
+    "--profiler-config --dtype --chat-template",
+    "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
+    "--mem-fraction-static",
+    "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",
+    "uvicorn": "--timeout-keep-alive",
+    "--server-args": "--dtype",
+    "container|docker|podman": "--cap-add --shm-size",
+    "Ray": "--head",
+}
+# What is no message: commands of other programs that are run or written here, patterns, and style sheets.
+COMMANDS = (
+    "loadgen/session/other_clients/",  # whose tables are held by tests/session/test_other_clients.py
+    "loadgen/analysis/report/html.py",
+    "loadgen/analysis/importers/",
+    "loadgen/session/selftest/modes.py",
+    "loadgen/session/selftest/null_servers.py",
+    "loadgen/session/shards/schedulers.py",
+    "loadgen/telemetry/",
+    "loadgen/protocol/turn_refusals.py",
+    "servers/loadgen_servers/launch/",
+    "servers/loadgen_servers/null/",
+    "servers/loadgen_servers/process/embedded.py",
+)
+MODULES = [
+    pytest.param(path, id=name)
+    for path in CODE
+    if not (name := path.relative_to(ROOT).as_posix()).startswith(COMMANDS)
+]
+
+
+def wrong(text: str, verbs: tuple[str, ...]) -> list[str]:
+    """The flags and verbs of a text that no one can type."""
+    found = list[str]()
+    own = flags(*verbs) | {"--help", "--version"}
+    for verb in _VERB.finditer(text):
+        if verb[1] in PARSERS:
+            command = re.split(r"[`;:,()]| and | or ", text[verb.end() :])[0]
+            found += [f"{verb[0]} {flag}" for flag in _FLAG.findall(command) if flag not in flags(verb[1])]
+            own |= flags(verb[1])
+    for flag in _FLAG.findall(text):
+        owners = [who for who, theirs in FOREIGN.items() if flag in theirs.split()]
+        is_named = text == flag or any(re.search(who, text, re.IGNORECASE) for who in owners)
+        if flag not in own and not (owners and is_named):
+            found.append(flag)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_every_flag_that_a_message_names_can_be_typed(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    verbs = next(verbs for begin, verbs in VERBS_OF.items() if name.startswith(begin))
+    assert {line: faults for line, text in texts(path) if (faults := wrong(text, verbs))} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("pass --tokenizer DIR", []),
+        ("pass --tokeniser DIR", ["--tokeniser"]),
+        ("raise the context (--max-model-len)", ["--max-model-len"]),
+        ("raise the context (vLLM: --max-model-len)", []),
+        ("`loadgen merge --output DIR` joins them", []),
+        ("`loadgen merge --seed 1` joins them", ["loadgen merge --seed"]),
+        ("run `loadgen compare A`, or pass --seed", []),
+    ],
+)
+def test_what_cannot_be_typed_is_found(text: str, faults: list[str]) -> None:
+    assert wrong(text, ("bench",)) == faults
