@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.errors import UsageError
 from loadgen.protocol.refusals import Adaptation
+from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.session import keywords
 from loadgen.session.credentials import NO_KEY
 from loadgen.session.live_totals import Totals
 from loadgen.session.options import Options
 from loadgen.session.stop_rules import Tolerance
 from loadgen.transport.share import Share
+from loadgen.workload import bounds
 from loadgen.workload.plan_inputs import Seed, WordCounts
+
+MOST_SHARES = 1 << 20
+_LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer
+_NO_ORDER = "the driver's order is not valid (is it the same loadgen there?)"
 
 # What of the options a shard needs; the driver does the rest itself, or not at all.
 SENT = (
@@ -66,9 +75,43 @@ class ShardOrder(msgspec.Struct, frozen=True):
         )
 
 
+class OrderedOptions(keywords.BenchOptions, total=False):
+    """The types of the options in an order."""
+
+    more_urls: list[str]
+    save_detailed: bool
+
+
 def unpacked(data: bytes) -> ShardOrder:
-    """The order in bytes of `packed`."""
-    return msgspec.msgpack.decode(data, type=ShardOrder)
+    """The order in bytes of `packed`; raises UsageError of one that cannot be carried out, in one line."""
+    try:
+        order = msgspec.msgpack.decode(data, type=ShardOrder)
+        _check(order)
+        given = keywords.checked(order.given, OrderedOptions, "an order")
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{_NO_ORDER}: {error}") from None
+    return replace(order, given=given)
+
+
+def _check(order: ShardOrder) -> None:
+    """Raises ValueError or UsageError of what the types alone allow."""
+    share, seed = order.share, order.seed
+    if not 0 <= share.number < share.of <= MOST_SHARES:
+        raise ValueError(f"there is no part {share.number} of {share.of}")
+    if not (0 <= seed.value <= bounds.MOST_SEED and 0 <= seed.repeat <= bounds.MOST_SEED):
+        raise ValueError("its seed is beyond any")
+    if foreign := sorted(order.given.keys() - set(SENT)):
+        raise ValueError(f"an order has no option {bounds.shown(foreign[0])}")
+    if order.given.get("workers") == "auto":
+        raise ValueError("workers is not a number")
+    for counts in order.word_counts.values():
+        if not (math.isfinite(counts.overhead) and _LEAST_PER_WORD <= counts.per_word < math.inf):
+            raise ValueError("its counts of words are of no tokenizer")
+    check_headers(order.headers.items(), "its headers")
+    check_request_id_prefix(order.request_id_prefix)
+    check_path(str(order.given.get("endpoint") or ""), "its endpoint")
+    if order.max_failures:
+        Tolerance.parse(order.max_failures)
 
 
 def given(options: Options) -> dict[str, Any]:

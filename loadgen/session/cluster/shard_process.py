@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from msgspec.structs import asdict, replace
 
@@ -33,20 +34,26 @@ from loadgen.session.signals import SIGNALS
 from loadgen.transport.capture_process import end_with
 from loadgen.workload.plan import Plan
 from loadgen.workload.profile import Profile
+from loadgen.workload.server_settings import validated
 
+MOST_ORDER_BYTES = 64 << 20  # of one: a profile, options, words
+_PIECE_BYTES = 1 << 16
+_LATEST_S = 3600  # until the common start
 _POLL_S = 0.01
 
 
 class DriverLine:
     """The line to who started this process; raises MeasureError where that is gone."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._stdin = os.fdopen(0, "rb", buffering=0)
+    def __init__(self, place: Path, stdin: BinaryIO) -> None:
+        self.place, self._stdin = place, stdin
 
     def order(self) -> ShardOrder:
-        """What is to be done."""
-        return unpacked(self._read(int.from_bytes(self._read(LENGTH_BYTES), "little")))
+        """What is to be done; raises LoadgenError where that cannot be."""
+        size = int.from_bytes(self._read(LENGTH_BYTES), "little")
+        if size > MOST_ORDER_BYTES:
+            raise MeasureError(f"the driver's order has {size} bytes, more than {MOST_ORDER_BYTES}")
+        return unpacked(self._read(size))
 
     def report(self, event: str, text: str = "") -> None:
         """Add an event: its name, and what there is to say of it."""
@@ -56,16 +63,19 @@ class DriverLine:
     def start(self) -> int:
         """Report that all is ready, and wait for the instant at which to begin: CLOCK_MONOTONIC."""
         self.report("ready")
-        return int.from_bytes(self._read(LENGTH_BYTES), "little")
+        instant_ns = int.from_bytes(self._read(LENGTH_BYTES), "little")
+        if instant_ns > SYSTEM_CLOCK.now_ns() + _LATEST_S * SECOND_NS:
+            raise MeasureError(f"the driver's start is more than {_LATEST_S} s from now")
+        return instant_ns
 
     def _read(self, count: int) -> bytes:
-        data = b""
+        data = bytearray()
         while len(data) < count:
-            more = self._stdin.read(count - len(data))
+            more = self._stdin.read(min(count - len(data), _PIECE_BYTES))
             if not more:
                 raise MeasureError("the driver is gone")
             data += more
-        return data
+        return bytes(data)
 
 
 class PreparedAdapter(Adapter, frozen=True):
@@ -111,7 +121,7 @@ class ShardSession(Session, frozen=True):
 def run(line: DriverLine) -> None:
     """Measure what is ordered, and leave its run directory; raises LoadgenError."""
     order = line.order()
-    workload = Profile.model_validate(order.profile)
+    workload = validated(Profile, order.profile, "the driver's order")
     options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
     with ExitStack() as stack:
         session = attach(options, settings(options, [workload]), workload, stack)
@@ -128,7 +138,7 @@ def main() -> None:
     """The process; it ends with the actor that started it."""
     end_with(os.getppid())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
-    line = DriverLine(Path(sys.argv[1]))
+    line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))
     try:
         with SIGNALS.caught(signals.stop):
             run(line)
