@@ -61,6 +61,10 @@ FUZZED = [
     *("exposition", "checkpoints", "server_info and logs", "run directories", "hide"),
 ]
 MEMORY = ["memory of 10 M tokens", "memory of a long run", "memory without bound"]
+SERVERS = [
+    *("prompts cut in silence", "a prompt of 0 tokens", "a slot that connects again"),
+    *("a port taken in between", "trace rows with messages", "a shard's order"),
+]
 IDS = [
     *(f"{letter}{number}" for letter, most in NUMBERED.items() for number in range(1, most + 1)),
     *SIGNALS,
@@ -68,6 +72,7 @@ IDS = [
     *FUZZED,
     "exit codes",
     *FAULTS,
+    *SERVERS,
 ]
 HEAD_LINE = "| row | what was broken | what happens now | held by |"
 ODD = "m\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"
