@@ -209,6 +209,6 @@ def test_prompts_without_a_cached_part_are_counted_right() -> None:
 
 
 @pytest.mark.parametrize("per_word", [0.02, 0.4])
-def test_no_prompt_has_more_than_twice_the_words_that_any_tokenizer_needs(per_word: float) -> None:
+def test_no_prompt_has_more_than_twice_the_words_it_needs(per_word: float) -> None:
     with pytest.raises(MeasureError):
         learned(one_each, lambda text: 5 + int(per_word * len(text.split())), 2000)

@@ -113,7 +113,7 @@ def _waited(failure: Failure | None, of: int, slots: Sequence[int] = (0, 1)) -> 
         "that ran out early", "the time was up first", "a number of processes that cannot be",
     ],
 )  # fmt: skip
-def test_a_slot_that_waits_to_connect_again_is_not_dry_while_others_begin_sessions(
+def test_a_slot_that_connects_again_is_not_dry_while_sessions_begin(
     failure: Failure | None, of: int, duration_ms: int, slots: tuple[int, int], queues: int, dry_ms: int
 ) -> None:
     found, records = _waited(failure, of, slots)

@@ -87,7 +87,7 @@ CANCELLED = Failure(FailureKind.CANCELLED, "stopped")
     ],
     ids=["lost", "answered", "found no connection", "its shard had nothing left", "stopped by the client"],
 )
-def test_a_slot_that_waits_to_connect_again_ends_no_steady_state(
+def test_a_slot_that_connects_again_ends_no_steady_state(
     last: Sequence[Record], queues: int, end_ms: int
 ) -> None:
     """Slot 0 goes on sending, its last request at 1800, while slot 1 has no connection."""
@@ -97,7 +97,7 @@ def test_a_slot_that_waits_to_connect_again_ends_no_steady_state(
     assert held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
 
 
-def test_a_closed_loop_has_not_run_out_where_a_slot_waits_to_connect_again() -> None:
+def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
     rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
     rows += [answer(1, 1000, 1400, failure=LOST)]
     keys = {"name": "made", "max_concurrency": 2, "num_prompts": 6, "input_len": 5, "output_len": 3}

@@ -52,9 +52,7 @@ def test_without_usage_their_prompt_tokens_are_unknown_and_not_planned() -> None
 
 @pytest.mark.parametrize(("input_tokens", "shown"), [(UNKNOWN, False), (INPUT, True)])
 @pytest.mark.parametrize("layout", ["vllm-0.32", "sglang"])
-def test_prompt_tokens_that_are_not_known_are_no_zero_in_the_block(
-    input_tokens: int, shown: bool, layout: str
-) -> None:
+def test_unknown_prompt_tokens_are_no_zero_in_the_block(input_tokens: int, shown: bool, layout: str) -> None:
     case = run(changed(closed(), 4, **BODIES, input_tokens=input_tokens), window=observed())
     text = report.render(Result(case.facts, case.records), layout=layout)
     assert ("Total input tokens:" in text, "Total token throughput" in text) == (shown, shown)

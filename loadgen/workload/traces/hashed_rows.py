@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.workload import bounds
@@ -24,12 +25,23 @@ class HashedRow(msgspec.Struct, gc=False):
     input_length: Length
     output_length: Length
     hash_ids: list[int] | None = None
+    # Keys of aiperf's traces that are not read here.
+    session_id: msgspec.Raw = msgspec.Raw()
+    delay: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    text_input: msgspec.Raw = msgspec.Raw()
+
+
+_SENT_AS = "each request is sent at its own time, and its prompt is made of its lengths and hashes"
+_UNREAD = ("session_id", "delay", "messages", "text_input")
 
 
 def read(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
     """The rows of a file in a format with this name, unit of time and block size; raises UsageError."""
     times, input_lens, output_lens, lists = array("d"), array("q"), array("q"), HashLists()
+    unread: dict[str, None] = {}
     for i, row in enumerate(lines.decoded(HashedRow)):
+        unread |= dict.fromkeys(key for key in _UNREAD if bytes(getattr(row, key)))
         times.append(row.timestamp)
         input_lens.append(row.input_length)
         output_lens.append(row.output_length)
@@ -46,9 +58,12 @@ def read(lines: Lines, name: str, unit_ns: int, block: int) -> TraceRows:
             "give the --trace-format that it is in"
         )
     at_ns = elapsed_ns(np.frombuffer(times, np.float64), unit_ns, lines.refusal)
-    return of_lines(
-        lines, at_ns, (prompt_lens, np.frombuffer(output_lens, np.int64)), (hashes, starts), block
-    )
+    lens = prompt_lens, np.frombuffer(output_lens, np.int64)
+    rows = of_lines(lines, at_ns, lens, (hashes, starts), block)
+    if not unread:
+        return rows
+    listed = ", ".join(f"`{key}`" for key in unread)
+    return replace(rows, notes=(f"{listed} of the rows are not read: {_SENT_AS}",))
 
 
 def of_lines(

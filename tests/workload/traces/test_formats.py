@@ -249,3 +249,20 @@ def test_hashes_of_64_bits_are_taken_with_or_without_a_sign(tmp_path: Path) -> N
     assert made[1] == made[2]
     assert made[3] == made[4]
     assert made[0][:16] == made[1][:16]
+
+
+@pytest.mark.parametrize(
+    ("more", "noted"),
+    [
+        ({}, ()),
+        ({"session_id": "s"}, ("`session_id` of the rows are not read",)),
+        ({"messages": [], "delay": 5}, ("`delay`, `messages` of the rows are not read",)),
+        ({"text_input": "a", "chat_id": 1}, ("`text_input` of the rows are not read",)),
+    ],
+)
+def test_keys_of_a_row_that_change_the_load_are_noted(
+    more: Mapping[str, Any], noted: tuple[str, ...], tmp_path: Path
+) -> None:
+    row = {"timestamp": 0, "input_length": 16, "output_length": 2, "hash_ids": [1]}
+    made = planned(jsonl(tmp_path, [row, {**row, **more}]), trace_format="timed")
+    assert tuple(note.partition(":")[0] for note in made.notes if "not read" in note) == noted
