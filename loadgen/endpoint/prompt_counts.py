@@ -34,13 +34,8 @@ _ROOM = 4096  # tokens that a server must take for all groups in one prompt, and
 _EXACT = 0.25  # of a token in a group: as near as that it is one a word
 _LONGEST_CHECK, _SHORTEST_CHECK = 8192, 32  # words of the last question
 _ROUNDED, _ADDED = 0.75, 2  # tokens: what a rounded count may differ; what a path may count more or less
-_LEAST_PER_WORD = (
-    0.5  # of tokens: every tokenizer makes one of each common word, so a count below is not of them
-)
-_CUT_TOKENS, _CUT_SHARE = (
-    16,
-    0.01,
-)  # that a count may lack by rounding; more, and the prompt may have been cut
+_LEAST_PER_WORD = 0.5  # of tokens: no tokenizer makes fewer of common words, so a count below is not of them
+_CUT_TOKENS, _CUT_SHARE = 16, 0.01  # what a count may lack by rounding: more, and the prompt may be cut
 _JUMP_SHARE = 0.1  # of a count: how far a third one may be from the line through two
 _ASKED_PER_S, _HOSTED_PER_S = 20, 4
 _ANSWER_S = 120.0
@@ -221,16 +216,15 @@ async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
 async def _refuse_cut(
     fewer: Counted, more: Counted, line: WordCounts, between: tuple[str, ...], count: Count
 ) -> None:
-    """Raise MeasureError where the longer prompt was cut: one with some words less has as many tokens.
+    """Raise MeasureError where the longer prompt was cut: one with some words fewer has as many tokens.
 
     `between` are the words of one that should have a count halfway between that of the longer one and the one
     it should have had; the `line` is through both counts.
     """
     if len(between) + 1 > fewer[0]:
         third = len(between) + 1, await count(_text(between))
-        if third[1] == more[1]:
-            raise _miscounted(third, more)
-        if abs(third[1] - line.tokens(third[0])) > _JUMP_SHARE * more[1]:
+        off = abs(third[1] - line.tokens(third[0]))
+        if third[1] == more[1] or off > _JUMP_SHARE * more[1]:
             raise _miscounted(third, more)
     if fewer[1] == more[1]:
         raise _miscounted(fewer, more)

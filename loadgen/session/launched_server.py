@@ -133,7 +133,8 @@ def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
     """Whether a server that did not start had lost its port to another process."""
     if isinstance(error, PortTaken):
         return True
-    if cause("\n".join(running.tail(_CAUSE_LINES)), running.exit_code()) == PORT_TAKEN:
+    code = running.exit_code()
+    if code is not None and cause("\n".join(running.tail(_CAUSE_LINES)), code) == PORT_TAKEN:
         return True
     try:
         port_owner.check(running.pids(), running.port)
