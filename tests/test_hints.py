@@ -72,7 +72,7 @@ VERBS_OF = {
 FOREIGN = {
     "vLLM": "--max-num-seqs --max-model-len --no-enable-prefix-caching --enable-prompt-tokens-details "
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
-    "--profiler-config --dtype --chat-template",
+    "--profiler-config --dtype --chat-template --stream-interval --reasoning-parser",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
     "--mem-fraction-static",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",

@@ -127,9 +127,10 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     "one instant, or two and more at each instant, the first one too, and the client was not late; or all "
     f"tokens are counted on one message; or the first has no text and comes {LATE_TEXT} gaps before the "
     f"next; or {MORE_MESSAGES:g} times as many messages have text as usage counts tokens. Several tokens a "
-    "message, as of --stream-interval or speculative decoding, are none of these: the first one comes alone",
+    "message, as of vLLM's --stream-interval or speculative decoding, are none of these: the first one comes "
+    "alone",
     "turn buffering off in what is between (nginx: proxy_buffering off), and parsers that hold text back "
-    "(--tool-call-parser, --reasoning-parser); or read E2EL and throughput alone",
+    "(vLLM's --tool-call-parser, --reasoning-parser); or read E2EL and throughput alone",
 )
 def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
     """What arrived is not the server's tokens, one by one."""
