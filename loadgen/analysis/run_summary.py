@@ -76,9 +76,15 @@ class Reported(msgspec.Struct, frozen=True):
     file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
     cell: Cell | None = None  # of a campaign
     run: Result | None = None  # our own, with every arrival
+    result_facts: Facts | None = None  # of our own, where only its result file is there
     model: str = ""  # the checkpoint, where `name` is more or something else: a heading, a row's label
     place: str = ""  # as it was named to be read: a file, a directory; "": by none
     unread: Mapping[str, str] = {}  # labels and settings of the source that nothing is read from
+
+    @property
+    def facts(self) -> Facts | None:
+        """Everything that a run of ours records of itself; None of another client's."""
+        return self.result_facts if self.run is None else self.run.facts
 
     @property
     def checkpoint(self) -> str:
@@ -218,6 +224,7 @@ def _ours(
         cell=facts.cell,
         run=run,
         unread=labels.settings(parse_metadata(facts.metadata)),
+        result_facts=facts if run is None else None,
     )
 
 

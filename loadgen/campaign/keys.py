@@ -15,22 +15,13 @@ import msgspec
 from loadgen.endpoint.secrecy import HIDDEN, Secrets
 from loadgen.errors import UsageError
 from loadgen.spelling import nearest
-from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
-from loadgen.workload.load.load_keys import LoadKeys
-from loadgen.workload.session_keys import SessionKeys
+from loadgen.workload.key_roles import Role, keys_of
+from loadgen.workload.profile import Profile
 
-_DATA_KEYS = {
-    key
-    for keys in (DataKeys, LengthKeys, LoadKeys, SessionKeys, TraceKeys)
-    for key in keys.model_fields
-    if key != "prompt_format"
-}
 # Why flags of `loadgen bench` are no keys of a campaign's tables.
 _REASONS = {
     "belongs in a profile: all checkpoints get the same requests": (
-        "input_len output_len every_input_len every_output_len range_ratio prefix_len num_prompts "
-        "max_concurrency request_rate burstiness duration num_warmups warmup cooldown goodput slo "
-        "percentile_metrics metric_percentiles " + " ".join(sorted(_DATA_KEYS))
+        "every_input_len every_output_len " + " ".join(keys_of(Profile, *set(Role) - {Role.REQUEST}))
     ),
     "applies to the whole campaign: write it above the tables": "seed fingerprint",
     'is written profiles = ["high-load", …]': "profile",

@@ -1,4 +1,4 @@
-"""Data identity: whether two runs sent the same data over time: files by their bytes, keys."""
+"""Data identity: whether two runs sent the same load: files by their bytes, every key that makes it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from typing import Any
 
 from loadgen.validity.run_facts import Facts
 from loadgen.workload.data_facts import LengthFacts
-from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
-from loadgen.workload.load.load_keys import LoadKeys, RequestClass
+from loadgen.workload.key_roles import Role, keys_of
+from loadgen.workload.load.load_keys import RequestClass
+from loadgen.workload.profile import Profile
 from loadgen.workload.sources import RANDOM
 
-KEYS = {**DataKeys.model_fields, **LengthKeys.model_fields, **TraceKeys.model_fields, **LoadKeys.model_fields}
 _DIGEST = 12  # characters of one that are shown
 # Which file, kind and format they are is known by what was read, not by how it was named.
-_NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpus", "prompt_format"}
+_NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpus"}
+# A run has its own part of these, or a file decides: they are compared as they were planned.
+_PLANNED = {"input_len", "output_len", "num_prompts", "max_concurrency", "request_rate", "duration"}
+_SPREAD = {"range_ratio", "prefix_len", "burstiness"}  # what each means is in words of its own
+_OTHERS = [name for name in keys_of(Profile, Role.LOAD) if name not in _NAMED | _PLANNED | _SPREAD]
+_COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
 
 
 def short_digest(facts: Facts) -> str:
@@ -23,7 +28,10 @@ def short_digest(facts: Facts) -> str:
 
 
 def keys(facts: Facts) -> dict[str, Any]:
-    """What the requests are made of, as far as it is not usual, by name; empty of plain random prompts."""
+    """What makes the load, as far as it is not usual, by name; empty of plain random prompts.
+
+    Not in it: lengths, counts, concurrency, rate and duration, which a run has as planned, and `spread`.
+    """
     return dict(_keys(facts))
 
 
@@ -35,18 +43,28 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
     if data.text and data.kind == RANDOM:
         yield "text", short_digest(facts) or data.text  # of one's own file the digest, not the name
     unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
-    for name, key in KEYS.items():
+    for name in _OTHERS:
         value = getattr(profile, name)
-        if value != key.default and name not in _NAMED and not (name == "compat" and unlike):
+        if value != Profile.model_fields[name].default and not (name == "compat" and unlike):
             yield name, classes(value) if name == "classes" else value
 
 
 def words(facts: Facts) -> list[str]:
-    """The same in words, each with its flag's name; the data's kind and text stand alone."""
+    """The same in words, each with its flag's name; the data's kind and text stand alone.
+
+    What a table has a column for is left out, so that the loads of a sweep have the same words.
+    """
     return [
         value if name in ("data", "text") else f"{name.replace('_', '-')} {_word(value)}"
         for name, value in keys(facts).items()
+        if name not in _COLUMNS
     ]
+
+
+def spread(facts: Facts) -> str:
+    """How lengths and arrivals vary, and what prompts share, usual or not."""
+    profile = facts.profile
+    return f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
 
 
 def classes(classes: Sequence[RequestClass]) -> str:

@@ -61,7 +61,6 @@ class LoadRow(msgspec.Struct, frozen=True):
     output_len: float | None = None
     requests: int | None = None
     duration_s: float | None = None
-    longest_s: float | None = None  # of runs of different durations, of which `duration_s` is the shortest
     shape: str = ""  # how lengths and arrivals vary
     concurrency: int | None = None  # None: no limit
     rate_per_s: float | None = None  # None, or infinite: as soon as the concurrency allows
@@ -87,9 +86,8 @@ class LoadRow(msgspec.Struct, frozen=True):
 
     @property
     def duration(self) -> str:
-        """How long requests were sent, as 20 s or 8 to 20 s; "" where their number was asked for."""
-        ends = dict.fromkeys(end for end in (self.duration_s, self.longest_s) if end is not None)
-        return f"{' to '.join(f'{end:g}' for end in ends)} s" if ends else ""
+        """How long requests were sent, as 20 s; "" where their number was asked for."""
+        return "" if self.duration_s is None else f"{self.duration_s:g} s"
 
     @property
     def count(self) -> str:

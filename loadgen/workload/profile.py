@@ -25,6 +25,7 @@ from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds, data_conflicts, session_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.workload.key_roles import OfClient, OfLoad, OfNothing, OfRequest
 from loadgen.workload.load import load_conflicts, load_schedule
 from loadgen.workload.load.cancel_keys import CancelKeys
 from loadgen.workload.load.load_keys import LoadKeys
@@ -72,53 +73,54 @@ class Profile(
     which is unknown or has a wrong value.
     """
 
-    name: str = ""
-    description: str = ""
+    name: OfNothing[str] = ""
+    description: OfNothing[str] = ""
 
-    input_len: int = Field(default=1024, ge=1, le=bounds.MOST_TOKENS)
-    output_len: int = Field(default=128, ge=1, le=bounds.MOST_TOKENS)
-    range_ratio: str = "0.0"  # one number, or {"input": R, "output": R} as JSON
-    prefix_len: int = Field(default=0, ge=0, le=bounds.MOST_TOKENS)
+    input_len: OfLoad[int] = Field(default=1024, ge=1, le=bounds.MOST_TOKENS)
+    output_len: OfLoad[int] = Field(default=128, ge=1, le=bounds.MOST_TOKENS)
+    range_ratio: OfLoad[str] = "0.0"  # one number, or {"input": R, "output": R} as JSON
+    prefix_len: OfLoad[int] = Field(default=0, ge=0, le=bounds.MOST_TOKENS)
 
     # None: as many as there is time for, or rows in a file
-    num_prompts: int | None = Field(default=_VLLM_PROMPTS, ge=1, le=bounds.MOST_REQUESTS)
-    max_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
-    request_rate: float = Field(default=math.inf, allow_inf_nan=True)
-    burstiness: float = Field(default=1.0, allow_inf_nan=True)
+    num_prompts: OfLoad[int | None] = Field(default=_VLLM_PROMPTS, ge=1, le=bounds.MOST_REQUESTS)
+    max_concurrency: OfLoad[int | None] = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
+    request_rate: OfLoad[float] = Field(default=math.inf, allow_inf_nan=True)
+    burstiness: OfLoad[float] = Field(default=1.0, allow_inf_nan=True)
     # Seconds; then nothing is sent any more.
-    duration: float | None = Field(default=None, ge=0.001, le=bounds.YEAR_S)
-    num_warmups: Annotated[int, Field(ge=0, le=bounds.MOST_REQUESTS)] | Literal["wave"] = 0
+    duration: OfLoad[float | None] = Field(default=None, ge=0.001, le=bounds.YEAR_S)
+    num_warmups: OfClient[Annotated[int, Field(ge=0, le=bounds.MOST_REQUESTS)] | Literal["wave"]] = 0
 
-    backend: Literal["openai", "openai-chat", "vllm", "sglang"] = "openai"
-    stream: bool = True
-    continuous_usage: bool = False
-    ignore_eos: bool = True
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Sampled | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logprobs: Sampled | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=bounds.MOST_TOKENS)] | None = None
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    backend: OfRequest[Literal["openai", "openai-chat", "vllm", "sglang"]] = "openai"
+    stream: OfRequest[bool] = True
+    continuous_usage: OfRequest[bool] = False
+    ignore_eos: OfRequest[bool] = True
+    temperature: OfRequest[float | None] = None
+    top_p: OfRequest[float | None] = None
+    top_k: OfRequest[Sampled | None] = None
+    min_p: OfRequest[float | None] = None
+    frequency_penalty: OfRequest[float | None] = None
+    presence_penalty: OfRequest[float | None] = None
+    repetition_penalty: OfRequest[float | None] = None
+    logprobs: OfRequest[Sampled | None] = None
+    min_tokens: OfRequest[Annotated[int, Field(ge=0, le=bounds.MOST_TOKENS)] | None] = None
+    extra_body: OfRequest[dict[str, Any]] = Field(default_factory=dict)
+    chat_template_kwargs: OfRequest[dict[str, Any]] = Field(default_factory=dict)
 
-    request_timeout: float = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)  # seconds; 0: none
+    # Seconds; 0: none.
+    request_timeout: OfClient[float] = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)
     # Seconds without a token; 0: none.
-    stall_timeout: float = Field(default=300.0, ge=0, le=bounds.MOST_SECONDS)
+    stall_timeout: OfClient[float] = Field(default=300.0, ge=0, le=bounds.MOST_SECONDS)
 
-    percentile_metrics: str = "ttft,tpot,itl"
-    metric_percentiles: str = "99"
-    goodput: tuple[str, ...] = ()
-    slo: str = ""  # objectives, as "ttft p90 < 500ms, tpot p90 < 50ms"
-    warmup: str = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
-    cooldown: str = ""  # and at its end
-    table: Literal["throughput"] | None = None  # printed after the block
+    percentile_metrics: OfNothing[str] = "ttft,tpot,itl"
+    metric_percentiles: OfNothing[str] = "99"
+    goodput: OfNothing[tuple[str, ...]] = ()
+    slo: OfNothing[str] = ""  # objectives, as "ttft p90 < 500ms, tpot p90 < 50ms"
+    warmup: OfClient[str] = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
+    cooldown: OfClient[str] = ""  # and at its end
+    table: OfNothing[Literal["throughput"] | None] = None  # printed after the block
 
-    ladder: tuple[Rung, ...] | None = None  # input lengths, for `loadgen ladder`
-    server: ServerSettings | None = None  # what one that is started for it is asked for
+    ladder: OfNothing[tuple[Rung, ...] | None] = None  # input lengths, for `loadgen ladder`
+    server: OfNothing[ServerSettings | None] = None  # what one that is started for it is asked for
 
     if not TYPE_CHECKING:  # a checker takes the parameters from the fields
 

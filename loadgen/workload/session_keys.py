@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from loadgen.workload import bounds
+from loadgen.workload.key_roles import OfClient, OfLoad, OfRequest
 
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
@@ -30,15 +31,19 @@ NO_SESSIONS: dict[str, Any] = {
 class SessionKeys(BaseModel, frozen=True, defer_build=True):
     """How many sessions there are, what their turns hold, and when each is due."""
 
-    num_sessions: Annotated[int, Field(ge=1, le=bounds.MOST_REQUESTS)] | None = None  # None: the file's, all
-    turns: Annotated[int, Field(ge=1, le=bounds.MOST_TURNS)] | None = None  # of each synthetic conversation
-    think_time: str = ""  # seconds before each of their turns but the first, as 2 or as a distribution
-    turn_delays: str = RECORDED_DELAYS  # `none`, or a factor on those recorded
-    assistant: Literal["recorded", "live"] = "recorded"  # which answers are sent back as the history
-    session_header: str = ""  # the name of a header that has the same value in all turns of a session
-    turn_timeout: Annotated[float, Field(gt=0, le=bounds.MOST_SECONDS)] | None = None  # seconds
-    users: Annotated[int, Field(ge=1, le=bounds.MOST_STREAMS)] | None = None
-    user_rate: Annotated[float, Field(gt=0, le=1e9)] | None = None  # turns per second of each of them
+    # None: the file's, all.
+    num_sessions: OfLoad[Annotated[int, Field(ge=1, le=bounds.MOST_REQUESTS)] | None] = None
+    # Of each synthetic conversation.
+    turns: OfLoad[Annotated[int, Field(ge=1, le=bounds.MOST_TURNS)] | None] = None
+    # Seconds before each of their turns but the first, as 2 or as a distribution.
+    think_time: OfLoad[str] = ""
+    turn_delays: OfLoad[str] = RECORDED_DELAYS  # `none`, or a factor on those recorded
+    assistant: OfLoad[Literal["recorded", "live"]] = "recorded"  # which answers are sent back as the history
+    # The name of a header that has the same value in all turns of a session.
+    session_header: OfRequest[str] = ""
+    turn_timeout: OfClient[Annotated[float, Field(gt=0, le=bounds.MOST_SECONDS)] | None] = None  # seconds
+    users: OfLoad[Annotated[int, Field(ge=1, le=bounds.MOST_STREAMS)] | None] = None
+    user_rate: OfLoad[Annotated[float, Field(gt=0, le=1e9)] | None] = None  # turns per second of each of them
 
     @field_validator("turn_delays", mode="before")
     @classmethod

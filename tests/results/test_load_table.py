@@ -73,10 +73,6 @@ def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: s
     [
         pytest.param({}, "32", "", id="a number was asked for"),
         pytest.param({"duration_s": 8.2}, "", "8.2 s", id="a time was asked for"),
-        pytest.param({"duration_s": 8.2, "longest_s": 8.2}, "", "8.2 s", id="all runs took one time"),
-        pytest.param(
-            {"duration_s": 8.2, "longest_s": 20.0}, "", "8.2 to 20 s", id="runs took different times"
-        ),
     ],
 )
 def test_a_time_is_no_number_of_requests(changes: dict[str, Any], requests: str, duration: str) -> None:

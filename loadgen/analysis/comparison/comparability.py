@@ -9,7 +9,7 @@ arrivals, so that their definitions are always the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,20 +20,20 @@ from loadgen.results import data_identity
 from loadgen.validity import rule
 from loadgen.validity.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.validity.run_facts import Facts
+from loadgen.workload.key_roles import Role, keys_of
+from loadgen.workload.profile import Profile
 
 LENGTH_TOLERANCE = 0.01
 MUCH_SHORTER = 0.10
 _MOST_LABELS = 8
+_GOODPUT = "request_goodput"  # the one figure that a profile's objectives make
+_TENTHS = 100.0  # values from here on are written to a tenth
 Value = str | float | None  # None: not reported
 
-# Keys of a profile that have a rule of their own, or that do not change what the server does.
-_OF_THEIR_OWN = {
-    *("name", "description", "input_len", "output_len", "num_prompts", "max_concurrency", "request_rate"),
-    *("range_ratio", "prefix_len", "burstiness", "stream", "percentile_metrics", "metric_percentiles"),
-    *("goodput", "slo", "warmup", "cooldown", "table", "ladder", "server", "request_timeout"),
-    *("stall_timeout", "duration", "num_warmups"),
-    *data_identity.KEYS,
-}
+# Keys of a profile that have a rule of their own, which knows what was made of them.
+_RESOLVED = {"stream", "prompt_format", "num_warmups"}
+_REQUEST = [name for name in keys_of(Profile, Role.REQUEST) if name not in _RESOLVED]
+_CLIENT = [name for name in keys_of(Profile, Role.CLIENT) if name not in _RESOLVED]
 # What an engine reports of itself that another checkpoint on the same server has in common.
 _AS_RUN = (
     *("attention_backend", "kv_cache_dtype", "cuda_graphs", "speculative", "prefix_caching"),
@@ -65,7 +65,7 @@ def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
     requested = run.load.asked_output_len or otherwise
     if not requested or not completed or generated is None:
         return None
-    if run.run is not None and _varied(run.run.facts):
+    if run.facts is not None and _varied(run.facts):
         return None  # each request has a length of its own; a doubt of the run judges that
     expected = completed * requested
     if generated >= expected * (1 - LENGTH_TOLERANCE):
@@ -75,6 +75,20 @@ def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
 
 def _varied(facts: Facts) -> bool:
     return facts.profile.range_ratio not in ("0.0", "0") or data_identity.asked_output(facts) is None
+
+
+def other_quantity(key: str, runs: Sequence[Reported]) -> str:
+    """Why a figure of these runs of one load is not one quantity; "" where it is."""
+    if key != _GOODPUT:
+        return ""
+    known = [run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None]
+    if len(apart := list(dict.fromkeys(map(_objectives, known)))) < 2:
+        return ""
+    return f"goodput is of other objectives: {apart[0]}, baseline {apart[-1]}"
+
+
+def _objectives(slo_ms: Mapping[str, float]) -> str:
+    return " ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none"
 
 
 def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
@@ -93,13 +107,44 @@ def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.
 
 def _ours(value: Callable[[Facts], Value]) -> Callable[[Reported], Value]:
     """A value that only our own runs report."""
-    return lambda run: None if run.run is None else value(run.run.facts)
+    return lambda run: None if run.facts is None else value(run.facts)
 
 
-def _requests(run: Reported) -> Value:
-    if run.run is not None and run.run.facts.profile.duration is not None:
-        return None  # sent for a time: a faster server gets more of them
-    return run.sent
+def _requests(pair: Pair) -> Evidence | None:
+    """Numbers of requests, or times; a time and a number only of two runs of ours, which report both."""
+    times = [_time(run) for run in (pair.run, pair.baseline)]
+    if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
+        return None
+    return _differ(_sent, "requests: {}")(pair)
+
+
+def _sent(run: Reported) -> Value:
+    """How many requests, or for how long: then a faster server gets more of them, up to a number."""
+    if run.facts is not None and run.facts.partial:
+        ended = [run.figure(key) or 0.0 for key in ("completed", "failed")]
+        return f"{math.fsum(ended):.0f}, ended early"
+    if (time_s := _time(run)) is None:
+        return run.sent
+    most = None if run.facts is None else run.facts.profile.num_prompts
+    return f"for {time_s:g} s" + ("" if most is None else f", {most} at most")
+
+
+def _time(run: Reported) -> float | None:
+    """The seconds for which requests were sent; None: until the last of their number."""
+    return run.load.duration_s if run.facts is None else run.facts.profile.duration
+
+
+def _asked_input(run: Reported) -> Value:
+    asked = None if run.facts is None else data_identity.asked_input(run.facts)
+    return None if asked is None else float(asked)
+
+
+def _input(pair: Pair) -> Evidence | None:
+    """Lengths of prompts as counted, else as requested of two runs of ours."""
+    counted = _differ(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
+    if counted or _data(pair):
+        return counted
+    return _differ(_asked_input, "{} tokens requested per prompt")(pair)
 
 
 def _rate(run: Reported) -> Value:
@@ -110,21 +155,15 @@ def _rate(run: Reported) -> Value:
 
 
 def _concurrency(run: Reported) -> Value:
-    unknown = "no limit" if run.run is not None else None  # a page without a limit may mean either
+    unknown = "no limit" if run.facts is not None else None  # a page without a limit may mean either
     return unknown if run.load.max_concurrency is None else run.load.max_concurrency
 
 
-def _shape(facts: Facts) -> Value:
-    """How lengths and arrivals vary, and what prompts share."""
-    profile = facts.profile
-    return f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
-
-
 def _data(pair: Pair) -> Evidence | None:
-    """What the requests are made of: of both, since what one has not is as usual."""
-    if pair.run.run is None or pair.baseline.run is None:
+    """What makes the load: of both, since what one has not is as usual."""
+    if pair.run.facts is None or pair.baseline.facts is None:
         return None
-    own, other = (data_identity.keys(run.run.facts) for run in (pair.run, pair.baseline) if run.run)
+    own, other = (data_identity.keys(facts) for facts in (pair.run.facts, pair.baseline.facts))
     every = dict.fromkeys((*own, *other), "as usual")
     return _listed(every | own, every | other)
 
@@ -152,12 +191,21 @@ def _request(pair: Pair) -> Evidence | None:
 
 def request_keys(run: Reported) -> dict[str, Any]:
     """The keys of the profile that make a request what it is, as sent; empty of another client's run."""
-    if run.run is None:
+    if run.facts is None:
         return {}
-    facts = run.run.facts
-    left_out = {field.name: "left out" for field in facts.adapted if not field.sent_as}
-    keys = facts.profile.model_dump(exclude=_OF_THEIR_OWN)
-    return {key: left_out.get(key, value) for key, value in keys.items()}
+    left_out = {field.name: "left out" for field in run.facts.adapted if not field.sent_as}
+    return {key: left_out.get(key, value) for key, value in _of(run.facts, _REQUEST).items()}
+
+
+def _client(pair: Pair) -> Evidence | None:
+    """Keys of the profile by which the client waits and trims."""
+    if pair.run.facts is None or pair.baseline.facts is None:
+        return None
+    return _listed(_of(pair.run.facts, _CLIENT), _of(pair.baseline.facts, _CLIENT))
+
+
+def _of(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
+    return {key: getattr(facts.profile, key) for key in keys}
 
 
 def _server(pair: Pair) -> Evidence | None:
@@ -167,9 +215,9 @@ def _server(pair: Pair) -> Evidence | None:
 
 def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
     """What a server was given or reports, by name, except what is the checkpoint's own."""
-    if run.run is None:
+    if run.facts is None:
         return
-    facts = run.run.facts
+    facts = run.facts
     reported = {} if facts.as_run is None else {key: getattr(facts.as_run, key) for key in _AS_RUN}
     yield from ((key, value) for key, value in reported.items() if value)
     if facts.launched is not None:
@@ -203,14 +251,17 @@ def word(value: Any) -> str:
     if isinstance(value, tuple):
         value = " ".join(map(str, value))
     if isinstance(value, float):
-        return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+        digits = ".0f" if value == int(value) else ".1f" if abs(value) >= _TENTHS else ".4g"
+        return f"{value:{digits}}"
     return "not given" if value in (None, "") else str(value)
 
 
 COMPARABILITY: tuple[Rule[Pair], ...] = (
-    refused("prompt length", "mean prompt tokens differ by more than 1 %: prefill takes longer", _SAME_LOAD)(
-        _differ(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)
-    ),
+    refused(
+        "prompt length",
+        "mean prompt tokens differ by more than 1 %, or the requested ones differ: prefill takes longer",
+        _SAME_LOAD,
+    )(_input),
     refused("output asked for", "the requested answer lengths differ", _SAME_LOAD)(
         _differ(lambda run: run.load.asked_output_len, "{} tokens requested per answer")
     ),
@@ -226,10 +277,11 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
     )(lambda pair: None if _much_shorter(pair) else _shorter(pair)),
     refused(
         "requests",
-        "numbers of requests differ (not where both sent for a time): the first and last wave take another "
-        "share of the time; 100 requests at concurrency 8 are 12.5 waves that take 13, 4 % of the throughput",
-        "use the same --num-prompts",
-    )(_differ(_requests, "requests: {}")),
+        "numbers of requests differ (where both sent for a time: the times): the first and last wave take "
+        "another share of the time; 100 requests at concurrency 8 are 12.5 waves that take 13, 4 % of the "
+        "throughput",
+        "use the same --num-prompts, or the same --duration",
+    )(_requests),
     refused("concurrency", "concurrency limits differ", _SAME_LOAD)(_differ(_concurrency, "concurrency {}")),
     refused("request rate", "request rates differ, or one is unlimited", _SAME_LOAD)(
         _differ(_rate, "{} requests/s")
@@ -238,11 +290,12 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "spread of the load",
         "range ratio, shared prefix or burstiness differ: another load with the same means",
         _SAME_LOAD,
-    )(_differ(_ours(_shape), "{}")),
+    )(_differ(_ours(data_identity.spread), "{}")),
     refused(
         "data",
-        "requests are of other data: another file (by its bytes, not its name), kind, window, limit or "
-        "distribution of lengths, or another meaning of the range ratio",
+        "another key that makes the load differs: the data (a file by its bytes, not its name), kind, "
+        "window, limit or distribution of lengths, the meaning of the range ratio, turns, think time, users, "
+        "planned cancels, a cap on prefill, a schedule, bursts, a ramp or classes",
         "measure both with the same data and flags",
     )(_data),
     refused(
@@ -300,6 +353,11 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "sampling, backend, ignore_eos or another key of the request differ: the server does other work",
         _SAME_SETUP,
     )(_request),
+    marked(
+        "client settings",
+        "a time-out, or what the steady state leaves out, differs: other requests count as failed",
+        "use the same profile, unless that is what you compare",
+    )(_client),
     marked(
         "number of servers",
         "one run's requests were shared by another number of servers (--base-url)",

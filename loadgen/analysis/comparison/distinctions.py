@@ -16,16 +16,17 @@ from loadgen.analysis.comparison import comparability
 from loadgen.analysis.comparison.comparability import word
 from loadgen.analysis.run_summary import OURS, Reported
 from loadgen.protocol.layout import middle_cut
-from loadgen.results import labels
+from loadgen.results import data_identity, labels
 from loadgen.validity.run_facts import Facts
 
 LENGTH_TOLERANCE = 0.01
-_NO_LIMIT = "no limit"
+_NO_LIMIT, _BY_COUNT = "no limit", "until the last request"
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are
 _NOT_GIVEN: tuple[Any, ...] = (None, "", (), {})
 _SHOWN = 32  # characters of a name, in the narrowest of tables and pictures
 _PLACE = "place"
 _MOST_LABELS = 3  # in a name, unless more are needed to tell runs apart
+_BY_DEFAULT = ("shape", "made of")  # are equal where neither has anything unusual, which says little
 _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
@@ -38,7 +39,7 @@ def of(run: Reported) -> dict[str, str]:
         "engine": run.engine,
         "simulated": run.simulated,
     }
-    return words | (dict(_ours(run, run.run.facts)) if run.run is not None else {})
+    return words | ({} if run.facts is None else dict(_ours(run, run.facts)))
 
 
 def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
@@ -173,7 +174,7 @@ def same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     keys = [key for key in own if own[key] is not None and their[key] is not None]
     if any(own[key] != their[key] for key in keys):
         return False
-    shared = len(keys) - ("shape" in keys)
+    shared = len([key for key in keys if key not in _BY_DEFAULT])
     counted = run.load.input_len, other.load.input_len
     if "input" not in keys and counted[0] is not None and counted[1] is not None:
         if not abs(counted[0] - counted[1]) <= LENGTH_TOLERANCE * counted[1]:
@@ -182,10 +183,10 @@ def same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     return shared >= least
 
 
-def _load(run: Reported) -> dict[str, str | float | None]:
+def _load(run: Reported) -> dict[str, Any]:
     """What was asked for; None if it is unknown."""
     load, limited = run.load, run.told_by == OURS or "max_concurrency" in run.figures
-    drawn = _DRAWN if run.load.shape and run.run is not None else None
+    drawn = _DRAWN if run.load.shape and run.facts is not None else None
     unlimited = _NO_LIMIT if limited else None
     return {
         "requests": load.requests if load.duration_s is None else None,  # a faster server gets more of them
@@ -193,5 +194,7 @@ def _load(run: Reported) -> dict[str, str | float | None]:
         "output": drawn if load.asked_output_len is None else load.asked_output_len,
         "concurrency": unlimited if load.max_concurrency is None else load.max_concurrency,
         "rate": None if load.timed else load.request_rate_per_s,
+        "duration": _BY_COUNT if load.duration_s is None and run.facts is not None else load.duration_s,
         "shape": load.shape if run.told_by == OURS else None,
+        "made of": None if run.facts is None else data_identity.keys(run.facts),
     }

@@ -147,7 +147,7 @@ def _key(run: Reported) -> Hashable:
     """Every fact of a load, or its name; of a ladder with the length of the rung."""
     if not run.load.name:
         return run.load
-    climbs = run.run is not None and run.run.facts.profile.ladder is not None
+    climbs = run.facts is not None and run.facts.profile.ladder is not None
     return plain(run.load.name), run.load.input_len if climbs else None
 
 

@@ -102,7 +102,6 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
     runs = [run for run in line.runs if run.level != INVALID] or line.runs
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
     saturated = any(run.saturated for run in runs)
-    durations = [run.load.duration_s for run in runs if run.load.duration_s is not None]
     return LoadRow(
         name=line.name,
         # A rung's name is its length, which has a column of its own.
@@ -110,8 +109,7 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
         input_len=load.input_len if load.asked_input_len is None else load.asked_input_len,
         output_len=load.output_len if load.asked_output_len is None else load.asked_output_len,
         requests=load.requests,
-        duration_s=min(durations, default=load.duration_s),
-        longest_s=max(durations, default=None),
+        duration_s=load.duration_s,
         shape=load.shape,
         concurrency=load.max_concurrency,
         rate_per_s=load.request_rate_per_s,

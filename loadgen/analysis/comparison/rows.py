@@ -101,8 +101,9 @@ def line(
     effects = {}
     for column in () if is_baseline else figures:
         if any(value_of(run, column.key) is not None for run in shown):
-            none = Effect(Decision.NONE, math.nan, unlike=unlike, why=why)
-            effects[column.key] = none if why else _effect(used, reference, column)
+            reason = why or comparability.other_quantity(column.key, (*used, *reference.runs))
+            none = Effect(Decision.NONE, math.nan, unlike=unlike, why=reason)
+            effects[column.key] = none if reason else _effect(used, reference, column)
     return Line(
         name,
         tuple(runs),

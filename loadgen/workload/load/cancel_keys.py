@@ -7,15 +7,17 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from loadgen.workload import bounds
+from loadgen.workload.key_roles import OfLoad
 from loadgen.workload.load.cancel_point import CancelPoint, parse_point, parse_rate
 
 
 class CancelKeys(BaseModel, frozen=True, defer_build=True):
     """A cap on requests in prefill, and requests that are cancelled as planned."""
 
-    prefill_concurrency: int | None = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
-    cancel_rate: str = ""  # of the requests, as 10% or 0.1
-    cancel_after: str = ""  # as 2s or 1.5m after sending, or 50tok: once 50 messages with text have come
+    prefill_concurrency: OfLoad[int | None] = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
+    cancel_rate: OfLoad[str] = ""  # of the requests, as 10% or 0.1
+    # As 2s or 1.5m after sending, or 50tok: once 50 messages with text have come.
+    cancel_after: OfLoad[str] = ""
 
     @field_validator("cancel_rate", mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from loadgen.arrays import Float64
 from loadgen.workload import bounds
+from loadgen.workload.key_roles import OfLoad
 from loadgen.workload.load import bursts, load_schedule
 from loadgen.workload.load.bursts import Bursts
 from loadgen.workload.load.load_schedule import LoadSchedule
@@ -73,13 +74,13 @@ class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
 class LoadKeys(BaseModel, frozen=True, defer_build=True):
     """How the load changes over time, and which classes of requests it has."""
 
-    schedule: str = ""  # stages, as "rate 2 for 60s, 8 for 120s" or "concurrency 1 to 64 over 120s"
-    bursts: str = ""  # as "50 every 10s", on top of the rate
+    schedule: OfLoad[str] = ""  # stages, as "rate 2 for 60s, 8 for 120s" or "concurrency 1 to 64 over 120s"
+    bursts: OfLoad[str] = ""  # as "50 every 10s", on top of the rate
     # vLLM's: the rate from the first request to the last, by their index.
-    ramp_up_strategy: Literal["linear", "exponential"] | None = None
-    ramp_up_start_rps: Rate | None = None
-    ramp_up_end_rps: Rate | None = None
-    classes: Annotated[tuple[RequestClass, ...], Field(max_length=_MOST_CLASSES)] = ()
+    ramp_up_strategy: OfLoad[Literal["linear", "exponential"] | None] = None
+    ramp_up_start_rps: OfLoad[Rate | None] = None
+    ramp_up_end_rps: OfLoad[Rate | None] = None
+    classes: OfLoad[Annotated[tuple[RequestClass, ...], Field(max_length=_MOST_CLASSES)]] = ()
 
     @field_validator("schedule")
     @classmethod

@@ -53,13 +53,13 @@ def test_runs_that_are_no_repeats_are_rows_of_their_own(
 
 
 def test_a_run_is_named_by_what_it_has_alone() -> None:
-    cancelled = {"cancel_rate": "10%", "cancel_after": "2s"}
-    runs = [ours(**keys) for keys in ({}, {"prefill_concurrency": 2}, cancelled, {**cancelled, "top_k": 3})]
+    extra = {"extra_body": {"priority": 1}}
+    runs = [ours(**keys) for keys in ({}, {"min_tokens": 2}, extra, {**extra, "top_k": 3})]
     assert groups.row_names(runs) == [
         "m",
-        "m (prefill_concurrency 2)",
-        "m (cancel_rate 10%, cancel_after 2s)",
-        "m (cancel_rate 10%, cancel_after 2s, top_k 3)",
+        "m (min_tokens 2)",
+        "m (extra_body {'priority': 1})",
+        "m (top_k 3, extra_body {'priority': 1})",
     ]
 
 
