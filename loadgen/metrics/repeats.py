@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
+from loadgen.metrics import interval_words
 from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.steady_state import Steady, Unsteady
 from loadgen.metrics.vllm_keys import percentile_name
@@ -144,8 +145,10 @@ def _half_width(std: float, runs: int) -> float:
 
 def _row(spread: Spread, runs: int) -> tuple[str, ...]:
     label = spread.label + (f" (of {spread.runs})" if spread.runs < runs else "")
-    cv, reach = (f"{100 * share:.1f}" for share in (spread.cv, spread.reach))
-    return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, f"{spread.half_width:.2f}", reach
+    cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
+    if interval_words.is_vague(spread.mean, spread.half_width):
+        half, reach = "> mean", "> 100"  # so many digits of nothing would look like a result
+    return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach
 
 
 def _verdict(figures: Sequence[Spread]) -> str:

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.metrics import interval_words
 from loadgen.metrics.objectives import Standing, together
 from loadgen.metrics.repeats import t_quantile
 from loadgen.metrics.vllm_keys import Figures, statistics, throughputs
@@ -278,6 +279,9 @@ def dips(rows: Sequence[LoadRow]) -> list[str]:
 def legend(rows: Sequence[LoadRow]) -> list[str]:
     """What the signs in the table mean, and that nothing ran where nothing did."""
     lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
+    spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
+    if any(interval_words.is_vague(each.mean, each.half) for each in spreads):
+        lines.append(interval_words.VAGUE_LEGEND)
     lines += [saturated_run.LEGEND] * any(row.saturated for row in rows)
     if simulated := list(dict.fromkeys(row.name for row in rows if row.simulated)):
         names = [] if all(row.simulated for row in rows) else [", ".join(simulated)]
@@ -390,6 +394,8 @@ def _written(key: str, row: LoadRow, decimals: int) -> str:
         return "-"
     if key not in _SPREAD or not math.isfinite(figure.half):
         return f"{figure.mean:.{decimals}f}"
+    if interval_words.is_vague(figure.mean, figure.half):
+        return f"{figure.mean:.{decimals}f} {interval_words.VAGUE}"
     if figure.half > 0:  # no more than two digits of what is not known, and no ±0
         first = -math.floor(math.log10(figure.half))
         decimals = max(0, min(decimals, first + 1), min(first, 2))

@@ -29,7 +29,7 @@ from loadgen.results.speed_rows import (
 )
 
 _GAP = "  "
-_NUMBER = re.compile(r"[\d.]+( ±[\d.]+)?|-|inf|none|")  # right-aligned
+_NUMBER = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from loadgen.analysis.comparison.limits import ComparedLimits, LimitRow, values
 from loadgen.analysis.comparison.model import Decision
 from loadgen.analysis.comparison.rows import far_apart
+from loadgen.metrics import interval_words
 from loadgen.protocol.printable import printable
 from loadgen.results import limit_lines
 from loadgen.results.csv_text import csv_table
@@ -64,8 +65,11 @@ def multiplied(row: LimitRow) -> str:
     effect = row.effect
     if effect is None or not math.isfinite(effect.ratio):
         return ""
-    known = math.isfinite(effect.low) and math.isfinite(effect.high)
-    return f"{effect.ratio:.2f}×" + (f" ({effect.low:.2f}–{effect.high:.2f})" if known else "")
+    if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
+        return f"{effect.ratio:.2f}×"
+    bounded = interval_words.is_bounded(effect.ratio, effect.low, effect.high)
+    between = f"{effect.low:.2f}–{effect.high:.2f}" if bounded else interval_words.UNBOUNDED
+    return f"{effect.ratio:.2f}× ({between})"
 
 
 def csv(tables: Sequence[ComparedLimits]) -> str:
@@ -118,6 +122,8 @@ def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_lines.load(limit.low)} to {limit_lines.load(limit.high)}"
+        if limit.value is not None and not interval_words.is_bounded(limit.value, limit.low, limit.high):
+            ends = interval_words.UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
     return _shown(row), value, ends, f"{row.found}", multiplied(row), call

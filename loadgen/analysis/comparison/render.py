@@ -11,6 +11,7 @@ from loadgen.analysis.comparison import loads, rows, turn_table
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
+from loadgen.metrics import interval_words
 from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results import load_table, speed_tables
@@ -30,6 +31,7 @@ _MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verd
 _FIGURE, _ROOF = 13, 5
 _MOST_FIGURES = 4
 _MARK = "  "
+_APART = "lie too far apart to detect any difference"
 _BASELINE, _FAILED = "baseline", "failed"
 
 
@@ -164,21 +166,34 @@ def multiplied(comparison: ComparedLoad, line: Line) -> str:
     if not math.isfinite(ratio):
         return ""
     digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
-    between = f" ({low:.{digits}f}–{high:.{digits}f})" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{ratio:.{digits}f}×{between}"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"{ratio:.{digits}f}×"
+    ends = f"{low:.{digits}f}–{high:.{digits}f}"
+    between = ends if interval_words.is_bounded(ratio, low, high) else interval_words.UNBOUNDED
+    return f"{ratio:.{digits}f}× ({between})"
 
 
 def spread(figure: Figure, summary: Summary | None) -> str:
-    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value."""
+    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
+
+    In words where the interval bounds nothing.
+    """
     if summary is None:
         return "-"
     half = figure.scaled((summary.high - summary.low) / 2)
     if not math.isfinite(half):
         return _mean(figure, summary)
+    if is_vague(summary):
+        return f"{_mean(figure, summary)} {interval_words.VAGUE}"
     decimals = _decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
         decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
     return f"{figure.scaled(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
+
+
+def is_vague(summary: Summary) -> bool:
+    """Whether the runs lie too far apart to bound this mean."""
+    return interval_words.is_vague(summary.mean, (summary.high - summary.low) / 2)
 
 
 def _mean(figure: Figure, summary: Summary | None) -> str:
@@ -206,6 +221,14 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     parts = []
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
         parts.append("± half of the mean's 95 % confidence interval")
+    shown = [
+        line.summaries[figure.key]
+        for line in comparison.lines
+        for figure in _columns(comparison)
+        if figure.key in line.summaries
+    ]
+    if any(map(is_vague, shown)):
+        parts.append(interval_words.VAGUE_LEGEND)
     if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
@@ -245,8 +268,8 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
 def undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
-    least = 100 * effect.detectable
-    power = f"{of} detect no less than {least:.{0 if least >= 10 else 1}f} % (statistical power 80 %)"
+    least = interval_words.difference(effect.detectable)
+    power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
     if effect.more_runs is None:
         return power
     return f"{power}; about {counted(effect.more_runs, 'more run')} per side would decide it"

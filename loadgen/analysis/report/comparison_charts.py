@@ -52,7 +52,7 @@ def _bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
         sentences.append("The thin line is the 95 % confidence interval of the mean.")
     if any(bar.best == bar.best for bar in bars):
         sentences.append("The dashed mark is the roofline.")
-    intervals = (f"{bar.low:,.4g} to {bar.high:,.4g}" if bar.low == bar.low else "" for bar in bars)
+    intervals = (formatting.ends(bar.low, bar.high) for bar in bars)
     rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
     numbers = FigureTable(("", "mean", "95 % interval"), rows)
     return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)

@@ -10,6 +10,7 @@ from loadgen.analysis.comparison import render, rows
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Reported
+from loadgen.metrics import interval_words
 
 SYMBOLS = {
     Decision.FASTER: "▲",
@@ -57,7 +58,16 @@ def written(figure: Figure, value: float) -> str:
 def spread(figure: Figure, summary: Summary) -> str:
     """Half of a mean's interval, "" without one."""
     half = figure.scaled((summary.high - summary.low) / 2)
+    if render.is_vague(summary):
+        return interval_words.VAGUE
     return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
+
+
+def ends(low: float, high: float) -> str:
+    """The ends of a mean's interval, in words where they bound nothing; "" where there is none."""
+    if low != low:
+        return ""
+    return interval_words.UNBOUNDED if low <= 0 < high else f"{low:,.4g} to {high:,.4g}"
 
 
 def ratio(value: float) -> str:
@@ -69,7 +79,16 @@ def interval(effect: Effect) -> str:
     """The ratio's 95 % interval, "" without one."""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return ""
+    if not interval_words.is_bounded(effect.ratio, effect.low, effect.high):
+        return interval_words.UNBOUNDED
     return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
+
+
+def detectable(effect: Effect) -> str:
+    """The least difference that runs as these find; a dash where it is not asked, words where it is any."""
+    if effect.detectable != effect.detectable:
+        return "–"
+    return interval_words.difference(effect.detectable) or "none"
 
 
 def lead(comparison: ComparedLoad, line: Line) -> str:

@@ -106,7 +106,7 @@ def statistics(comparison: ComparedLoad) -> FigureTable | None:
                     formatting.ratio(effect.ratio), formatting.interval(effect),
                     f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
                     f"{effect.units} {'pairs' if effect.paired else 'per side'}",
-                    f"{100 * effect.detectable:.2g} %" if effect.detectable == effect.detectable else "–",
+                    formatting.detectable(effect),
                     "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
                 )
             )  # fmt: skip

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -173,3 +175,16 @@ def test_the_thor_page_renders_in_every_form() -> None:
     assert render.markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(export.csv(found))))) == 16 * 3
     assert len(json.loads(json_text(export.json(found)))["comparisons"]) == 2
+
+
+def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
+    """By Student's t of two pairs the interval is from 0.00 to 10⁹, and the least effect 10¹⁰ %."""
+    wild = [*cells("base", [100.0, 101.0]), *cells("row", [30.0, 900.0])]
+    comparisons = compare(wild, ComparisonOptions())
+    texts = (render.text(comparisons), html.unescape(render.markdown(comparisons)))
+    for text in texts:
+        assert "row: 2 pairs lie too far apart to detect any difference" in " ".join(text.split())
+        assert "465.0 ±>100%" in text
+        assert "(not bounded)" in text
+        assert "±>100%: the runs lie too far apart to bound their mean" in " ".join(text.split())
+        assert not re.search(r"\d{6}", text)
