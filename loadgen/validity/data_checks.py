@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from loadgen.validity import reuse
 from loadgen.validity.evidence import RunEvidence, percent
 from loadgen.validity.rule import Evidence, note, suspect
 from loadgen.workload.sources import RANDOM, TRACES
+from loadgen.workload.traces.schedule import LONG_ANSWER, LONG_PROMPT
 
 CACHED, REPEATED = 0.05, 0.01  # of the prompt tokens, of the prompts
 REUSE_OFF = (0.02, 0.1)  # of the prompt tokens, and of the expected share: both exceeded
 BURST = 0.05  # of the requests that share their instant with an earlier one
-CUT = 0.01  # of the requests, or of a trace's rows
+CUT, MUCH_CUT = 0.01, 0.1  # of the requests, or of a trace's rows
 _NOISE = ("ids", "text-vllm", "text-vllm-0.9")  # formats of random tokens
 _TOKENS = "prefix_repetition"  # a source of texts of random tokens
 
@@ -147,20 +150,40 @@ def trace_grid(run: RunEvidence) -> Evidence | None:
     )
 
 
-@note(
-    "lengths-cut",
-    f"more than {percent(CUT)} of the requests were cut to a length limit, or of a trace that share of rows "
-    "was left out: lengths, rate and shared prefixes are not those of the file",
-    "raise --trace-max-input-len and --trace-max-output-len, as far as the model's context allows",
+_CAPS = (LONG_PROMPT, LONG_ANSWER)  # reasons that are counted up to the last request, not of the whole file
+_RAISE = (
+    "raise --trace-max-input-len and --trace-max-output-len, as far as the model's context allows, or report "
+    "the figures as those of the shorter requests"
 )
-def lengths_cut(run: RunEvidence) -> Evidence | None:
-    """The file's long requests are missing, or shorter."""
+
+
+def _cut(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """How many of the file's requests are missing, or shorter, where the larger share is in these bounds."""
     data = run.facts.data
-    skipped = sum(data.skipped.values()) * (data.schedule is not None)
-    parts = [f"{data.clipped} of {run.facts.requests} requests were clipped"] * (
-        data.clipped > CUT * run.facts.requests
-    )
-    if skipped > CUT * (skipped + data.sent):
-        reasons = ", ".join(data.skipped)
-        parts.append(f"{skipped} rows of the trace were left out, {data.sent} were sent ({reasons})")
-    return "; ".join(parts) or None
+    left_out = data.skipped if data.kind in TRACES else {}
+    capped = sum(left_out.get(why, 0) for why in _CAPS)
+    others = sum(left_out.values()) - capped
+    missing = f"{capped + others} rows of the trace were left out, {data.sent} were sent"
+    shares = {
+        f"{data.clipped} of {run.facts.requests} requests were clipped": data.clipped / run.facts.requests,
+        f"{missing} ({', '.join(left_out)})": max(
+            capped / max(capped + data.sent, 1), others / max(data.rows, 1)
+        ),
+    }
+    if not above < max(shares.values()) <= most:
+        return None
+    return "; ".join(sentence for sentence, share in shares.items() if share > CUT)
+
+
+lengths_cut = suspect(
+    "lengths-cut",
+    f"more than {percent(MUCH_CUT)} of the requests were cut to a length limit, or of a trace that share of "
+    "rows was left out: the figures are of other lengths, another rate and other shared prefixes than those "
+    "of the file",
+    _RAISE,
+)(partial(_cut, above=MUCH_CUT, most=1.0))
+few_lengths_cut = note(
+    "few-lengths-cut",
+    f"as lengths-cut, of more than {percent(CUT)} and up to {percent(MUCH_CUT)} of them",
+    _RAISE,
+)(partial(_cut, above=CUT, most=MUCH_CUT))

@@ -37,6 +37,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     data.identical_prompts,
     server.beyond_roofline,
     # Another load than requested.
+    data.lengths_cut,
     shards.shards_started_apart,
     load.tokens_not_counted,
     arrivals.arrivals_not_tokens,
@@ -90,7 +91,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     load.overload,
     server.queued,
     data.reuse_not_as_expected,
-    data.lengths_cut,
+    data.few_lengths_cut,
     data.random_routing,
     server.latencies_differ,
     server.several_models,

@@ -61,6 +61,11 @@ OF_DATA: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "40 of 320 requests were clipped",
         set(),
     ),
+    "few-lengths-cut": (
+        of_file(made_data.data(clipped=20)),
+        "20 of 320 requests were clipped",
+        set(),
+    ),
     "random-routing": (
         run(checkpoint=EXPERTS),
         "random tokens measure noise: the model has 128 experts, and routing is not that of text",
