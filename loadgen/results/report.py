@@ -16,6 +16,7 @@ from loadgen.results import (
     bound_lines,
     data_lines,
     figure_basis,
+    load_table,
     more_figures,
     result_block,
     session_lines,
@@ -105,8 +106,11 @@ def _heading(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _server(result: Result, options: ReportOptions) -> Iterator[str]:
     facts, server, profile = result.facts, result.facts.server, result.facts.profile
-    if profile.name:
-        yield f"{profile.name}: {profile.description}".rstrip(": ")
+    if profile.name and profile.description:
+        yield f"{profile.name}: {profile.description}"
+    elif profile.name:  # a file without a description, or flags that make another load of it
+        row = load_table.of_run(result)
+        yield f"{load_table.title([row])}, {row.at}"
     engine = f"{server.engine} {server.version}".strip()
     others = "".join(f", {url}" for url in facts.targets[1:])
     yield f"server: {engine}, model {server.model}, {server.url}{others}"

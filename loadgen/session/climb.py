@@ -77,7 +77,8 @@ class Climb(Generic[Rung, Row]):
 
     def ran(self, session: Session, update: Mapping[str, Any], seed: Seed) -> tuple[Result, str, int]:
         """Run the workload with some keys changed: the result, its directory's name, a signal that came."""
-        run, directory = session.run(self.workload.model_copy(update={"ladder": None, **update}), seed)
+        changed = {"ladder": None, "description": "", **update}
+        run, directory = session.run(self.workload.model_copy(update=changed), seed)
         kept = session.keep(run, directory)
         for error in kept.errors:
             progress.warn(error)

@@ -25,7 +25,7 @@ from loadgen.protocol import untrusted
 from loadgen.spelling import nearest
 from loadgen.workload import bounds, data_conflicts, session_conflicts
 from loadgen.workload.data_keys import DataKeys, LengthKeys, TraceKeys
-from loadgen.workload.key_roles import OfClient, OfLoad, OfNothing, OfRequest
+from loadgen.workload.key_roles import OfClient, OfLoad, OfNothing, OfRequest, Role, keys_of
 from loadgen.workload.load import load_conflicts, load_schedule
 from loadgen.workload.load.cancel_keys import CancelKeys
 from loadgen.workload.load.load_keys import LoadKeys
@@ -379,7 +379,15 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     typed = overrides if flags else ()
     made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
     _check(made, overrides)
-    return made
+    return made.model_copy(update={"description": ""}) if _is_another(made, table, overrides) else made
+
+
+def _is_another(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
+    """Whether flags make another load than the file's own, so that its description is not that of the run."""
+    load = set(keys_of(Profile, Role.LOAD))
+    own, over = load & table.keys(), load & overrides.keys()
+    usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}
+    return bool(own) and any(getattr(made, key) != value for key, value in usual.items())
 
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,3 +323,24 @@ def test_requests_left_out_of_the_steady_part_may_be_written_as_a_number() -> No
 )
 def test_only_a_loop_without_a_rate_holds_its_concurrency(keys: dict[str, object], held: int | None) -> None:
     assert profile.build(keys).held_concurrency == held
+
+
+@pytest.mark.parametrize(
+    ("overrides", "described"),
+    [
+        ({}, True),
+        ({"num_prompts": 100}, True),
+        ({"temperature": 0.5, "percentile_metrics": "ttft"}, True),
+        ({"num_prompts": 8}, False),
+        ({"input_len": 64, "output_len": 8, "num_prompts": 8}, False),
+        ({"prefix_len": 1000}, False),  # of a key that the file leaves as usual
+        ({"duration": 5.0}, False),
+        ({"request_rate": 2.0}, False),
+        ({"cancel_rate": "50%", "cancel_after": "2s"}, False),
+        ({"trace": "a"}, False),
+    ],
+)
+def test_a_description_is_that_of_the_files_own_load(overrides: dict[str, Any], described: bool) -> None:
+    loaded = profile.load("high-load", overrides)
+    assert loaded.name == "high-load"
+    assert bool(loaded.description) is described

@@ -191,7 +191,8 @@ def _bounds(record: LimitRecord, alone_s: float) -> dict[str, float]:
 
 def at_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
     """The workload at a load, for a time."""
-    update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None}
+    # The description is that of the file's own load.
+    update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None, "description": ""}
     if axis == "rate":
         update |= {"request_rate": step.load, "max_concurrency": None}  # a cap would hold the rate back
     else:
