@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, ForwardRef
 
 import loadgen
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+_ROLE = re.compile(r"^Of[A-Z][a-z]+\[(.*)\]$")  # of a profile's key, around what it holds
 _HEAD = """# Python API
 
 Made from the docstrings by `python scripts/api_docs.py`: change those, not this page.
@@ -110,7 +111,8 @@ def _members(value: type, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
 def _signature(value: Any) -> str:
     """A definition's first line as the source has it, a parameter a line where it is long."""
     head = f"{'async ' if inspect.iscoroutinefunction(value) else ''}def {value.__name__}"
-    signature = inspect.signature(value)
+    # The keywords of `**options` have a section of their own, which `__signature__` would repeat.
+    signature = inspect.Signature.from_callable(_defined(value))
     parameters: list[str] = []
     keywords_only = False
     for parameter in signature.parameters.values():
@@ -132,6 +134,15 @@ def _signature(value: Any) -> str:
     return f"{head}(\n{inside}){returned}"
 
 
+def _defined(value: Any) -> Any:
+    """A function as it is defined, without the signature that was set for help()."""
+    if "__signature__" not in vars(value):
+        return value
+    plain = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__)
+    plain.__annotations__, plain.__kwdefaults__ = value.__annotations__, value.__kwdefaults__
+    return plain
+
+
 class _Unquoted(str):
     """An annotation that is printed as it is written, without quotes."""
 
@@ -140,7 +151,11 @@ class _Unquoted(str):
 
 
 def _annotation(value: Any) -> str:
-    return value if isinstance(value, str) else inspect.formatannotation(value)
+    if isinstance(value, ForwardRef):  # of a TypedDict whose module has its annotations as text
+        return value.__forward_arg__
+    if not isinstance(value, str):
+        return inspect.formatannotation(value)
+    return _ROLE.sub(r"\1", value)
 
 
 def _text(value: Any) -> str:

@@ -77,6 +77,7 @@ class LimitInterrupted(Interrupted):
         self.limit = limit
 
 
+@keywords.listing(SweepOptions)
 def sweep(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -107,6 +108,7 @@ def sweep(
         raise SweepInterrupted(call.partial) from None
 
 
+@keywords.listing(LimitOptions)
 def limit(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,

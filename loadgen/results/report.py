@@ -202,7 +202,7 @@ def _missing(result: Result) -> Iterator[str]:
     yield from session_lines.missing(result)
     resent = int((result.records.resends > 0).sum())
     if resent:
-        yield f"sent again: {resent} requests, after the server closed their idle connection"
+        yield f"sent again: {counted(resent, 'request')}, after the server closed their idle connection"
 
 
 def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -223,9 +223,11 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
     if metrics.planned_inputs:
-        yield f"input tokens: as planned for {metrics.planned_inputs} requests, not as reported by the server"
+        planned = counted(metrics.planned_inputs, "request")
+        yield f"input tokens: as planned for {planned}, not as reported by the server"
     if metrics.unknown_inputs:
-        yield f"input tokens: unknown for {metrics.unknown_inputs} requests whose usage has none"
+        unknown = counted(metrics.unknown_inputs, "request")
+        yield f"input tokens: unknown for {unknown} whose usage has none"
 
 
 def _load(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -263,9 +265,8 @@ def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     if client.segments:
         clock = "a kernel timestamp for each TCP segment"
         if client.fallen_back:
-            clock += (
-                f"; {client.fallen_back} requests timed by reads ({client.dropped_segments} segments lost)"
-            )
+            lost = counted(client.dropped_segments, "segment")
+            clock += f"; {counted(client.fallen_back, 'request')} timed by reads ({lost} lost)"
     elif health.unstamped_reads < health.reads:
         lag = f"read lag {health.lag_mean_ms:.2f} ms mean, {health.lag_max_ms:.2f} ms max"
         clock = f"kernel timestamps; {lag}"
@@ -287,7 +288,7 @@ def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "client error: not measured on this machine: run `loadgen selftest`"
         return
     errors = f"ITL {selftest.gap.p99_us / 1000:.2f} ms, TTFT {selftest.ttft.p99_us / 1000:.2f} ms"
-    when = f"{selftest.measured:%Y-%m-%d} at {selftest.streams} streams"
+    when = f"{selftest.measured:%Y-%m-%d} at {counted(selftest.streams, 'stream')}"
     line = f"client error P99: {errors} (self-test of {when})"
     if rate_per_s:
         least = "" if selftest.capacity_bounded else "at least "
@@ -337,7 +338,9 @@ def _nothing(result: Result, options: ReportOptions) -> Iterable[str]:
 
 
 def _more(result: Result, options: ReportOptions) -> Iterator[str]:
-    """Where the rest is."""
+    """Where the rest is, of a run that lies somewhere."""
+    if not options.directory:
+        return
     facts = result.facts
     notes = len(facts.notes) + len(facts.unknown)
     with_notes = f" ({counted(notes, 'note')})" if notes else ""
@@ -412,6 +415,6 @@ SECTIONS = (
     Section("sensors", _sensed, room=Room.LAST, short=short_lines.sensors),
     Section("cpus", _cpu_use, room=Room.LAST),
     Section("fingerprint", _fingerprint, room=Room.ALWAYS),
-    Section("unavailable", _nothing, room=Room.LAST, short=short_lines.unavailable),
+    Section("unavailable", _nothing, room=Room.ALWAYS, short=short_lines.unavailable),
     Section("more", _nothing, room=Room.ALWAYS, short=_more),
 )

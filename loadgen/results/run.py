@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,6 +81,10 @@ class Run:
             f"<loadgen.Run {facts.profile.name or 'bench'} on {facts.server.model}: {metrics.completed} of "
             f"{facts.own_requests} requests, {tokens}, {self.verdict.status}>"
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a run that ends a cell: the block, and what matters under it."""
+        return f"<pre>{escape(report.short(self.result, str(self.directory or '')))}</pre>"
 
     @cached_property
     def metrics(self) -> Metrics:

@@ -30,6 +30,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
+@keywords.listing(BenchOptions)
 def bench(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,
@@ -54,6 +55,7 @@ def bench(
         raise Interrupted(call.partial) from None
 
 
+@keywords.listing(BenchOptions)
 async def bench_async(
     base_url: str | Sequence[str] | None = None,
     profile: Place | Profile | None = None,

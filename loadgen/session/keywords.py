@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +27,7 @@ from loadgen.workload.bounds import MOST_GPUS, MOST_IDS, MOST_SECONDS, MOST_SEED
 from loadgen.workload.data_names import READ_OUTPUT_LENS, Compat, DatasetName, PromptFormat, TraceFormat
 from loadgen.workload.profile import Profile
 
+Call = TypeVar("Call", bound=Callable[..., Any])
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 
 
@@ -262,6 +264,37 @@ def _without_zero_bytes(name: str, value: object) -> None:
         raise UsageError(f"{name}: has a zero byte")
 
 
+class _Bare(str):
+    """A word that a signature shows without quotes: an annotation as the source has it."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+    def __new__(cls, written: Any) -> Self:
+        """The text of an annotation, which a TypedDict holds as a reference."""
+        return super().__new__(cls, getattr(written, "__forward_arg__", written))
+
+
+_UNSET = _Bare("...")
+
+
+def listing(options: type) -> Callable[[Call], Call]:
+    """Give a function of `**options` the signature that help() and notebooks show: every keyword by name."""
+
+    def with_names(function: Call) -> Call:
+        plain = inspect.signature(function)
+        named = [kept for kept in plain.parameters.values() if kept.kind is not kept.VAR_KEYWORD]
+        named += [
+            # What a keyword that is not given stands for is in the pages: most are a profile's to decide.
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_UNSET, annotation=_Bare(kind))
+            for name, kind in options.__annotations__.items()
+        ]
+        vars(function)["__signature__"] = plain.replace(parameters=named)
+        return function
+
+    return with_names
+
+
 def _urls(base_url: object) -> tuple[str, ...]:
     """The addresses that were given, one or several; raises UsageError."""
     several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
@@ -303,7 +336,7 @@ def profile_of(
             given.pop("num_prompts", None)  # one for the other, as of a profile by name
         for key in session_conflicts.superseded(overrides):
             given.pop(key, None)
-        made = profile.build({**given, **overrides}, call)
+        made = profile.described(profile.build({**given, **overrides}, call), given, overrides)
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)
     else:

@@ -379,15 +379,16 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
     typed = overrides if flags else ()
     made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
     _check(made, overrides)
-    return made.model_copy(update={"description": ""}) if _is_another(made, table, overrides) else made
+    return described(made, table, overrides)
 
 
-def _is_another(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
-    """Whether flags make another load than the file's own, so that its description is not that of the run."""
+def described(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
+    """The profile, without its table's description where overrides make another load than that describes."""
     load = set(keys_of(Profile, Role.LOAD))
     own, over = load & table.keys(), load & overrides.keys()
     usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}
-    return bool(own) and any(getattr(made, key) != value for key, value in usual.items())
+    changed = bool(own) and any(getattr(made, key) != value for key, value in usual.items())
+    return made.model_copy(update={"description": ""}) if changed else made
 
 
 def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
