@@ -50,5 +50,8 @@ class NotReady(MeasureError):
     """No server answers at an address, or it reports that it is not ready; what to do is in the details."""
 
 
+LOG_LINE = "\n  | "  # before each line of a server's log, in what reports that it died
+
+
 class ServerDied(MeasureError):
     """A server that loadgen started ended by itself, or never became ready; its log is in the details."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,7 +16,7 @@ from loadgen.campaign.arms import Arm
 from loadgen.campaign.matrix import Start
 from loadgen.campaign.store import Store
 from loadgen.errors import UsageError
-from loadgen.roofline.ceiling import Ceiling
+from loadgen.session.options import Options
 from loadgen.validity.campaign_cell import Cell
 from loadgen.workload import sources
 from loadgen.workload.profile import Profile
@@ -98,7 +98,8 @@ def _took_s(run: Mapping[str, Any]) -> float:
 
 
 def at_best_s(arm: Arm, workload: Profile) -> float | None:
-    """Seconds of a cell at the roofline, warm-up included; None if machine, model or lengths are unknown.
+    """Seconds of a cell by a preset's steps or at the roofline, warm-up included; None if lengths, or both
+    preset and machine or model, are unknown.
 
     A trace takes at least as long as the window that is named; what a file holds is not known before.
     """
@@ -107,28 +108,45 @@ def at_best_s(arm: Arm, workload: Profile) -> float | None:
         return _window_s(workload)
     if workload.input_dist or workload.output_dist:
         return workload.duration
-    if options.hardware is None or options.model is None:
-        return None
-    from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
-
-    config = Path(options.model_config) if options.model_config is not None else None
-    try:
-        ceiling = estimate.ceiling(options.model, machines.machine(options.hardware), config=config)
-    except UsageError:
+    if (steps := _steps(options)) is None:
         return None
     if workload.ladder is None:
-        return _run_s(ceiling, workload)
+        return _run_s(steps, workload)
     rungs = (workload.model_copy(update={"input_len": length}) for length in workload.ladder)
-    return sum(_run_s(ceiling, rung) for rung in rungs)
+    return sum(_run_s(steps, rung) for rung in rungs)
 
 
-def _run_s(ceiling: Ceiling, workload: Profile) -> float:
+class Steps(Protocol):
+    """How long prompts and tokens take at least, in milliseconds."""
+
+    def prefill_ms(self, tokens: int, /) -> float | None: ...
+
+    def tpot_ms(self, batch: float, context: float, /) -> float: ...
+
+
+def _steps(options: Options) -> Steps | None:
+    """Those of the preset, which are what a simulation takes, else those of the machine's roofline."""
+    from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
+    from loadgen.session import embedded_engine
+
+    if (of_preset := embedded_engine.steps(options)) is not None:
+        return of_preset
+    if options.hardware is None or options.model is None:
+        return None
+    config = Path(options.model_config) if options.model_config is not None else None
+    try:
+        return estimate.ceiling(options.model, machines.machine(options.hardware), config=config)
+    except UsageError:
+        return None
+
+
+def _run_s(steps: Steps, workload: Profile) -> float:
     """Prompts one after the other, then tokens in batches as large as the load allows."""
     count, warmups = workload.num_prompts or 0, workload.warmups
     batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
     context = workload.prefix_len + workload.input_len + workload.output_len / 2
-    prefill_s = (ceiling.prefill_ms(workload.prefix_len + workload.input_len) or 0.0) / 1e3
-    each_s = prefill_s + workload.output_len * ceiling.tpot_ms(batch, context) / 1e3 / batch
+    prefill_s = (steps.prefill_ms(workload.prefix_len + workload.input_len) or 0.0) / 1e3
+    each_s = prefill_s + workload.output_len * steps.tpot_ms(batch, context) / 1e3 / batch
     if workload.duration is not None:
         return workload.duration + warmups * each_s
     return max(count * each_s, count / workload.mean_rate_per_s) + warmups * each_s

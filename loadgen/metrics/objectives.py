@@ -20,9 +20,10 @@ from loadgen.workload.bounds import MOST_SECONDS, shown
 
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _CLAUSE = re.compile(
-    r"(?P<metric>[a-z][a-z0-9_]*)\s+(?P<rank>[a-z]+[\d.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ]*)",
+    r"(?P<metric>[a-z][\w.]*)\s+(?P<rank>[a-z][\w.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ]*)",
     re.ASCII | re.IGNORECASE,
 )
+_RANK = re.compile(r"p[\d.]+|mean|avg|average|median", re.IGNORECASE)
 # What a whole answer has too.
 WHOLE = ("e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token")
 _EXAMPLE = "write it as 'ttft p90 < 500ms'"
@@ -134,6 +135,9 @@ def _clause(clause: str) -> Iterator[Objective]:
     if match is None:
         raise UsageError(f"--slo {shown(clause)} is no objective: {_EXAMPLE}, several with commas between")
     limit_ms = _limit_ms(clause, match["limit"], match["unit"].lower())
+    if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in SELECTABLE:
+        order = f"{match['rank']} {match['metric']} < {match['limit']}{match['unit']}"
+        raise UsageError(f"--slo {clause}: the latency comes before its percentile: write '{order}'")
     yield Objective(_metric(clause, match["metric"].lower()), _percentile(clause, match["rank"]), limit_ms)
 
 

@@ -16,6 +16,7 @@ from loadgen.metrics import slot_ends
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.metrics import MetricOptions, PerRequest, latencies
 from loadgen.metrics.record import Records
+from loadgen.protocol.layout import counted
 from loadgen.workload.profile import Profile
 
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
@@ -136,7 +137,8 @@ def lines(part: Steady | Unsteady) -> list[str]:
     rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
         f"steady state: {span}, concurrency {part.mean_concurrency:.2f}, {rates}",
-        f"  {part.whole} requests entirely inside it" + f": mean {', '.join(means)} ms" * bool(means),
+        f"  {counted(part.whole, 'request')} entirely inside it"
+        + (f": mean {', '.join(means)} ms" if means else ""),
     ]
 
 

@@ -19,6 +19,12 @@ def wrapped(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool
     )
 
 
+def wrapped_lines(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
+    """As `wrapped`, but lines after the first stay as they are: those of a traceback, say."""
+    first, *more = text.splitlines() or [""]
+    return [*wrapped(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
+
+
 def aligned(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
     """A line of a table: each cell at the right of its width, or at the left of a negative one."""
     padded = (

@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping
 from loadgen.metrics.confidence import least_passing
 from loadgen.metrics.distribution import Distribution
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.protocol.layout import counted
 from loadgen.results.run_directory import Result
 
 _OF_GAPS = ("itl", "token_time")
 
 
 def percentiles(result: Result, options: object) -> Iterator[str]:
-    """Each percentile with its upper bound, a line each; – where there is no bound, and why ITL has none."""
+    """Each percentile with its upper bound where it has one, a line each, and why ITL has none."""
     shown = _shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _percentiles(shown, rank)
     if gaps := [key.upper() for key in _OF_GAPS if key in shown]:
-        yield f"{', '.join(gaps)}: no bound (–), since the gaps of one answer are alike"
+        yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
 
 
 def highest(result: Result, options: object) -> Iterator[str]:
@@ -32,8 +33,8 @@ def highest(result: Result, options: object) -> Iterator[str]:
 def objectives(result: Result, options: object) -> Iterator[str]:
     """Each objective, whether it is met and by what; and, where goodput uses these limits, which."""
     for evidence in result.objectives:
-        bound = "–" if evidence.bound_ms is None else f"≤ {_number(evidence.bound_ms)} at 99 %"
-        value = f"{_number(evidence.value_ms)} ms ({bound})" if evidence.samples else "no samples"
+        bound = "" if evidence.bound_ms is None else f" (≤ {_number(evidence.bound_ms)} at 99 %)"
+        value = f"{_number(evidence.value_ms)} ms{bound}" if evidence.samples else "no samples"
         above = f"{evidence.over} of {evidence.samples} above"
         yield f"{evidence.objective}: {evidence.standing}, {value}, {above}"
     limits_ms = result.facts.ask().goodput_slo_ms
@@ -53,14 +54,14 @@ def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     parts = [_percentile(key, of, rank) for key, of in shown.items()]
     needed = least_passing(0, rank) if 0 < rank < 100 else 0
     few = [of.n for key, of in shown.items() if key not in _OF_GAPS and of.n < needed]
-    needs = f"; {min(few)} samples, a bound needs {needed}" if few else ""
+    needs = f"; {counted(min(few), 'sample')}, a bound needs {needed}" if few else ""
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 
 
 def _percentile(key: str, of: Distribution, rank: float) -> str:
     bound_ms = of.bounds_ms.get(rank)
-    bound = "–" if bound_ms is None else f"≤ {bound_ms:.2f} at 99 %"
-    return f"{key.upper()} {of.percentiles_ms[rank]:.2f} ms ({bound})"
+    bound = "" if bound_ms is None else f" (≤ {bound_ms:.2f} at 99 %)"
+    return f"{key.upper()} {of.percentiles_ms[rank]:.2f} ms{bound}"
 
 
 def _number(value_ms: float) -> str:

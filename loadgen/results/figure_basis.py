@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from loadgen.metrics.metrics import Metrics
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.protocol.layout import counted
 from loadgen.validity.evidence import least_samples
 
 _UNITS = {"itl": "gaps", "token_time": "tokens"}  # of what is no latency of a request
@@ -45,7 +46,7 @@ def token_lines(metrics: Metrics, tokenizer: str) -> Iterator[str]:
     spread = metrics.completed - metrics.exact_tokens - metrics.counted_by_messages
     if spread > 0 and metrics.streamed:
         exactly = " (--continuous-usage counts them one by one)" * (metrics.counted_by_usage > 0)
-        several = f"messages: in {spread} requests some carry several tokens"
+        several = f"messages: in {counted(spread, 'request')} some carry several tokens"
         yield f"{several}; ITL is per message, TPOT per token{exactly}"
 
 

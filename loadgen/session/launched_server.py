@@ -16,7 +16,7 @@ from loadgen import clock
 from loadgen.endpoint.discovery import ServerAddress, ServerProbe
 from loadgen.endpoint.exchange import ControlLoop
 from loadgen.endpoint.secrecy import hide
-from loadgen.errors import MeasureError, ServerDied, UsageError
+from loadgen.errors import LOG_LINE, MeasureError, ServerDied, UsageError
 from loadgen.protocol.layout import cut
 from loadgen.results import run_place
 from loadgen.session import progress
@@ -265,7 +265,7 @@ def _death(name: str, running: Running, what: str) -> ServerDied:
     tail = running.tail(_CAUSE_LINES)
     reason = cause("\n".join(tail), running.exit_code())
     summary = f"{name} {what}" + (f": {reason}" if reason else "")
-    last_lines = "".join(f"\n  | {hide(line)}" for line in tail[-_SHOWN_LINES:])
+    last_lines = "".join(f"{LOG_LINE}{hide(line)}" for line in tail[-_SHOWN_LINES:])
     return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.clock import SECOND_NS
+from loadgen.protocol.layout import counted
 from loadgen.transport.failure import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class StopRules:
         left_s = planned_ns / SECOND_NS - limit_s
         if not (not_sent or left_s > 0):
             return ""
-        left = f"{not_sent} requests" if not_sent else f"those of the last {left_s:g} s"
+        left = f"{counted(not_sent, 'request')}" if not_sent else f"those of the last {left_s:g} s"
         return f"--max-duration {limit_s:g} s: {left} were not sent; what was under way ended"
 
     def _failures(self) -> str:
@@ -126,7 +127,9 @@ class StopRules:
         if row is None and self.failed == self.ended >= DEAD:
             return f"the first {self.failed} requests all failed{last} (--max-consecutive-failures 0 goes on)"
         if row and self.in_a_row >= row:
-            return f"--max-consecutive-failures {row}: {self.in_a_row} requests in a row failed{last}"
+            return (
+                f"--max-consecutive-failures {row}: {counted(self.in_a_row, 'request')} in a row failed{last}"
+            )
         return ""
 
     def _saturation(self, elapsed_s: float, under_way: int) -> str:
@@ -137,5 +140,6 @@ class StopRules:
     def _time(self, elapsed_s: float, under_way: int) -> str:
         if self.cut_after_s is None or elapsed_s < self.cut_after_s:
             return ""
-        cut = f"{under_way} requests still under way after the --drain-timeout of {self.drain_s:g} s were cut"
-        return f"--max-duration {self.max_duration_s:g} s: {cut}"
+        still = f"still under way after the --drain-timeout of {self.drain_s:g} s"
+        verb = "was" if under_way == 1 else "were"
+        return f"--max-duration {self.max_duration_s:g} s: {counted(under_way, 'request')} {still} {verb} cut"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.address import is_loopback
+from loadgen.protocol.layout import counted
 from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.job import Target
@@ -73,7 +74,7 @@ def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
     if _shares_machine(target):
         return TransportChoice("ring", "client and server share this machine")
     if streams >= _MANY:
-        return TransportChoice("ring", f"{streams} streams")
+        return TransportChoice("ring", f"{counted(streams, 'stream')}")
     return TransportChoice("wire", "few streams, and a server on another machine")
 
 

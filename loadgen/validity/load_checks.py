@@ -11,6 +11,7 @@ from loadgen.arrays import Int64
 from loadgen.metrics import steady_state, text_tokens
 from loadgen.metrics.peaks import peak_concurrency
 from loadgen.metrics.vllm_keys import percentile_name
+from loadgen.protocol.layout import counted
 from loadgen.validity import session_checks
 from loadgen.validity.evidence import RunEvidence, least_samples, overlap_mean, percent
 from loadgen.validity.rule import Evidence, invalid, joined, note, suspect
@@ -364,8 +365,8 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
             if 0 < distribution.n < THIN * least_samples(percentile)[0]:
                 thin.setdefault((percentile, distribution.n), []).append(key.upper())
     return joined(
-        f"P{percentile_name(percentile)} of {', '.join(names)} from {n} samples: a point estimate needs "
-        f"{least_samples(percentile)[0]}"
+        f"P{percentile_name(percentile)} of {', '.join(names)} from {counted(n, 'sample')}: a point "
+        f"estimate needs {least_samples(percentile)[0]}"
         for (percentile, n), names in thin.items()
     )
 

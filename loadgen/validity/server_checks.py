@@ -6,6 +6,7 @@ import math
 from functools import partial
 
 from loadgen.endpoint.server_counters import ServerSample
+from loadgen.protocol.layout import counted
 from loadgen.roofline import bound
 from loadgen.validity import run_roofline
 from loadgen.validity.answer_checks import few_slots
@@ -168,7 +169,9 @@ def preemptions(run: RunEvidence) -> Evidence | None:
     count = run.window.preemptions if run.window else None
     if not count or count <= PREEMPTED * run.metrics.requests:
         return None
-    return f"{count} preemptions in {run.metrics.requests} requests: the KV cache was full"
+    return (
+        f"{counted(count, 'preemption')} in {counted(run.metrics.requests, 'request')}: the KV cache was full"
+    )
 
 
 @suspect(

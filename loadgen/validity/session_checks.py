@@ -8,6 +8,7 @@ from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.metrics.percentiles import percentiles
 from loadgen.metrics.session_rows import SessionRows, dry_ns
 from loadgen.metrics.turn_figures import cached
+from loadgen.protocol.layout import counted
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.gate import NEVER_NS
 from loadgen.validity.evidence import RunEvidence, percent
@@ -42,7 +43,8 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     if ended <= ENDED * len(sessions):
         return None
     share = percent(ended / len(sessions))
-    return f"{ended} of {len(sessions)} sessions ({share}) ended early: {dropped} later turns were not sent"
+    unsent = f"{counted(dropped, 'later turn')} {'was' if dropped == 1 else 'were'} not sent"
+    return f"{ended} of {len(sessions)} sessions ({share}) ended early: {unsent}"
 
 
 @suspect(

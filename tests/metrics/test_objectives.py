@@ -65,6 +65,9 @@ def test_a_published_set_reads_as_it_prints(name: str) -> None:
         ("ttft p99 < 500ms, ttft p50 < 600ms", "ttft p50 < 600 ms follows from ttft p99 < 500 ms"),
         ("mlperf", "no such set; those of MLPerf Inference: mlperf/llama2-70b"),
         ("mlperf/lama3.1-8b", "did you mean 'mlperf/llama3.1-8b'?"),
+        ("p99 ttft < 500ms", "the latency comes before its percentile: write 'ttft p99 < 500ms'"),
+        ("Median TPOT<=50 ms", "the latency comes before its percentile: write 'TPOT Median < 50ms'"),
+        ("p99.9 e2el < 2s", "the latency comes before its percentile: write 'e2el p99.9 < 2s'"),
     ],
 )
 def test_what_is_no_objective_is_refused(text: str, said: str) -> None:

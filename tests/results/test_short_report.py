@@ -242,6 +242,6 @@ def test_where_there_is_little_room_the_servers_counters_stay(monkeypatch: pytes
     starts = [line.partition(":")[0].partition(" agree")[0] for line in under(short(CASES["clean"]))]
     assert starts == [
         "verdict",
-        "P99 TTFT 50.00 ms (–), TPOT 10.00 ms (–); 320 samples, a bound needs 459",
+        "P99 TTFT 50.00 ms, TPOT 10.00 ms; 320 samples, a bound needs 459",
         *("tokens", "concurrency", "client", "server's counters", "more"),
     ]

@@ -11,8 +11,9 @@ from loadgen.analysis.comparison import loads, rows, turn_table
 from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
 from loadgen.analysis.run_summary import Load
+from loadgen.errors import LOG_LINE
 from loadgen.metrics import interval_words
-from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped
+from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped, wrapped_lines
 from loadgen.protocol.printable import printable
 from loadgen.results import load_table, speed_tables
 from loadgen.results.speed_tables import Column, Table
@@ -101,7 +102,8 @@ def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
         yield from _wrapped(remark)
     for title, sentences in _notes(comparison):
         yield f"{title}:"
-        yield from (row for sentence in sentences for row in _wrapped(f"{_MARK}{sentence}", _MARK * 2))
+        laid_out = _with_log if title == _FAILED else _wrapped
+        yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
     if (turns := turn_table.turn_table(comparison)) is not None:
         yield from ("", f"{turn_table.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
 
@@ -259,7 +261,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
         ("undecided", powers + reasons),
         ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
         ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
-        ("failed", [(line.name, why) for line in comparison.lines for why in line.failures]),
+        (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
     ):
         if pairs:
             yield title, list(_gathered(pairs, len(comparison.lines)))
@@ -285,6 +287,11 @@ def _wrapped(text: str, indent: str = _MARK) -> list[str]:
     return wrapped(printable(text), indent)
 
 
+def _with_log(text: str, indent: str) -> list[str]:
+    """A failed cell's reason, the end of its server's log below it as it was written."""
+    return wrapped_lines("\n".join(map(printable, text.splitlines())), indent)
+
+
 def _table(comparison: ComparedLoad) -> Table:
     figures = [*_columns(comparison), *_measured(comparison)]
     columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
@@ -296,7 +303,8 @@ def _table(comparison: ComparedLoad) -> Table:
         cells += [_percent(line.roofline)] * _rooflines(comparison)
         body.append((*cells, multiplied(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
-    notes += [f"{title}: {sentence}" for title, sentences in _notes(comparison) for sentence in sentences]
+    sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]
+    notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
     return Table(
         tuple(columns), tuple(tuple(map(printable, row)) for row in body), notes=tuple(map(printable, notes))
     )

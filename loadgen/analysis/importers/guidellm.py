@@ -11,6 +11,7 @@ from typing import Any
 from loadgen.analysis.importers import json_fields
 from loadgen.analysis.importers.json_fields import inside
 from loadgen.analysis.run_summary import Load, Reported, short_name
+from loadgen.protocol.layout import counted
 from loadgen.protocol.untrusted import listed, mapping
 
 CLIENT = "guidellm"
@@ -51,7 +52,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     figures, empty = json_fields.checked({**totals, **latencies}, where)
     incomplete = _count(benchmark, "incomplete")
     if incomplete:
-        remarks.append(f"guidellm: {incomplete} requests were unfinished at the end and are not counted")
+        remarks.append(f"guidellm: {counted(incomplete, 'request')} unfinished at the end, not counted")
     return Reported(
         name=_model(document, benchmark) or Path(source).stem,
         figures=figures,

@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen.analysis.importers import json_fields
 from loadgen.analysis.run_summary import Load, Reported, short_name, simulation, unnamed_preset
+from loadgen.protocol.layout import counted
 from loadgen.protocol.untrusted import listed
 from loadgen.results.vllm_json import SIMULATED
 
@@ -105,7 +106,7 @@ def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterato
     )
     completed = json_fields.number(figures.get("completed"))
     if failed:
-        yield f"{failed:.0f} requests failed"
+        yield f"{counted(int(failed), 'request')} failed"
     if requested is not None and completed is not None and requested > completed + failed:
         lost = requested - completed - failed
         yield f"{lost:.0f} of {requested} requests are not among the successful ones"

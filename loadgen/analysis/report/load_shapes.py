@@ -52,9 +52,8 @@ def grouped_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Repor
 def _lengths(run: Reported, known: Sequence[list[float]]) -> Iterator[float | None]:
     """Tokens in and out; counted ones as an earlier run has them, `known` being those of earlier runs."""
     load = run.load
-    drawn = (
-        bool(load.shape) and run.facts is not None
-    )  # another mean in every run, and described by the spread
+    # Lengths that were drawn have another mean in every run, and are described by the spread.
+    drawn = bool(load.shape) and run.facts is not None
     ways = (load.asked_input_len, load.input_len), (load.asked_output_len, load.output_len)
     for (asked, counted), earlier in zip(ways, known, strict=True):
         yield float(asked) if asked is not None else None if drawn else _settled(counted, earlier)

@@ -11,6 +11,7 @@ from loadgen.analysis.report import formatting
 from loadgen.analysis.report.document import Compared, Document
 from loadgen.analysis.report.formatting import Number
 from loadgen.analysis.report.run_section import Account
+from loadgen.errors import LOG_LINE
 from loadgen.protocol.printable import printable
 from loadgen.results.speed_tables import Table, markdown_text
 
@@ -53,7 +54,7 @@ def _compared(part: Compared) -> Iterator[str]:
             lead = _cell(formatting.lead(comparison, line))
             yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.shown_name)}: {lead}"
         for remark in (*formatting.marks(comparison, line), *filter(None, [line.answers]), *line.failures):
-            yield f"- {_cell(line.name)}: {_cell(remark)}"
+            yield f"- {_cell(line.name)}: {_cell(remark.partition(LOG_LINE)[0])}"
     for sentence, names in formatting.common(comparison).items():
         yield f"- {_cell(names)}: {_cell(sentence)}"
     yield ""
@@ -98,7 +99,10 @@ def _missing(document: Document) -> Iterator[str]:
     yield from ("## What is missing", "")
     for failed in document.failures:
         cell = failed.cell
-        yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(failed.reason)}"
+        reason, *log = failed.reason.split(LOG_LINE)
+        yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(reason)}"
+        if log:  # an indented block, in which nothing is markup
+            yield from ("", *(f"      {printable(line)}" for line in log), "")
     for missing in (*document.points, *document.errors):
         yield f"- {_cell(missing)}"
     yield ""

@@ -12,6 +12,7 @@ from loadgen.metrics.judging import judged
 from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence, Standing, together
 from loadgen.metrics.percentiles import percentiles
+from loadgen.protocol.layout import counted
 from loadgen.results.limit_record import LimitRun, ObjectiveFigures
 from loadgen.results.run_directory import Result
 from loadgen.validity.rule import Severity
@@ -126,7 +127,7 @@ def _missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
             continue
         what = f"{each.objective.metric} p{each.objective.percentile:g}"
         if each.bound_ms is None and each.standing is not Standing.FAILS:
-            yield f"{what}: {each.samples} samples are too few"
+            yield f"{what}: {counted(each.samples, 'sample')}, too few"
         elif each.standing is Standing.FAILS:
             yield f"{what} is {each.value_ms:.4g} ms"
         elif each.value_ms <= each.objective.limit_ms:

@@ -16,6 +16,7 @@ import msgspec
 from loadgen.campaign.limit.edge import EdgeFit, EdgePoint, fitted
 from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed, parts_of, share_over
 from loadgen.metrics.objectives import Objective
+from loadgen.protocol.layout import counted
 from loadgen.results.limit_record import SearchEnd
 
 _LEAST_RUN_S = 60.0
@@ -140,7 +141,7 @@ def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) ->
     It is long compared with its slowest requests, and has enough samples to pass.
     """
     count = planned_samples(settings)
-    reasons = {f"{count} requests": count / _requests_per_s(settings, trials, load)}
+    reasons = {counted(count, "request"): count / _requests_per_s(settings, trials, load)}
     if settings.least_run_s is not None:
         reasons["--min-duration"] = settings.least_run_s
     else:

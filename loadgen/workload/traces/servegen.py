@@ -26,6 +26,7 @@ import numpy as np
 from loadgen.arrays import Float64, Int64
 from loadgen.clock import SECOND_NS
 from loadgen.errors import UsageError
+from loadgen.protocol.layout import counted
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload import bounds
 from loadgen.workload.data.lines import Lines, OpenedFile, json_fault
@@ -122,7 +123,7 @@ def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: floa
         path,
         hashed.hexdigest(),
         file_rows=len(order),
-        notes=(f"{len(clients)} clients of ServeGen composed",),
+        notes=(f"{counted(len(clients), 'client')} of ServeGen composed",),
     )
 
 

@@ -147,7 +147,7 @@ def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
     """Without the arrivals next to it: what is compared is in the file's facts."""
     change = {key: OTHER.get(key, 0.5)}
     directories = [ours(BASE, 1), ours({**BASE, **change}, 2)]
-    files = []
+    files: list[Reported] = []
     for reported in directories:
         assert reported.run is not None
         document = json.loads(json.dumps(reported.run.json()))

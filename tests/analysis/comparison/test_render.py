@@ -188,3 +188,20 @@ def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
         assert "(not bounded)" in text
         assert "±>100%: the runs lie too far apart to bound their mean" in " ".join(text.split())
         assert not re.search(r"\d{6}", text)
+
+
+def test_a_failed_starts_log_keeps_its_lines() -> None:
+    log = (
+        "Traceback (most recent call last):",
+        '  File "serve.py", line 5, in <module>',
+        "    start()",
+        "OSError: x",
+    )
+    why = "vllm ended with 1: no kernels; its whole log: a/server.log" + "".join(
+        f"\n  | {line}" for line in log
+    )
+    comparisons = compare(cells("base", SLOW), ComparisonOptions(), [failed("row", why)])
+    lines = render.text(comparisons).splitlines()
+    at = lines.index("  row: vllm ended with 1: no kernels; its whole log: a/server.log")
+    assert lines[at + 1 : at + 5] == [f"      | {line}" for line in log]
+    assert "Traceback" not in render.markdown(comparisons)

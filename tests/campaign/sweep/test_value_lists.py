@@ -47,6 +47,10 @@ def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float
         ("1,1e-99999999", "'1,1e-99999999': '1e-99999999': give numbers from 1e-15 to 1e15"),
         ("1,nan", "'1,nan': 'nan': give numbers from 1e-15 to 1e15"),
         ("1,x", "'1,x': 'x' is not a number"),
+        (
+            "1..16",
+            "'1..16': '1..16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
+        ),
         ("1,2,1", "'1,2,1': 1 is listed twice: --repeat measures points again"),
         ("1,1.001…9999", "'1,1.001…9999': has more than 1000 numbers"),
         ("", "'': the list is empty: write values, as 1,2,4"),
