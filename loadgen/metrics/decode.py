@@ -114,10 +114,11 @@ class Decoder(msgspec.Struct, eq=False):
         visible = first_visible(messages, counted.messages)
         if visible >= 0:
             record.visible_ns = int(record.arrival_ns[visible])
-        record.text_ns = _first_text_ns(record, counted.messages, summary.kinds)
-        met = reads[1:][reads[1:] == reads[:-1]]
-        if len(met):
-            record.shared_reads, record.shared_lag_ns = len(met), int(lag_ns[met].sum())
+        record.text_ns = _first_text_ns(record.arrival_ns, counted.messages, summary.kinds)
+        met = reads[1:] == reads[:-1]
+        if np.count_nonzero(met):
+            coalesced = reads[1:][met]
+            record.shared_reads, record.shared_lag_ns = len(coalesced), int(lag_ns[coalesced].sum())
         if self._keeps(record):
             text = streams.text(self.dialect, stream, len(summary.kinds))
             record.text = None if text is None else self.hide(text)
@@ -267,7 +268,8 @@ def _note_usage(record: Record, usage: Usage | None) -> None:
 def _note_timing(record: Record, messages: Sequence[Message]) -> None:
     if not messages:
         return
-    timing, timings = messages[-1].timing(), messages[-1].slot_timings()
+    last = messages[-1]
+    timing, timings = last.timing(), last.slot_timings()
     if timing is not None:
         record.server_queue_ns = _from_ms(timing.queue_time_ms)
         record.server_ttft_ns = _from_ms(timing.time_to_first_token_ms)
@@ -279,12 +281,13 @@ def _note_timing(record: Record, messages: Sequence[Message]) -> None:
         record.server_decode_ns = _from_ms(timings.predicted_ms)
 
 
-def _first_text_ns(record: Record, carrying: Int64, kinds: bytearray) -> int:
+def _first_text_ns(arrival_ns: Int64, carrying: Int64, kinds: bytearray) -> int:
     """When the first text came, of reasoning too; UNKNOWN where none of the messages with tokens has any."""
-    for place, at in enumerate(carrying):  # nearly always the first
-        if kinds[at] == TOKEN:
-            return int(record.arrival_ns[place])
-    return UNKNOWN
+    if len(carrying) and kinds[carrying[0]] == TOKEN:  # nearly always
+        return int(arrival_ns[0])
+    texts = (place for place, at in enumerate(carrying.tolist()) if kinds[at] == TOKEN)
+    first = next(texts, None)
+    return UNKNOWN if first is None else int(arrival_ns[first])
 
 
 def _counted(count: int | None) -> int:

@@ -23,6 +23,7 @@ FAILED_ENDS: Final = {
 }
 # Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.
 SILENT_TOKENS: Final = 1 << 20
+_ONE: Final = np.ones(1, np.int64)
 UNCOUNTED_TEXT: Final = 0.1  # of the messages with text, that a running count may go past
 
 
@@ -137,7 +138,7 @@ def spread(total: int, messages: int) -> Int64:
     The first message always carries one: text cannot have come from none.
     """
     if messages in (0, total):
-        return np.ones(messages, np.int64)
+        return _ONE.repeat(messages)
     round_up = messages - 1 if total < messages else 0
     edges = (np.arange(messages + 1, dtype=np.int64) * total + round_up) // messages
     return edges[1:] - edges[:-1]
@@ -202,6 +203,14 @@ def _on_text(tokens: Int64, kinds: NDArray[np.uint8]) -> Int64 | None:
     return moved if moved[first] and without <= UNCOUNTED_TEXT * len(texts) else None
 
 
+def _tokens(kinds: bytearray, count: int) -> Int64:
+    """Where the messages with text are, int64[count]."""
+    begin, end = kinds.find(TOKEN), kinds.rfind(TOKEN) + 1
+    if end - begin == count:  # nearly always, and no array to search
+        return np.arange(begin, end)
+    return (np.frombuffer(kinds, np.uint8) == TOKEN).nonzero()[0]
+
+
 def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     """Which messages carried tokens, int64 positions, and whether the total leaves no doubt about each.
 
@@ -210,12 +219,11 @@ def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     not one: `transformers serve` closes every stream so. A bare finish reason is one only where the
     usage counts a token and nothing else can have carried it (an eos at once).
     """
+    if summary.kinds.count(TOKEN) == total:
+        return _tokens(summary.kinds, total), True
     kinds = np.frombuffer(summary.kinds, np.uint8).copy()
     if len(summary.usage_at) == 1 and not summary.own_usage and kinds[summary.usage_at[0]] == ENDING:
         kinds[summary.usage_at[0]] = CLOSING
-    sure = (kinds == TOKEN).nonzero()[0]
-    if total is not None and len(sure) == total:
-        return sure, True
     likely = (kinds >= MAYBE).nonzero()[0]
     if total is None or len(likely) == total:
         return likely, total is not None
@@ -223,4 +231,5 @@ def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:
     if len(most) <= total:
         most = most if len(most) else np.flatnonzero(kinds == CLOSING)[-1:]
         return most, len(most) in (1, total)
+    sure = (kinds == TOKEN).nonzero()[0]
     return sure if len(sure) else most[len(most) - total :], False

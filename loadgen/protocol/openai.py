@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
@@ -228,7 +229,11 @@ class Delta(msgspec.Struct, gc=False):
 
     def written(self) -> WrittenText:
         """All that the model wrote in it."""
-        own = read_written(self.content)
+        content, reasoning = self.content, self.reasoning or self.reasoning_content
+        plain = isinstance(content or "", str) and isinstance(reasoning or "", str)
+        if plain and self == Delta(self.role, content, self.reasoning, self.reasoning_content):
+            return WrittenText(content or "", reasoning or "")  # nearly all are so
+        own = read_written(content)
         thoughts = (read_written(getattr(self, name), True).reasoning for name in _THOUGHTS)
         reasoning = next(filter(None, thoughts), own.reasoning)
         return WrittenText("".join([own.answer, *self._other_answers()]), reasoning)
@@ -238,7 +243,7 @@ class Delta(msgspec.Struct, gc=False):
         for usual in (self.content, self.reasoning, self.reasoning_content):
             if usual and usual.__class__ is str:
                 return True
-        if any(getattr(self, name) for name in _PLACES):
+        if any(_values(self)):
             text = self.written()
             return bool(text.answer or text.reasoning)
         return False
@@ -256,7 +261,8 @@ class Delta(msgspec.Struct, gc=False):
 
 _THOUGHTS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Thought")
 _ANSWERS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Answer")
-_PLACES: Final = ("content", *_THOUGHTS, *_ANSWERS)
+_answer_values = attrgetter("content", *_ANSWERS)
+_values = attrgetter("content", *_THOUGHTS, *_ANSWERS)
 _NO_DELTA = Delta()
 
 
@@ -274,8 +280,10 @@ class TextChoice(Choice, gc=False):
 
     def carries(self) -> int:
         delta = self.delta
-        if delta is not None and delta.content and delta.content.__class__ is str:
-            return TOKEN  # nearly all are so
+        if delta is not None:
+            text = delta.content or delta.reasoning or delta.reasoning_content
+            if text and text.__class__ is str:
+                return TOKEN  # nearly all are so
         part, text = self._part(), self.text
         if part.has_text() or (self._has_own() and self._written() != WrittenText()):
             return TOKEN
@@ -293,6 +301,9 @@ class TextChoice(Choice, gc=False):
         return bool(text.reasoning) and not text.answer
 
     def shows(self) -> bool:
+        part = self.delta if self.message is None else self._part()
+        if not self.text and (part is None or not any(_answer_values(part))):
+            return False  # quick, for reasoning in many messages
         return bool(self._written().answer)
 
     def repeats(self) -> bool:
@@ -321,11 +332,21 @@ class CompletionChoice(TextChoice, gc=False):
     """A choice of `/v1/completions`."""
 
     def carries(self) -> int:
-        if self.text and self.text.__class__ is str:
+        text = self.text
+        if text and text.__class__ is str:
             return TOKEN
         if self.delta is None and self.message is None and not self._has_own():
             return MAYBE if self.finish_reason is None else ENDING  # some servers leave an empty text out
         return super().carries()
+
+    def content(self) -> str:
+        text = self.text
+        only_text = CompletionChoice(self.index, self.finish_reason, self.token_ids, text)
+        return text if isinstance(text, str) and self == only_text else super().content()
+
+    def shows(self) -> bool:
+        text = self.text
+        return bool(text and text.__class__ is str) or super().shows()
 
 
 class CompletionMessage(Message, gc=False):

@@ -64,7 +64,8 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
 
     def read_ends(self) -> Int64:
         """How much there was after each read, bytes, int64[reads]."""
-        return np.frombuffer(self.read_lengths, np.int64).cumsum()
+        ends: Int64 = np.add.accumulate(np.frombuffer(self.read_lengths, np.int64))
+        return ends
 
     def user_ns(self) -> Int64:
         """When the client had received each read (user space), int64[reads]."""
