@@ -16,6 +16,7 @@ class AnswerShapes(msgspec.Struct, frozen=True):
 
     rows: Int64  # in the records
     tokens: Int64
+    first_tokens: Int64  # of the first message; 0 where the tokens of each are not known
     messages: Int64
     instants: Int64  # at which messages came
     at_first: Int64  # messages that came at the first of them
@@ -30,7 +31,7 @@ class AnswerShapes(msgspec.Struct, frozen=True):
         messages = np.diff(records.start)
         instants, first = np.zeros_like(messages), np.zeros_like(messages)
         at_first = np.zeros_like(messages)
-        second, last = np.zeros_like(messages), np.zeros_like(messages)
+        second, last, tokens = np.zeros_like(messages), np.zeros_like(messages), np.zeros_like(messages)
         for block in records.blocks():
             counts, begins = np.diff(block.start), block.start[:-1]
             some, rows = counts > 0, slice(block.first, block.last)
@@ -38,6 +39,7 @@ class AnswerShapes(msgspec.Struct, frozen=True):
             ends = block.start[1:]
             instants[rows][some] = 1 + moved[ends[some]] - moved[begins[some] + 1]
             first[rows][some] = block.arrival_ns[begins[some]]
+            tokens[rows][some] = block.tokens[begins[some]]
             last[rows][some] = block.arrival_ns[ends[some] - 1]
             like_first = np.cumsum(block.arrival_ns == first[rows].repeat(counts))
             before = np.concatenate([[0], like_first])
@@ -49,6 +51,7 @@ class AnswerShapes(msgspec.Struct, frozen=True):
         return cls(
             rows=at,
             tokens=records.output_tokens[at],
+            first_tokens=np.where(records.exact_tokens > 0, tokens, 0)[at],
             messages=messages[at],
             instants=instants[at],
             at_first=at_first[at],

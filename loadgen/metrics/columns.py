@@ -71,6 +71,8 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     text_ns: _SignedTime  # -1: none
     hidden_tokens: _MaybeCount
     thought_tokens: _MaybeCount
+    word_gaps: _MaybeCount
+    inner_gaps: _MaybeCount
 
     def __len__(self) -> int:
         return len(self.index)
@@ -99,6 +101,7 @@ LATER = (
     "server_queue_ns", "server_ttft_ns", "impossible_stamps", "http_status", "text_tokens", "visible_ns",
     "server_prompt_tokens", "server_cached_tokens", "server_output_tokens", "server_prefill_ns",
     "server_decode_ns", "out_of_order", "retransmitted", "text_ns", "hidden_tokens", "thought_tokens",
+    "word_gaps", "inner_gaps",
 )  # fmt: skip
 _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]

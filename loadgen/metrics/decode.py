@@ -16,6 +16,7 @@ from loadgen.metrics.record import UNKNOWN, Record
 from loadgen.metrics.streams import DecodedStream, content_type, is_json
 from loadgen.metrics.text_tokens import needs_text, written
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
+from loadgen.metrics.word_gaps import EXAMINED, count_gaps, is_to_examine
 from loadgen.protocol import sse
 from loadgen.protocol.http1 import HttpBody
 from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
@@ -48,6 +49,7 @@ class Decoder(msgspec.Struct, eq=False):
     planned: tuple[Int64, Int64] | None = None
     keep_uncounted: bool = False
     uncounted: int = 0  # answers whose text was kept for that
+    examined: int = 0  # answers whose words were counted
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
@@ -120,8 +122,12 @@ class Decoder(msgspec.Struct, eq=False):
             coalesced = reads[1:][met]
             record.shared_reads, record.shared_lag_ns = len(coalesced), int(lag_ns[coalesced].sum())
         if self._keeps(record):
-            text = streams.text(self.dialect, stream, len(summary.kinds))
-            record.text = None if text is None else self.hide(text)
+            texts = streams.with_texts(self.dialect, stream, len(summary.kinds))
+            record.text = None if texts is None else self.hide(written(texts))
+        if not counted.exact and self.examined < EXAMINED and is_to_examine(record):
+            self.examined += 1
+            texts = streams.with_texts(self.dialect, stream, len(summary.kinds)) or ()
+            record.word_gaps, record.inner_gaps = count_gaps(written([message]) for message in texts)
         finished = bool(summary.finish_reason)
         ended = finished and (stream.complete or summary.usage is not None)
         # A usage that runs along is no end: what is cut has one too.

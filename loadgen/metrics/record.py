@@ -76,6 +76,8 @@ class Record(msgspec.Struct):
     text_ns: int = UNKNOWN  # arrival of the first message with text, of reasoning too
     hidden_tokens: int = UNKNOWN  # usage.total_tokens beyond prompt and completion
     thought_tokens: int = UNKNOWN  # usage's reasoning_tokens
+    word_gaps: int = UNKNOWN  # between words of the text, without the first message's; where it was examined
+    inner_gaps: int = UNKNOWN  # of these, within a message
     usage: bool = False  # output_tokens is the server's own count
     exact_tokens: bool = True  # tokens per message are known, not spread evenly
     shared_reads: int = 0  # token messages coalesced with an earlier one in a read

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.arrays import Int64
-from loadgen.metrics.text_tokens import written
 from loadgen.protocol import sse, sse_fast, typical
 from loadgen.protocol.http1 import Headers, HttpBody, unframe
 from loadgen.protocol.openai import Dialect, Message
@@ -86,12 +85,12 @@ def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     )
 
 
-def text(dialect: Dialect, stream: DecodedStream, messages: int) -> str | None:
-    """The text of a stream's first messages; None where they cannot be parsed one by one."""
+def with_texts(dialect: Dialect, stream: DecodedStream, messages: int) -> Sequence[Message] | None:
+    """A stream's first messages with their texts; None where they cannot be parsed one by one."""
     every: Sequence[Message] | None = stream.messages
     if stream.plain is not None:
         every = _messages(dialect, stream.plain.lines(), len(stream.messages))
-    return None if every is None else written(every[:messages])
+    return None if every is None else every[:messages]
 
 
 def unframed(capture: Capture) -> HttpBody:

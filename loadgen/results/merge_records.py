@@ -18,7 +18,14 @@ from loadgen.results.journal import Parts
 from loadgen.transport.failure import Failure, FailureKind
 
 # Times of a clock, and the value of each that stands for none; the others are differences and counts.
-_TIMES = {"intended_ns": 0, "sent_ns": 0, "end_ns": 0, "first_byte_ns": 0, "visible_ns": UNKNOWN}
+_TIMES = {
+    "intended_ns": 0,
+    "sent_ns": 0,
+    "end_ns": 0,
+    "first_byte_ns": 0,
+    "visible_ns": UNKNOWN,
+    "text_ns": UNKNOWN,
+}
 _MOST_RANGES = 8  # that are named
 
 

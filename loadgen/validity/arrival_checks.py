@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from loadgen.arrays import Bool, total
 from loadgen.clock import MS_NS
 from loadgen.metrics.answer_shape import LEAST_TOKENS, AnswerShapes
 from loadgen.metrics.record import UNKNOWN
+from loadgen.metrics.word_gaps import MORE_TOKENS
 from loadgen.validity.evidence import LATE_GAPS, RunEvidence, percent
 from loadgen.validity.rule import Evidence, joined, note, suspect
 
@@ -19,6 +21,8 @@ FASTEST_MS = 0.05  # a token: no server is faster, so a read that waited less di
 IDLE_CORES = 0.5  # of a client without kernel timestamps that is not late by milliseconds
 MORE_MESSAGES = 1.1  # than tokens
 LATE_TEXT = 3  # gaps
+LEAST_GAPS, INNER_GAPS = 16, 0.05  # between words; of these within a message
+FULL_TOKENS, FULL_TIMES, FULL_SHARE = 8, 4, 0.2  # of a first message; the mean of the others; the answer
 OF_TOKENS = {"ttft", "tpot", "itl", "token_time", "ttfvt", "prefill_speed", "user_tps"}  # not measured then
 
 
@@ -111,6 +115,68 @@ def _more_messages(run: RunEvidence) -> Evidence | None:
     )
 
 
+class _Fewer(msgspec.Struct, frozen=True):
+    """Answers of which usage counts more tokens than there are messages, and what their words show."""
+
+    answers: int
+    completed: int
+    tokens: int
+    messages: int
+    gaps: int  # between words, in those that were examined
+    inner: int  # of these, within a message
+
+    @classmethod
+    def of(cls, run: RunEvidence) -> _Fewer:
+        records = run.records
+        messages, examined = np.diff(records.start), records.ok & (records.word_gaps >= 0)
+        fewer = records.ok & (records.usage > 0) & (records.exact_tokens == 0) & (messages > 0)
+        fewer &= records.output_tokens >= MORE_TOKENS * messages.clip(2)
+        return cls(
+            answers=int(np.count_nonzero(fewer)),
+            completed=run.metrics.completed,
+            tokens=total(records.output_tokens[fewer]),
+            messages=total(messages[fewer]),
+            gaps=total(records.word_gaps[examined]),
+            inner=total(records.inner_gaps[examined]),
+        )
+
+    def __str__(self) -> str:
+        of = f"in {self.answers} of {self.completed} answers"
+        return f"{of} usage counts {self.tokens} tokens in {self.messages} messages"
+
+
+def _unseen(run: RunEvidence) -> Evidence | None:
+    """Each message carries one token, by its words, and usage counts more of them."""
+    fewer = _Fewer.of(run)
+    if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
+        return None
+    if fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
+        return None
+    return (
+        f"{fewer}, and by their words the messages carry one each ({fewer.inner} of {fewer.gaps} gaps "
+        "between words are within a message): the others were not shown, or came with the first message; "
+        "TTFT has their time, TPOT counts them and is too low, and ITL is the time of a token"
+    )
+
+
+def _full_first(run: RunEvidence) -> Evidence | None:
+    """The first message carries many more tokens than the others."""
+    shapes = run.shapes
+    first, later = (
+        shapes.first_tokens,
+        (shapes.tokens - shapes.first_tokens) / np.maximum(shapes.messages - 1, 1),
+    )
+    which = (shapes.messages > 1) & (first >= FULL_TOKENS) & (first > FULL_SHARE * shapes.tokens)
+    which &= first > FULL_TIMES * later
+    if not _is_most(which, shapes):
+        return None
+    return (
+        f"{_of(which, shapes)} the first message carries {float(first[which].mean()):.3g} tokens and the "
+        f"others {float(later[which].mean()):.3g} each: the first ones were held back; TTFT has their time, "
+        "and TPOT counts them and is too low"
+    )
+
+
 # How arrivals and tokens can differ: the first that holds is the cause.
 _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     _whole,
@@ -118,6 +184,8 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     _one_message,
     _late_text,
     _more_messages,
+    _full_first,
+    _unseen,
 )
 
 
@@ -126,9 +194,12 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     f"in more than {percent(MOST)} of the answers (of {LEAST_TOKENS} tokens or more) all messages came at "
     "one instant, or two and more at each instant, the first one too, and the client was not late; or all "
     f"tokens are counted on one message; or the first has no text and comes {LATE_TEXT} gaps before the "
-    f"next; or {MORE_MESSAGES:g} times as many messages have text as usage counts tokens. Several tokens a "
-    "message, as of vLLM's --stream-interval or speculative decoding, are none of these: the first one comes "
-    "alone",
+    f"next; or {MORE_MESSAGES:g} times as many messages have text as usage counts tokens; or the first one "
+    f"carries {FULL_TOKENS} tokens or more, over {percent(FULL_SHARE)} of the answer and over {FULL_TIMES} "
+    f"times as many as the others; or usage counts {MORE_TOKENS:g} times as many tokens as there are "
+    f"messages, and at most {percent(INNER_GAPS)} of the gaps between words are within a message, so that "
+    "each carries one token. Several tokens a message, as of vLLM's --stream-interval or speculative "
+    "decoding, are none of these: the first one comes alone, and the others hold several words",
     "turn buffering off in what is between (nginx: proxy_buffering off), and parsers that hold text back "
     "(vLLM's --tool-call-parser, --reasoning-parser); or read E2EL and throughput alone",
 )
@@ -172,6 +243,25 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
         else None,
     ]
     return joined(parts)
+
+
+@note(
+    "tokens-not-located",
+    f"usage counts {MORE_TOKENS:g} times as many tokens as there are messages in more than {percent(SOME)} "
+    f"of the answers, no message has a count, and there are under {LEAST_GAPS} gaps between words to tell "
+    "messages of several tokens from tokens that are not shown",
+    "pass --continuous-usage, where the server knows it; else read E2EL and tok/s",
+)
+def tokens_not_located(run: RunEvidence) -> Evidence | None:
+    """Nothing shows which messages the tokens are in, or whether they are in any."""
+    fewer = _Fewer.of(run)
+    known = not run.metrics.streamed or fewer.gaps >= LEAST_GAPS
+    if known or fewer.answers <= SOME * fewer.completed or hidden_tokens.find(run) is not None:
+        return None
+    return (
+        f"{fewer}, and nothing shows whether these carry several or some are not shown: TPOT counts all of "
+        "the tokens, and ITL is of messages"
+    )
 
 
 @note(

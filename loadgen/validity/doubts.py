@@ -85,6 +85,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     sessions.session_forgotten,
     sessions.cached_tokens_differ,
     client.journal,
+    arrivals.tokens_not_located,
     arrivals.ends_not_reported,
     arrivals.reasoning_alone,
     load.early_ends,

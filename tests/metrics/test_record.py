@@ -165,7 +165,7 @@ def int64(*values: int) -> bytes:
         pytest.param(msgspec.msgpack.encode(frame()[:3]), id="too few"),
         pytest.param(msgspec.msgpack.encode({"a": 1}), id="a map"),
         pytest.param(changed(0, lambda data: data[:-8]), id="half a column"),
-        pytest.param(changed(0, lambda data: data[: -15 * 16]), id="columns too few"),
+        pytest.param(changed(0, lambda data: data[: 19 * 16]), id="columns too few"),
         pytest.param(changed(0, lambda data: data + data[:16]), id="a column of the future"),
         pytest.param(changed(0, lambda data: data[:-3]), id="half a number"),
         pytest.param(changed(0, lambda data: int64(1, 0) + data[16:]), id="out of order"),
@@ -215,7 +215,7 @@ def test_the_columns_of_a_frame_keep_their_order() -> None:
         impossible_stamps http_status text_tokens visible_ns
         server_prompt_tokens server_cached_tokens server_output_tokens server_prefill_ns server_decode_ns
         out_of_order retransmitted
-        text_ns hidden_tokens thought_tokens
+        text_ns hidden_tokens thought_tokens word_gaps inner_gaps
     """
     assert list(BOUNDS) == names.split()
 

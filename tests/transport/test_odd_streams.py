@@ -251,6 +251,31 @@ SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
         streamed(HIDDEN, used=counts(TOKENS, reasoning_tokens=20)),
         "are counted and not shown",
     ),
+    "a parser that drops the first half": (
+        "chat",
+        streamed([says({"content": w}) for w in WORDS[20:]]),
+        "by their words the messages carry one each",
+    ),
+    "a parser that drops every third token": (
+        "completions",
+        streamed([text(i) for i in range(TOKENS) if i % 3]),
+        "by their words the messages carry one each",
+    ),
+    "a parser that lets the first half go at once": (
+        "chat",
+        streamed([says({"content": "".join(WORDS[:20])}), *(says({"content": w}) for w in WORDS[20:])]),
+        "or came with the first message",
+    ),
+    "a first half at once, counted": (
+        "chat",
+        streamed(
+            [
+                says({"content": "".join(WORDS[:20])}, used=counts(20)),
+                *(says({"content": w}, used=counts(21 + i)) for i, w in enumerate(WORDS[20:])),
+            ]
+        ),
+        "the first message carries 20 tokens",
+    ),
     "encrypted reasoning": (
         "chat",
         each(
@@ -351,7 +376,34 @@ def drafted(size: int) -> list[Timed]:
 def test_a_healthy_server_of_several_tokens_a_message_is_not_doubted(
     timed: list[Timed], transport: str
 ) -> None:
-    assert "arrivals-not-tokens" not in _codes(played("chat", timed, transport))
+    assert not {"arrivals-not-tokens", "tokens-not-located"} & _codes(played("chat", timed, transport))
+
+
+UNSPACED = [chr(0x4E00 + i) for i in range(TOKENS)]
+_NOT_LOCATED = "160 messages, and nothing shows whether these carry several or some are not shown"
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+@pytest.mark.parametrize(
+    "timed",
+    [
+        pytest.param(streamed([says({"content": w}) for w in UNSPACED[20:]]), id="half is dropped"),
+        pytest.param(
+            streamed(
+                [says({"content": "".join(pair)}) for pair in zip(UNSPACED[::2], UNSPACED[1::2], strict=True)]
+            ),
+            id="pairs",
+        ),
+    ],
+)
+def test_where_no_word_shows_what_a_message_carries_a_note_says_what_tpot_counts(
+    timed: list[Timed], transport: str
+) -> None:
+    findings = {
+        each.rule.code: each.evidence for each in verdict.judge(played("chat", timed, transport)).findings
+    }
+    assert _NOT_LOCATED in findings["tokens-not-located"]
+    assert "arrivals-not-tokens" not in findings
 
 
 def _codes(run: RunEvidence) -> set[str]:

@@ -178,6 +178,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "usage's total has 9600 tokens in 320 answers beyond prompt and answer",
         set(),
     ),
+    "tokens-not-located": (
+        run(changed(uncounted(closed(), 5), usage=True, output_tokens=11), window=None, ceiling=None),
+        "in 320 of 320 answers usage counts 3520 tokens in 1600 messages, and nothing shows",
+        set(),
+    ),
     "ends-not-reported": (
         run(changed(closed(), finish_reason="")),
         "320 of 320 answers end without a finish reason",
