@@ -208,7 +208,8 @@ def _tokens(kinds: bytearray, count: int) -> Int64:
     begin, end = kinds.find(TOKEN), kinds.rfind(TOKEN) + 1
     if end - begin == count:  # nearly always, and no array to search
         return np.arange(begin, end)
-    return (np.frombuffer(kinds, np.uint8) == TOKEN).nonzero()[0]
+    places: Int64 = (np.frombuffer(kinds, np.uint8) == TOKEN).nonzero()[0]
+    return places
 
 
 def _carrying(summary: StreamSummary, total: int | None) -> tuple[Int64, bool]:

@@ -229,10 +229,10 @@ class Delta(msgspec.Struct, gc=False):
 
     def written(self) -> WrittenText:
         """All that the model wrote in it."""
-        content, reasoning = self.content, self.reasoning or self.reasoning_content
-        plain = isinstance(content or "", str) and isinstance(reasoning or "", str)
-        if plain and self == Delta(self.role, content, self.reasoning, self.reasoning_content):
-            return WrittenText(content or "", reasoning or "")  # nearly all are so
+        content, thought = self.content or "", self.reasoning or self.reasoning_content or ""
+        usual = Delta(self.role, self.content, self.reasoning, self.reasoning_content)
+        if isinstance(content, str) and isinstance(thought, str) and self == usual:  # nearly all are so
+            return WrittenText(content, thought)
         own = read_written(content)
         thoughts = (read_written(getattr(self, name), True).reasoning for name in _THOUGHTS)
         reasoning = next(filter(None, thoughts), own.reasoning)
