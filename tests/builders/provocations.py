@@ -103,11 +103,18 @@ def hanging() -> AbstractContextManager[str]:
     return scripted(api(lambda _: stream(3, 0.02) if next(number) <= 12 else endless))
 
 
-def uncounted() -> AbstractContextManager[str]:
-    """Five messages of several words each, and no usage."""
-    events = [*[token("one two three") for _ in range(4)], token("four", "stop"), DONE]
-    pieces = [piece for event in events for piece in (0.02, chunk(event))]
-    return scripted(api(lambda _: Answer([HEAD, *pieces, LAST])))
+def answering(*writes: bytes) -> Server:
+    """A server that answers every request with these events, 20 ms before each write of them."""
+    pieces = [piece for events in (*writes, DONE) for piece in (0.02, chunk(events))]
+    return lambda: scripted(api(lambda _: Answer([HEAD, *pieces, LAST])))
+
+
+def ten(text: str, reason: str | None = "length") -> list[bytes]:
+    """Messages with ten such texts, the last one with a finish reason."""
+    return [*[token(text)] * 9, token(text, reason)]
+
+
+uncounted = answering(*[token("one two three")] * 4, token("four", "stop"))
 
 
 def metered(metrics: Callable[[int, int], bytes]) -> Server:

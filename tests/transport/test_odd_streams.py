@@ -396,9 +396,7 @@ _NOT_LOCATED = "160 messages, and nothing shows whether these carry several or s
         ),
     ],
 )
-def test_where_no_word_shows_what_a_message_carries_a_note_says_what_tpot_counts(
-    timed: list[Timed], transport: str
-) -> None:
+def test_where_no_word_shows_what_messages_carry_a_note_says_so(timed: list[Timed], transport: str) -> None:
     findings = {
         each.rule.code: each.evidence for each in verdict.judge(played("chat", timed, transport)).findings
     }

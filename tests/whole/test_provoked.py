@@ -18,6 +18,7 @@ from builders import provocations as made
 from builders.provocations import Provocation, engine, exposed, failing, metered, null
 from builders.provoked_runs import OF_DATA
 from builders.provoked_scale import OF_SCALE
+from fakes.scripted_server import token, usage
 from loadgen import cli
 from loadgen.endpoint import scraper
 from loadgen.results import run_directory
@@ -41,6 +42,7 @@ STOOD_STILL |= {"client-stopped", "throughput-trend", "first-wave"}  # over a se
 ATTEMPTS = 5
 FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
 MODEL = f"--model-config {Path(__file__).parents[1] / 'data' / 'configs' / 'qwen3-8b.json'}"
+TEN = "--random-input-len 5 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
 METERED = "--random-input-len 5 --random-output-len 5 --num-prompts 8 --max-concurrency 4"
 Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds under our name, the report
 SHORT = "--random-input-len 8 --random-output-len 20 --num-prompts 8 --max-concurrency 4"
@@ -135,6 +137,34 @@ PROVOCATIONS = {
         null("--messages-per-write", "4", interval_ms=80),
         "--random-input-len 8 --random-output-len 16 --num-prompts 8 --max-concurrency 4",
         {"arrivals-not-tokens"},
+    ),
+    "two messages a write, after the first": Provocation(
+        made.answering(token(), *[token() * 2] * 4, token("z", "length") + usage(10)),
+        TEN,
+        {"messages-together"},
+    ),
+    "ten of twenty tokens, and no word to place them": Provocation(
+        made.answering(*made.ten("a"), usage(20)),
+        f"{TEN} --random-output-len 20",
+        {"tokens-not-located"},
+    ),
+    "ten of twenty tokens, each a word": Provocation(
+        made.answering(*made.ten(" a"), usage(20)),
+        f"{TEN} --random-output-len 20",
+        {"arrivals-not-tokens"},
+    ),
+    "reasoning that the total alone counts": Provocation(
+        made.answering(*made.ten("a"), usage(10).replace(b"}}", b',"total_tokens":95}}')),
+        TEN,
+        {"hidden-tokens"},
+    ),
+    "no finish reasons": Provocation(
+        made.answering(*made.ten("a", None), usage(10)), TEN, {"ends-not-reported"}
+    ),
+    "answers that end within their reasoning": Provocation(
+        made.answering(*[each.replace(b'"text"', b'"reasoning"') for each in made.ten("a")], usage(10)),
+        TEN,
+        {"reasoning-alone"},
     ),
     "a client without kernel stamps": Provocation(engine(), f"{FOUR} --transport httpx", {"unstamped"}),
     "a client without kernel stamps, and busy": Provocation(
