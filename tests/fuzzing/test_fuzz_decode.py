@@ -22,8 +22,8 @@ QUICK = settings(
 )
 # What depends on how the bytes were cut into reads.
 PER_READ = {
-    "arrival_ns", "visible_ns", "shared_reads", "shared_lag_ns", "reads", "lag_sum_ns", "lag_max_ns",
-    "first_byte_ns", "end_ns", "unstamped_reads", "impossible_stamps",
+    "arrival_ns", "visible_ns", "text_ns", "shared_reads", "shared_lag_ns", "reads", "lag_sum_ns",
+    "lag_max_ns", "first_byte_ns", "end_ns", "unstamped_reads", "impossible_stamps",
 }  # fmt: skip
 NAMES = sorted(
     f"{path.parent.name}/{path.stem}"
