@@ -247,7 +247,7 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
 
 @note(
     "tokens-not-located",
-    f"usage counts {MORE_TOKENS:g} times as many tokens as there are messages in more than {percent(SOME)} "
+    f"usage counts {MORE_TOKENS:g} times as many tokens as there are messages in more than {percent(MOST)} "
     f"of the answers, no message has a count, and there are under {LEAST_GAPS} gaps between words to tell "
     "messages of several tokens from tokens that are not shown",
     "pass --continuous-usage, where the server knows it; else read E2EL and tok/s",
@@ -256,7 +256,7 @@ def tokens_not_located(run: RunEvidence) -> Evidence | None:
     """Nothing shows which messages the tokens are in, or whether they are in any."""
     fewer = _Fewer.of(run)
     known = not run.metrics.streamed or fewer.gaps >= LEAST_GAPS
-    if known or fewer.answers <= SOME * fewer.completed or hidden_tokens.find(run) is not None:
+    if known or fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
         return None
     return (
         f"{fewer}, and nothing shows whether these carry several or some are not shown: TPOT counts all of "
