@@ -14,14 +14,13 @@ from loadgen.metrics import confidence
 from loadgen.metrics.metrics import MetricOptions, PerRequest, gaps
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
 from loadgen.metrics.record import Records
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import NO_EVIDENCE
 
 _BATCHES = 20  # of a run, with at least
 _BATCH = 10  # requests each
 _SLOW = 0.9  # of a run's samples lie at or below what is slow for it, or fewer for a lower percentile
 _PARTS = 6  # of a run whose counts of slow samples are compared: long ones, that hardly depend on each other
 # Requests that were ended, or lost, by this client: they show nothing of the server.
-_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.LOST, FailureKind.USER_CANCELLED)
 
 
 class _Samples(msgspec.Struct, frozen=True):
@@ -127,7 +126,7 @@ def _batches(request: Int64, over: Bool, records: Records) -> tuple[tuple[int, i
 
 def _samples(metric: str, records: Records, each: PerRequest) -> _Samples:
     failed = np.fromiter(
-        (f is not None and f.kind not in _NO_EVIDENCE for f in records.failures), np.bool_, len(records)
+        (f is not None and f.kind not in NO_EVIDENCE for f in records.failures), np.bool_, len(records)
     )
     if metric in _OF_REQUESTS:
         values_ns, has = _OF_REQUESTS[metric](records, each)

@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.clock import SECOND_NS
 from loadgen.protocol.layout import counted
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
 if TYPE_CHECKING:
     from loadgen.session.saturation import SaturationRule
@@ -19,7 +19,6 @@ DEAD = 10  # failures in a row, and no success at all: by default such a server 
 JUDGED_FROM = 20  # requests that have ended before a share of them is judged
 DRAIN_S = 30.0  # for those under way once --max-duration has passed
 _LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
-_NO_EVIDENCE = (FailureKind.CANCELLED, FailureKind.USER_CANCELLED, FailureKind.LOST)
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -81,7 +80,7 @@ class StopRules:
 
     def note(self, failure: Failure | None, count: int = 1) -> None:
         """Count a request that has ended, or several in a row; None: it succeeded."""
-        if failure is not None and failure.kind in _NO_EVIDENCE:
+        if failure is not None and failure.kind in NO_EVIDENCE:
             return
         if self.sessions and failure is not None and failure.kind is FailureKind.CONTEXT_LIMIT:
             return

@@ -30,6 +30,10 @@ class FailureKind(StrEnum):
     LOST = "lost"  # the capturing process died while this request was under way
 
 
+CUT_OFF = frozenset({FailureKind.CANCELLED, FailureKind.LOST})  # by this side: the server did not fail them
+NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would have done
+
+
 class Failure(msgspec.Struct, frozen=True):
     """Why one request failed."""
 

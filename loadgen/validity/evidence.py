@@ -24,7 +24,7 @@ from loadgen.metrics.record import Records
 from loadgen.metrics.session_rows import SessionRows, session_rows
 from loadgen.metrics.steady_state import Unsteady
 from loadgen.protocol import engines
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import CUT_OFF, FailureKind
 from loadgen.validity.calibration import Calibration
 from loadgen.validity.rule import Source
 from loadgen.validity.run_facts import Facts
@@ -352,8 +352,7 @@ class RunEvidence:
 
         A session that grew to the model's context limit ended there: that turn is none of them either.
         """
-        ended = (FailureKind.CANCELLED, FailureKind.LOST)
-        return sum(failure.kind not in ended for failure in self.records.failed) - self.context_ends
+        return sum(self.failed_kinds.values())
 
     @property
     def context_ends(self) -> int:
@@ -362,9 +361,10 @@ class RunEvidence:
 
     @property
     def failed_kinds(self) -> dict[str, int]:
-        """How many requests failed, by kind, without `context_ends`; those that were cut off are in it."""
+        """How many requests `failed`, by kind."""
         grown = {FailureKind.CONTEXT_LIMIT.value: self.context_ends}
-        return {kind: tally.count - grown.get(kind, 0) for kind, tally in self.metrics.failures.items()}
+        tallies = self.metrics.failures.items()
+        return {kind: tally.count - grown.get(kind, 0) for kind, tally in tallies if kind not in CUT_OFF}
 
     @property
     def judged(self) -> int:

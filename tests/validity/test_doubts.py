@@ -500,3 +500,10 @@ def test_a_client_that_waited_for_a_cpu_is_not_said_to_be_suspended() -> None:
 
 def evidence(case: RunEvidence, code: str) -> str:
     return next(found.evidence for found in verdict.judge(case).findings if found.rule.code == code)
+
+
+@pytest.mark.parametrize("cut", [FailureKind.CANCELLED, FailureKind.LOST])
+def test_the_failures_of_a_doubt_sum_to_its_number_without_those_cut_off(cut: FailureKind) -> None:
+    rows = changed(failed(5), 4, failure=Failure(cut, "stopped while under way"))
+    (found,) = (each for each in verdict.judge(run(rows)).findings if each.rule.code == "many-failures")
+    assert found.evidence == "48 of 320 requests failed (15 %): 48 × timeout"

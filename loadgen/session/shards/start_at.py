@@ -36,10 +36,12 @@ class PlannedStart(msgspec.Struct, frozen=True):
     relative: bool = False  # to when this command began: no other command has the same
 
     def __str__(self) -> str:
-        """The instant in local time, to the millisecond, with its zone."""
-        return (
-            datetime.fromtimestamp(self.wall_ns / SECOND_NS, UTC).astimezone().isoformat(" ", "milliseconds")
-        )
+        """The instant in local time, to the millisecond, with its zone; beyond the calendar in seconds."""
+        try:
+            at = datetime.fromtimestamp(self.wall_ns / SECOND_NS, UTC).astimezone()
+        except (ValueError, OverflowError, OSError):
+            return f"{self.wall_ns / SECOND_NS:.3f} s since 1970"
+        return at.isoformat(" ", "milliseconds")
 
     def check(self, wall_ns: int) -> None:
         """Raises UsageError where the instant has passed, or is more than a day ahead."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.arrays import Int64
 from loadgen.errors import UsageError
@@ -24,6 +25,7 @@ MOST_ROW_BYTES = 64 << 20
 _CHUNK_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = 10
+_NO_BLANK = np.array([bool(bytes([byte]).strip()) for byte in range(256)])
 _SHORT_BYTES = 8  # a longer line of blanks alone is refused as a row
 # What a file begins with that is no text, and what to do.
 _MAGIC = {
@@ -225,11 +227,25 @@ def _found(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
     begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
     ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
     kept = ends > begins
-    for line in np.flatnonzero(kept & (ends - begins < _SHORT_BYTES)).tolist():
-        begin = int(begins[line])
-        kept[line] = bool(file.read(begin, int(ends[line]) - begin).strip())
+    short = np.flatnonzero(kept & (ends - begins < _SHORT_BYTES))
+    kept[short] = _written(file, begins[short], ends[short])
     gapless = kept[:-1].all()
     return begins[kept], ends[kept], None if gapless else np.flatnonzero(kept).astype(np.int64)
+
+
+def _written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
+    """Which of some short lines hold more than blanks, bool[lines]; they are read in large pieces."""
+    written = np.zeros(len(begins), np.bool_)
+    at = 0
+    while at < len(begins):
+        first = int(begins[at])
+        stop = max(int(np.searchsorted(ends, first + _CHUNK_BYTES, "right")), at + 1)
+        piece = np.frombuffer(file.read(first, int(ends[stop - 1]) - first), np.uint8)
+        places, last = begins[at:stop] - first, ends[at:stop] - first - 1
+        for offset in range(_SHORT_BYTES - 1):
+            written[at:stop] |= _NO_BLANK[piece[np.minimum(places + offset, last)]]
+        at = stop
+    return written
 
 
 def _breaks(file: OpenedFile) -> Iterator[Int64]:

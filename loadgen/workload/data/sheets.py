@@ -72,6 +72,26 @@ def rows(file: OpenedFile) -> Lines:
     return Lines(SpooledFile(file, _csv_rows(file), _HEADER_ROW + 1))
 
 
+def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
+    """The cells of each row of CSV from `begin` until before `stop`; raises UsageError that names the row.
+
+    A row is a line: a quote that one leaves open would take in the rows below it.
+    """
+    reader = csv.reader(row.decode() for row in lines.span(begin, stop))
+    try:
+        for row, cells in enumerate(reader, begin):
+            if begin + reader.line_num != row + 1:
+                raise lines.refusal(row, "opens a quote that the line does not close")
+            yield cells
+    except csv.Error as error:
+        row = begin + reader.line_num - 1
+        bare = b"\r" in lines[row].rstrip(b"\r")
+        why = (
+            "has carriage returns inside: end lines with LF or CRLF" if bare else f"is not valid CSV: {error}"
+        )
+        raise lines.refusal(row, why) from None
+
+
 def _separator(file: OpenedFile) -> str | None:
     return _SEPARATORS.get(PurePath(file.path).suffix.lower())
 

@@ -12,7 +12,6 @@ request is the same whichever part of the day is sent.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 import re
@@ -30,6 +29,7 @@ from loadgen.protocol.layout import counted
 from loadgen.protocol.untrusted import NOT_JSON
 from loadgen.workload import bounds
 from loadgen.workload.data.lines import Lines, OpenedFile, json_fault
+from loadgen.workload.data.sheets import row_cells
 from loadgen.workload.paths import place
 from loadgen.workload.streams import RandomStream
 from loadgen.workload.traces.trace_rows import TraceRows, no_hashes
@@ -165,7 +165,7 @@ def _windows(lines: Lines) -> list[RateWindow]:
     """The windows of a client's day; raises UsageError that names the row."""
     begins: list[float] = []
     rates: list[tuple[float, str, float]] = []
-    for i, cells in enumerate(csv.reader(row.decode() for row in lines.rows())):
+    for i, cells in enumerate(row_cells(lines, 0, len(lines))):
         if len(cells) != _COLUMNS:
             raise lines.refusal(i, f"has {len(cells)} columns: t,rate,cv,pattern,shape,scale are expected")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,11 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.workload import bounds
 from loadgen.workload.data.lines import Lines
+from loadgen.workload.data.sheets import row_cells
 from loadgen.workload.traces.trace_rows import TraceRows, elapsed_ns, no_hashes
 
 _PIECE = 65_536  # rows that are read at once
+_FIRST_YEAR, _LAST_YEAR = "1970", "2261"  # nanoseconds between two of them fit into 63 bits
 _DATETIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
 FAILED = "failed when recorded: no token was answered"
 EMPTY = "no token in the prompt"
@@ -37,7 +38,7 @@ class SheetColumns(msgspec.Struct, frozen=True):
 
 def header(lines: Lines) -> list[str]:
     """The names in the first row."""
-    return [name.strip() for name in next(csv.reader([lines[0].decode()]))]
+    return [name.strip() for name in next(row_cells(lines, 0, 1))]
 
 
 def read(lines: Lines, name: str, columns: SheetColumns) -> TraceRows:
@@ -94,11 +95,9 @@ def _rows(lines: Lines, times_ns: Int64, input_lens: Int64, output_lens: Int64) 
 
 def _cells(lines: Lines, places: Sequence[int], width: int) -> Iterator[list[str]]:
     """The cells of each row below the header, in the order of `places`."""
-    rows = lines.rows()
-    next(rows)
-    for i, row in enumerate(csv.reader(row.decode() for row in rows)):
+    for i, row in enumerate(row_cells(lines, 1, len(lines)), 1):
         if len(row) != width:
-            raise lines.refusal(i + 1, f"has {len(row)} columns, and the header {width}")
+            raise lines.refusal(i, f"has {len(row)} columns, and the header {width}")
         yield [row[place] for place in places]
 
 
@@ -131,6 +130,10 @@ def _dated(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64
         parts = _DATETIME.fullmatch(text.strip())
         if parts is None:
             raise lines.refusal(first + i + 1, f"{bounds.shown(text)} is not a date and time")
+        if not _FIRST_YEAR <= parts[1][:4] <= _LAST_YEAR:
+            raise lines.refusal(
+                first + i + 1, f"{bounds.shown(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
+            )
         zones.add(parts[2] or "")
         dates.append(parts[1])
         if len(zones) > 1:

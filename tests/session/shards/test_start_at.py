@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -75,6 +76,21 @@ def test_what_is_no_instant_is_refused(text: str) -> None:
 def test_an_instant_past_or_absurd_is_refused(ahead_s: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PlannedStart((NOW_S + ahead_s) * S).check(NOW_S * S)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0001-01-01T00:00:00+23:59", "-62135683140.000 s since 1970 was 63935683140.0 s ago"),
+        ("9999-12-31T23:59:59-23:59", "253402387139.000 s since 1970 is 69889552 hours ahead"),
+        ("9" * 12, "999999999999.000 s since 1970 is 277277778 hours ahead"),
+        ("2608-01-01T00:00:00Z", "is 5092576 hours ahead: give one within a day"),
+        ("0001-01-01T00:00:00Z", "s ago: give a later instant"),
+    ],
+)
+def test_an_instant_beyond_the_calendar_is_refused_in_words(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        start_at.read(text, Clocks()).check(NOW_S * S)
 
 
 @pytest.mark.parametrize(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])

@@ -78,6 +78,31 @@ def test_a_file_that_is_no_text_of_lines_is_refused(
     assert str(error.value) == f"{FLAG} {path}{why}"
 
 
+def test_short_lines_are_read_in_large_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    read = lines.OpenedFile.read
+
+    def counted(file: lines.OpenedFile, begin: int, size: int) -> bytes:
+        reads.append(size)
+        return read(file, begin, size)
+
+    monkeypatch.setattr(lines.OpenedFile, "read", counted)
+    found = Lines.open(written(tmp_path, b"1\n \n\t2\t\n" * 100_000), FLAG)
+    assert len(found) == 200_000
+    assert len(reads) < 10
+
+
+@pytest.mark.parametrize("blanks", [b" \t\r\v\f", b"\r", b" " * 7])
+@pytest.mark.parametrize("chunk_bytes", [1, 9, 1 << 22])
+def test_a_short_line_of_blanks_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blanks: bytes, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
+    path = written(tmp_path, b"1\n" + blanks + b"\n" + blanks[:6] + b"2\n" + blanks)
+    found = Lines.open(path, FLAG)
+    assert [found[i] for i in range(len(found))] == [b"1", blanks[:6] + b"2"]
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name, why in [

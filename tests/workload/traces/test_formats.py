@@ -59,6 +59,55 @@ def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, n
     assert facts.schedule.format == name
 
 
+_AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "why"),
+    [
+        ("a,b\r1,2\r", "", "row 1: has carriage returns inside: end lines with LF or CRLF"),
+        ("a,b\r1,2\r", "azure-2023", "row 1: has carriage returns inside: end lines with LF or CRLF"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\r2023-11-16 18:17:03,4,4\r",
+            "",
+            "row 1: has carriage returns inside: end lines with LF or CRLF",
+        ),
+        (
+            f"{_AZURE_HEAD}2023-11-16 18:17:03,4,4\r2023-11-16 18:17:04,4,4",
+            "",
+            "row 2: has carriage returns inside: end lines with LF or CRLF",
+        ),
+        (
+            f'{_AZURE_HEAD}"2023-11-16 18:17:03,4,4\n1,2,3\n',
+            "",
+            "row 2: opens a quote that the line does not close",
+        ),
+        (f'{_AZURE_HEAD}"{"1" * 200_000}",4,4\n', "", "row 2: is not valid CSV: field larger than"),
+        *(
+            (f"{_AZURE_HEAD}{year}-11-16 18:17:03,4,4\n", "", "row 2: .* is not in the years 1970 to 2261")
+            for year in ("0000", "0001", "1600", "1969", "2262", "2608", "9999")
+        ),
+    ],
+)
+def test_a_sheet_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        planned(text(tmp_path, content), trace_format=name)
+
+
+@pytest.mark.parametrize("year", ["1970", "2261"])
+def test_every_year_of_the_range_is_kept_to_the_nanosecond(tmp_path: Path, year: str) -> None:
+    rows = f"{_AZURE_HEAD}{year}-12-31 23:59:58,4,4\n{year}-12-31 23:59:59.999999999,4,4\n"
+    assert offsets_ms(planned(text(tmp_path, rows))) == [0, 1999.999999]
+
+
+def test_a_servegen_table_with_bare_carriage_returns_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "chunk-0-trace.csv"
+    (tmp_path / "chunk-0-dataset.json").write_text("{}")
+    path.write_text("0,1,1,Gamma,1,1\r600,1,1,Gamma,1,1\r")
+    with pytest.raises(UsageError, match="row 1: has carriage returns inside"):
+        planned(path)
+
+
 def test_every_name_of_the_flag_has_a_format() -> None:
     assert {"", *formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
 
