@@ -259,6 +259,77 @@ def test_nothing_that_comes_from_outside_is_run(path: Path) -> None:
             )
 
 
+# Each is the one place of its distribution that opens files for writing; the other writes a member of a zip.
+WRITERS = {"loadgen/metrics/files.py", "servers/loadgen_servers/log_file.py"}
+MEMBERS = {("loadgen/metrics/archive.py", "archive.open(info, 'w', force_zip64=True)")}
+WRITING_CALLS = {
+    *(
+        "write_text",
+        "write_bytes",
+        "touch",
+        "savefig",
+        "tofile",
+        "symlink_to",
+        "hardlink_to",
+        "savez",
+        "to_csv",
+    ),
+    *("copy", "copy2", "copyfile", "copytree", "move", "FileHandler", "mknod", "mkfifo"),
+}
+WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
+OURS = {"files", "run_directory"}  # modules whose write_text is ours
+
+
+def writes(node: ast.Call) -> bool:
+    """Whether a call opens a file for writing by its name, or writes, copies or links one."""
+    called = ast.unparse(node.func)
+    of, _, name = called.rpartition(".")
+    if called == "os.open":
+        return any(isinstance(part, ast.Attribute) and part.attr in WRITING_FLAGS for part in ast.walk(node))
+    if name == "open":
+        words = [*node.args[:2], *(word.value for word in node.keywords if word.arg == "mode")]
+        modes = [
+            word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)
+        ]
+        return any(re.fullmatch(r"[rwaxbt+]{1,4}", mode) and set(mode) & set("wax+") for mode in modes)
+    is_shutil = name in ("copy", "move")
+    return name in WRITING_CALLS and of not in OURS and (not is_shutil or of == "shutil") and bool(of)
+
+
+def test_files_are_written_in_one_place_which_follows_no_link() -> None:
+    offenders = [
+        f"{place}:{node.lineno} {ast.unparse(node)}"
+        for path in PACKAGE
+        if (place := str(path.relative_to(ROOT))) not in WRITERS
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and writes(node) and (place, ast.unparse(node)) not in MEMBERS
+    ]
+    assert offenders == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        *((f"open(path, {mode!r})", True) for mode in ("w", "wb", "a", "x", "r+", "ab+")),
+        *((f"path.open({mode!r}, encoding='utf-8')", True) for mode in ("w", "a", "xb")),
+        ("path.open(mode='w')", True),
+        ("os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)", True),
+        ("path.write_text(text)", True),
+        ("figure.savefig(path)", True),
+        ("shutil.copyfile(a, b)", True),
+        ("shutil.copy(a, b)", True),
+        ("open(path)", False),
+        ("path.open('rb')", False),
+        ("os.open(path, os.O_RDONLY)", False),
+        ("files.write_text(path, text)", False),
+        ("records.copy()", False),
+        ("pool.open()", False),
+    ],
+)
+def test_what_writes_a_file_is_known(code: str, expected: bool) -> None:
+    assert writes(ast.parse(code).body[0].value) is expected  # type: ignore[attr-defined]
+
+
 def test_what_is_locked_is_all_that_is_needed_by_hash_and_names_no_host() -> None:
     text = (ROOT / "requirements" / "ci.txt").read_text("utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

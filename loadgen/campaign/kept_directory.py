@@ -28,14 +28,15 @@ class KeptDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory for this process; raises UsageError if another holds it.
+        """Hold the directory for this process; raises UsageError if another holds it, or it links elsewhere.
 
         The lock is the process's own: neither a fork of it nor a server it started holds it on.
         """
         with self.writing():
             made(self.directory)
+            self._check_links()
             lock = self.directory / f"{self.kind}.lock"
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = files.open_unlinked(lock, os.O_RDWR | os.O_CREAT)
             file: IO[str] = os.fdopen(descriptor, "r+", encoding="utf-8")
         with file:
             try:
@@ -51,6 +52,14 @@ class KeptDirectory:
                 file.truncate(0)
                 print(os.getpid(), file=file, flush=True)
             yield
+
+    def _check_links(self) -> None:
+        """Raises StoreError where a directory inside is a link: runs would be kept and removed elsewhere."""
+        for parent, names, _ in os.walk(self.directory):
+            for path in map(Path(parent).joinpath, names):
+                if path.is_symlink():
+                    own = f"a {self.kind}'s directory holds its runs itself; remove the link"
+                    raise StoreError(f"{path} is a symbolic link: {own}")
 
     def replace(self, path: Path, value: object) -> None:
         """Make a file hold a value as JSON, whole or not at all; raises StoreError."""

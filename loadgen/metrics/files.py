@@ -1,14 +1,28 @@
-"""Files: written whole or not at all, and readable by their owner alone."""
+"""Files: the one place that writes them: whole or not at all, and never through a symbolic link.
+
+A directory that someone else made may hold a link of any name: what is written there by that name would go
+to any file of the user's. A file of a run takes the place of such a link; an output that the user names is
+refused where it is one. The directories above a name are followed: the user chose them.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
+import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 _OWN = 0o600  # a run may hold prompts and answers of people
+_ANYONES = 0o666  # less the umask, as of any command's output
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_LINK = "it is a symbolic link, which is not written through: name the file itself, or remove the link"
+# This process's own open files: each is a link by its nature, and none is one that a directory can hold.
+_OPEN_FILE = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))|/proc/self/fd/(\d{1,9})")
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -17,10 +31,56 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     The bytes go to a temporary file in the same directory, mode 0600, and are on the disk before it takes the
     name. Raises OSError, or what `write` raises; either way nothing is left behind.
     """
+    _replace(path, write, _OWN)
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same with a text as UTF-8; letters that it cannot hold are escaped."""
+    data = text.encode("utf-8", "backslashreplace")
+    write_whole(path, lambda file: file.write(data))
+
+
+def write_output(path: Path, write: Callable[[BinaryIO], object], append: bool = False) -> None:
+    """Write an output that the user names; `append` puts it after what is there, on a new line.
+
+    A file is replaced whole or not at all and keeps its mode; a pipe, a device or a file that is open here
+    (/dev/stdout) is written to. Raises OSError, of a symbolic link too, or what `write` raises.
+    """
+    if (handle := _open_file(path)) is not None:
+        _write_on(handle, write, append)
+        return
+    status = _status(path)
+    if status is not None and stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, _LINK, str(path))
+    if status is not None and stat.S_ISBLK(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a disk", str(path))
+    is_file = status is None or stat.S_ISREG(status.st_mode)
+    if append or not is_file:
+        flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if is_file else 0)
+        _write_on(open_unlinked(path, flags, _ANYONES), write, append)
+        return
+    _replace(path, write, _ANYONES, None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
+
+
+def open_unlinked(path: Path, flags: int, mode: int = _OWN) -> int:
+    """As `os.open`, of a file that is to be written in place; raises OSError of a symbolic link."""
+    try:
+        return os.open(path, flags | _NO_LINK, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, _LINK, str(path)) from None
+        raise
+
+
+def _replace(
+    path: Path, write: Callable[[BinaryIO], object], mode: int, exact_mode: int | None = None
+) -> None:
     temporary = path.parent / f".{os.urandom(8).hex()}.part"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWN)
+    handle = open_unlinked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
+            if exact_mode is not None:
+                os.chmod(handle, exact_mode)
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -31,10 +91,34 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     _sync_directory(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
-    """The same with a text as UTF-8; letters that it cannot hold are escaped."""
-    data = text.encode("utf-8", "backslashreplace")
-    write_whole(path, lambda file: file.write(data))
+def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) -> None:
+    """Write to an open file, and close it."""
+    with os.fdopen(handle, "wb") as file:
+        status = os.fstat(handle)
+        if append and stat.S_ISREG(status.st_mode) and status.st_size:
+            file.write(b"\n")
+        write(file)
+
+
+def _open_file(path: Path) -> int | None:
+    """A copy of the descriptor that a path names, as /dev/stdout does; None of any other path."""
+    named = _OPEN_FILE.fullmatch(str(path))
+    if named is None:
+        return None
+    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    out, error, *numbers = named.groups()
+    return os.dup(1 if out else 2 if error else int(next(filter(None, numbers))))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """What a name is, not what it links to; None: there is nothing of it."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
 
 
 def _sync_directory(directory: Path) -> None:

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from loadgen import clock
+from loadgen.metrics.files import open_unlinked
 from loadgen.metrics.record import Record, Records
 
 MAGIC = b"loadgen journal 1\n"
@@ -28,7 +29,7 @@ _EVERY_NS = 250_000_000  # a request is on disk within this time of being decode
 _MOST_ROWS, _MOST_MESSAGES = 256, 1 << 18  # of one frame, about
 _SYNC_S = 2.0  # between two fsyncs: what a power cut may cost; a killed process loses nothing written
 _LONGEST_FRAME = 1 << 30
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
 
 
 class JournalContents(msgspec.Struct, frozen=True):
@@ -190,7 +191,7 @@ class Journal:
     def _open(self) -> None:
         """Open the file, or one without a name where there is no path."""
         if self.path is not None:
-            self._file = os.open(self.path, _FLAGS, 0o600)
+            self._file = open_unlinked(self.path, _FLAGS)
         else:
             self._file = os.memfd_create("loadgen-journal", os.MFD_CLOEXEC)
 

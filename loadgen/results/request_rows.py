@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import ExitCode, UsageError
-from loadgen.metrics.files import write_whole
+from loadgen.metrics.files import write_output
 from loadgen.metrics.metrics import PerRequest
 from loadgen.metrics.record import UNKNOWN
 from loadgen.metrics.session_rows import session_rows
@@ -178,7 +178,7 @@ def write(run: Result, form: str, path: Path) -> None:
     if not path.name or "\0" in path.name:
         raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
     try:
-        write_whole(path, lambda file: FORMS[form](rows(run), columns(run), file))
+        write_output(path, lambda file: FORMS[form](rows(run), columns(run), file))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
 

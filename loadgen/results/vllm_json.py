@@ -134,16 +134,12 @@ def write_result(path: Path, result: Mapping[str, Any], append: bool = False) ->
     """Write the result as one line of JSON; `append` puts it on a new line after what is there.
 
     A file is replaced whole or not at all, a pipe or a device is written to. Raises UsageError when the file
-    cannot be written.
+    cannot be written, as where it is a symbolic link.
     """
-    text = json.dumps(result, allow_nan=False)
+    text = json.dumps(result, allow_nan=False).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not append and (path.is_file() or not path.exists()):
-            files.write_text(path.resolve(), text)
-            return
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n" + text if append and file.tell() else text)
+        files.write_output(path, lambda file: file.write(text), append)
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"cannot write {path}: {reason}; choose another --result-dir") from error

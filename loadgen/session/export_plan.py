@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.metrics.files import write_whole
+from loadgen.metrics.files import write_output
 from loadgen.results.printing import printed
 from loadgen.workload import exported
 from loadgen.workload.exported import BODIES, CONVERSATIONS, IDS, Decode
@@ -38,7 +38,7 @@ def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     if not path.name or path.is_dir():
         raise UsageError(f"{FLAG} {file}: is a directory: give the name of a file")
     try:
-        write_whole(path, lambda out: out.writelines(exported.rows(made, decode)))
+        write_output(path, lambda out: out.writelines(exported.rows(made, decode)))
     except OSError as error:
         raise UsageError(f"{FLAG}: cannot write {path}: {error.strerror or error}") from None
     return [

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from loadgen.errors import UsageError
+from loadgen.metrics.files import open_unlinked
 
 _BYTES = 4096
 _BEATS = 0  # its place; the totals follow
@@ -80,7 +81,7 @@ class LiveTotals:
         if path is None:
             self._map = mmap.mmap(-1, _BYTES)
             return
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_unlinked(path, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(file, _BYTES)
             self._map = mmap.mmap(file, _BYTES)

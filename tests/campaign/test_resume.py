@@ -213,6 +213,18 @@ def test_two_in_one_directory_are_refused_a_killed_one_leaves_no_lock(tmp_path: 
         pass
 
 
+@pytest.mark.parametrize("name", ["cells", "unfinished", "cells/a", "campaign.lock"])
+def test_a_strangers_directory_that_links_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    own, link = tmp_path / "own", tmp_path / "campaign" / name
+    own.mkdir()
+    (own / "kept").write_text("own")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(own / "kept" if name.endswith(".lock") else own)
+    with pytest.raises(UsageError, match="symbolic link"):
+        Store(tmp_path / "campaign").locked().__enter__()
+    assert [(path.name, path.read_text()) for path in own.iterdir()] == [("kept", "own")]
+
+
 @pytest.mark.realtime
 def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -231,8 +231,9 @@ def test_a_result_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
         write_result(tmp_path / "r.json", {"a": 1})
     assert (tmp_path / "r.json").read_text() == "earlier"
     monkeypatch.undo()
-    write_result(tmp_path / "link.json", {"a": 2})
-    assert (tmp_path / "r.json").read_text() == '{"a": 2}'
+    with pytest.raises(UsageError, match="it is a symbolic link, which is not written through"):
+        write_result(tmp_path / "link.json", {"a": 2})
+    assert (tmp_path / "r.json").read_text() == "earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "r.json"]
 
 

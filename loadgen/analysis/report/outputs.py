@@ -25,6 +25,7 @@ from loadgen.analysis.report.drawing import Drawing, draw
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics.files import write_output
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import file_name, plain, printable
 from loadgen.results import limit_lines, result_block, run_place, sweep_lines
@@ -159,7 +160,7 @@ def _png(given: _Given) -> str:
 
 
 def _save_svg(panel: Panel, drawing: Drawing, path: Path) -> None:
-    path.write_text(plain(inline_svg.standalone_drawing(drawing, panel)), "utf-8")
+    _write_text(path, plain(inline_svg.standalone_drawing(drawing, panel)))
 
 
 def _plot(given: _Given) -> str:
@@ -207,11 +208,15 @@ def _printed(place: str, text: str) -> str:
 def _written(path: Path, text: str) -> str:
     text = plain(text)
     try:
-        path.write_text(text, "utf-8")
+        _write_text(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
     printed(f"wrote {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
     return ""
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_output(path, lambda file: file.write(text.encode()))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from matplotlib.figure import Figure
 from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Polyline, Text, draw
 from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
+from loadgen.metrics.files import write_output
 
 _DOTS_PER_INCH = 144  # of 72 CSS pixels
+_METADATA = {"Software": None}
 _SETTINGS: Any = {"text.parse_math": False, "text.usetex": False, "font.family": ["DejaVu Sans"]}
 _ALIGNED = {"start": "left", "middle": "center", "end": "right"}
 
@@ -39,7 +42,7 @@ def save_drawing(drawing: Drawing, path: Path) -> None:
                 _text(axes, shape)
             else:
                 _outline(axes, shape)
-        figure.savefig(path, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
+        write_output(path, partial(figure.savefig, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA))
 
 
 def _text(axes: Axes, text: Text) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen import clock
 from loadgen.errors import MeasureError, UsageError
+from loadgen.metrics.files import write_whole
 from loadgen.results import run_directory
 from loadgen.results.run_directory import Result
 from loadgen.session.cluster.calls import Answer, Calls, ask_all
@@ -162,7 +163,7 @@ class Fleet:
         place = directory / f"shard-{shard.number}"
         place.mkdir()
         for name, content in answer.value.items():
-            content.tofile(place / Path(name).name)
+            write_whole(place / Path(name).name, content.tofile)
         try:
             return run_directory.load(place)
         except UsageError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen import clock
+from loadgen.metrics.files import open_unlinked
 from loadgen.session.cluster.shard_order import ShardStatus
 from loadgen.session.live_totals import LiveTotals
 from loadgen.session.shards.clock_readings import boot_id
@@ -42,7 +43,8 @@ class ShardActor:
 
     def begin(self, order: bytes) -> str:
         """Start the shard's process with its order; the boot whose CLOCK_MONOTONIC it has."""
-        with (self._place / OUTPUT).open("wb") as output:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_unlinked(self._place / OUTPUT, flags), "wb") as output:
             self._process = subprocess.Popen(
                 [*self._command, str(self._place)],
                 stdin=subprocess.PIPE,

@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.errors import LoadgenError, MeasureError
+from loadgen.metrics.files import open_unlinked
 from loadgen.metrics.record import Records
 from loadgen.protocol.refusals import Adaptation
 from loadgen.session import signals
@@ -57,8 +58,12 @@ class DriverLine:
 
     def report(self, event: str, text: str = "") -> None:
         """Add an event: its name, and what there is to say of it."""
-        with (self.place / EVENTS).open("a", encoding="utf-8") as events:
-            events.write(f"{event} {' '.join(text.split())}\n")
+        line = f"{event} {' '.join(text.split())}\n".encode("utf-8", "backslashreplace")
+        events = open_unlinked(self.place / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(events, line)
+        finally:
+            os.close(events)
 
     def start(self) -> int:
         """Report that all is ready, and wait for the instant at which to begin: CLOCK_MONOTONIC."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import signal
 import sys
 import time
@@ -21,6 +22,7 @@ import msgspec
 
 from loadgen_servers import http_server
 from loadgen_servers.http_server import Connection, Port, Request
+from loadgen_servers.log_file import open_log
 from loadgen_servers.null.messages import DIALECTS, SHAPES, Shape, Write
 
 _MOST_TOKENS = 1_000_000
@@ -199,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     server.run()
     port.close()
     if options.log:
-        options.log.write_bytes(server.log())
+        with os.fdopen(open_log(options.log), "wb") as log:
+            log.write(server.log())
     return 0
 
 

@@ -22,6 +22,7 @@ import psutil
 
 from loadgen_servers import child_process
 from loadgen_servers.launch.spec import Command, LaunchError
+from loadgen_servers.log_file import open_log
 from loadgen_servers.process.port_owner import alive, tree
 from loadgen_servers.process.supervisor import Assignment, Event, ServerEnded, ServerStarted, StartFailed
 
@@ -55,8 +56,7 @@ def start(
     for directory in command.directories:
         _make(directory)
     try:
-        # Readable by this user alone: engines print keys, prompts and answers.
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = open_log(log, append=True)
     except OSError as error:
         raise LaunchError(f"the server's log {log} cannot be written: {error.strerror}") from None
     with os.fdopen(descriptor, "ab") as output, ExitStack() as undo:

@@ -109,6 +109,34 @@ def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[st
     assert names == {path.stem for path in Path("svg").glob("*.svg")}
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--html", "."], "report.html"),
+        (["--html", "a.html"], "a.html"),
+        (["--markdown", "a.md"], "a.md"),
+        (["--csv", "a.csv"], "a.csv"),
+        (["--svg", "."], "timeline.svg"),
+        (["--png", "."], "timeline.png"),
+    ],
+)
+def test_a_strangers_run_directory_links_no_output_elsewhere(
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    name: str,
+) -> None:
+    victim = runs / "victim"
+    victim.write_text("own")
+    monkeypatch.chdir(runs / "run-0")
+    Path(name).symlink_to(victim)
+    places = [] if words == ["--html", "."] else ["."]
+    assert cli.main(["report", *places, *words]) == 2
+    assert (victim.read_text(), Path(name).is_symlink()) == ("own", True)
+    assert f"cannot write {name}: it is a symbolic link" in capsys.readouterr().err
+
+
 def test_one_run_s_pictures_have_plain_names(runs: Path) -> None:
     assert cli.main(["report", "runs/run-0", "--svg", "svg"]) == 0
     assert (Path("svg") / "timeline.svg").is_file()

@@ -194,6 +194,14 @@ def test_a_log_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Pat
         start(server(LISTENS, 1), 1, tmp_path / "nowhere" / "server.log")
 
 
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("own")
+    (tmp_path / "server.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(LaunchError, match=r"the server's log .* cannot be written: .*symbolic link"):
+        start(server(LISTENS, 1), 1, tmp_path / "server.log")
+    assert (tmp_path / "victim").read_text() == "own"
+
+
 @pytest.mark.realtime
 def test_a_port_that_stays_taken_is_said_and_hides_no_other_error(
     mark: str, log: Path, monkeypatch: pytest.MonkeyPatch, port: int
