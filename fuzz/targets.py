@@ -22,6 +22,7 @@ class Target(NamedTuple):
 _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
 _DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.workload.data",)
+_USER = "fuzzing.fuzz_targets_user"
 _ANSWERS = (
     "loadgen.metrics.decode",
     "loadgen.protocol.openai",
@@ -123,6 +124,22 @@ TARGETS = {
     "dataset_csv": Target(f"{_DATA}:dataset_csv", _ROWS, ("datasets/*.csv",), 512),
     "odd_rows": Target(f"{_DATA}:odd_rows", _ROWS, ("datasets/prompts.jsonl",), 64, words=False),
     "trace": Target(f"{_DATA}:trace", ("loadgen.workload.traces", *_ROWS), ("traces/*",), 1024),
+    "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
+    "servegen": Target(f"{_USER}:servegen", ("loadgen.workload.traces", *_ROWS), (), 1024),
+    "corpus": Target(f"{_USER}:corpus", ("loadgen.workload.prompts",), (), 512),
+    # words of a command line
+    "command_words": Target(
+        f"{_USER}:command_words", ("loadgen.session.options", "loadgen.session.load_options"), (), 256
+    ),
+    "start_at": Target(f"{_USER}:start_at", ("loadgen.session.shards.start_at",), (), 48, words=False),
+    "base_url": Target(f"{_USER}:base_url", ("loadgen.endpoint.pasted_url",), (), 128),
+    # records of many runs
+    "records": Target(
+        f"{_USER}:records", ("loadgen.results.stored_record", "loadgen.campaign.record"), (), 2048
+    ),
+    "odd_records": Target(
+        f"{_USER}:odd_records", ("loadgen.results", "loadgen.analysis.importers"), (), 64, words=False
+    ),
     # what a run leaves
     "frame": Target(f"{_RUNS}:frame", ("loadgen.metrics.record", "loadgen.metrics.columns"), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),

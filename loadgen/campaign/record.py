@@ -103,7 +103,7 @@ def read(text: str, path: Path) -> CampaignRecord:
         first = error.errors()[0]
         problem = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
         raise UsageError(f"{path} is damaged: {problem}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}") from None
 
 

@@ -77,7 +77,15 @@ class Store(KeptDirectory):
             paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
             cells += [json.loads(path.read_text("utf-8"))["cell"] for path in paths]
             return [Cell.model_validate(cell) for cell in cells if cell is not None]
-        except (ValidationError, ValueError, KeyError, TypeError, OSError) as error:
+        except (
+            ValidationError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OSError,
+            RecursionError,
+        ) as error:
             raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
 
     def facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
@@ -87,7 +95,7 @@ class Store(KeptDirectory):
             path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
         ]
         for path in [place / run_directory.RESULT, *below]:
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 yield dict(json.loads(path.read_text("utf-8"))[OURS])
 
     def clear(self) -> None:

@@ -12,7 +12,7 @@ _DONE = b"[DONE]"
 _FIELD = b"data: "
 _CLOSE = b"\n\n"
 _LAST = _FIELD + _DONE + _CLOSE
-_BLANK = len(_FIELD) + len(_CLOSE)  # bytes of an event whose data is empty
+_BLANK = ord(" ")  # the last of the bytes that are blank
 _NEWLINE = ord("\n")
 _FIRST = np.zeros(1, np.int64)
 _BOM = b"\xef\xbb\xbf"
@@ -52,7 +52,10 @@ def _read_plain(body: bytes) -> Events | None:
     """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
     found = _blanked(body, ends)
-    if found is None or (np.diff(ends, prepend=0) == _BLANK).any():  # blank data is no event
+    if found is None:
+        return None
+    firsts = np.frombuffer(body, np.uint8)[np.concatenate((_FIRST, ends[:-1])) + len(_FIELD)]
+    if (firsts <= _BLANK).any():  # the data may be blank, and then is no event
         return None
     lines, done = found
     if not done and _DONE in body:

@@ -16,7 +16,7 @@ from loadgen.workload import plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 DATASETS = Path(__file__).parents[1] / "data/datasets"
-_SERVER, _SEED = ModelTarget(ENGINES[0], "served", vocab_size=1000), Seed(1, chosen=True)
+SERVER, _SEED = ModelTarget(ENGINES[0], "served", vocab_size=1000), Seed(1, chosen=True)
 _APIS = ("openai", "openai-chat")
 _LAST = 64  # requests of which bodies are made
 
@@ -54,7 +54,7 @@ def _rows() -> list[tuple[Any, list[tuple[Any, ...]]]]:
 def _planned(**keys: Any) -> None:
     for backend in _APIS:
         with contextlib.suppress(UsageError):
-            made = plan.make(profile.build({**keys, "backend": backend}), _SERVER, _SEED)
+            made = plan.make(profile.build({**keys, "backend": backend}), SERVER, _SEED)
             made.digest()
             for i in range(min(len(made), _LAST)):
                 made.body(i)

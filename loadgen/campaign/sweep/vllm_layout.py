@@ -72,7 +72,9 @@ def _run(directory: Path, point: GridPoint) -> dict[str, Any]:
     """A run under vLLM's keys, with what was varied; raises UsageError where its result is damaged."""
     try:
         stored = json.loads((directory / RESULT).read_bytes())
-    except (OSError, ValueError) as error:
+        if not isinstance(stored, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{directory / RESULT} is missing or damaged: {error}") from None
     stored.pop(OURS, None)
     return {**stored, **dict(_varied(point)), "run_number": point.repeat}
