@@ -23,6 +23,7 @@ from loadgen.session import export_plan, live_totals, progress, replicas, signal
 from loadgen.session.asked_settings import roofline_flags, settings
 from loadgen.session.attach import attach
 from loadgen.session.cluster import cluster_conflicts
+from loadgen.session.credentials import check_key_flags
 from loadgen.session.options import Options
 from loadgen.session.other_clients import vllm
 from loadgen.session.session import Session
@@ -181,30 +182,36 @@ def _check_saturation(workload: Profile) -> None:
         _LOG.warning("no effect here: --stop-when-saturated: it judges an open loop of one --request-rate")
 
 
-def check(options: Options) -> None:
-    """Find before anything is started what could not be done at the end; raises UsageError."""
+def check_command(options: Options) -> None:
+    """Check what is wrong with a command wherever it is to run; raises UsageError."""
     run_metadata.parse_metadata(options.metadata)
     result_block.layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
         raise UsageError(
             "--preset is the embedded engine's timing: leave out --base-url, --host, --port and --launch"
         )
-    replicas.check_urls(options.urls)
+    replicas.check_urls(options.urls, options.endpoint)
+    check_key_flags(options)
     roofline_flags(options).check()
     part.check(options)
     cluster_conflicts.check(options)
-    _check_tokenizer(options.tokenizer)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
-    if instead := transport_choice.check(options.transport):
-        _LOG.warning("%s", instead)
     if options.http2:
         if options.transport != "httpx":
             raise UsageError("--http2 goes with --transport httpx")
         if not options.urls or not all(url.startswith("https") for url in options.urls):
             raise UsageError("--http2 is negotiated over TLS: it needs an https base URL")
-        if find_spec("h2") is None:
-            raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
+
+
+def check(options: Options) -> None:
+    """Find before anything is started what could not be done at the end; raises UsageError."""
+    check_command(options)
+    _check_tokenizer(options.tokenizer)
+    if instead := transport_choice.check(options.transport):
+        _LOG.warning("%s", instead)
+    if options.http2 and find_spec("h2") is None:
+        raise UsageError("--http2 needs the http2 extra: in the clone, .venv/bin/pip install '.[http2]'")
     live_totals.opened(options.live_totals)
     if options.saves and not options.print_request:
         run_place.create_place(Path(options.result_dir or "."), "--result-dir")

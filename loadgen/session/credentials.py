@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Sequence
 
 import msgspec
 
 from loadgen.endpoint.pasted_url import key_header
-from loadgen.endpoint.secrecy import Secrets
+from loadgen.endpoint.secrecy import Secrets, command_line
 from loadgen.errors import UsageError
 from loadgen.session.options import Options
 
@@ -17,7 +18,8 @@ _LOG = logging.getLogger("loadgen")
 DEFAULT_VARIABLE = "OPENAI_API_KEY"
 NO_KEY = ""  # as Options.api_key_env: no key at all, whatever the environment holds
 _LONGEST_FILE = 1 << 16  # bytes
-_KEY_HEADERS = ("authorization", "api-key", "x-api-key")
+_AUTHORIZATION = "authorization"
+_KEY_HEADERS = (_AUTHORIZATION, "api-key", "x-api-key")
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -35,12 +37,11 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
     `own`: the server is started here, and gets a key only where one is asked for by name. `more` are
     tables, as a server's environment, in which names of secrets have values.
     """
+    check_key_flags(options)
     headers = dict(options.headers)
-    given = next((name for name in headers if name.lower() in _KEY_HEADERS), "")
-    authorized = given.lower() == "authorization"
+    given = _key_header_given(options)
+    authorized = given.lower() == _AUTHORIZATION
     asked = bool(options.api_key_env or options.api_key_file)
-    if authorized and asked:
-        raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
     key = "" if authorized or (own and not asked) else api_key(options.api_key_env, options.api_key_file)
     origin = given and f"the header {given}"
     name = key_header(options.base_url)
@@ -54,6 +55,31 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
         secrets |= Secrets.of(url=url)
     secrets |= Secrets.of(arguments=launching.settings.get("arguments") or ())
     return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else (), origin)
+
+
+def check_key_flags(options: Options) -> None:
+    """Raises UsageError where several flags give the key."""
+    if options.api_key_env and options.api_key_file:
+        raise UsageError("--api-key-env and --api-key-file: give one of them")
+    if _key_header_given(options).lower() == _AUTHORIZATION and (options.api_key_env or options.api_key_file):
+        raise UsageError("--header has an Authorization already: leave out --api-key-env and --api-key-file")
+
+
+def _key_header_given(options: Options) -> str:
+    """The header that was given with a key, as it was written; "" where there is none."""
+    return next((name for name in options.headers if name.lower() in _KEY_HEADERS), "")
+
+
+def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
+    """The flags of a command, but for --header, whose values hold what is secret by its name or its form."""
+    known = Secrets.of(tables=(options.overrides, options.launching.settings), url=options.endpoint or "")
+    flags: dict[str, None] = {}
+    flag = ""
+    for word, shown in zip(words, command_line(words), strict=True):
+        flag = word.partition("=")[0] if word.startswith("-") else flag
+        if flag != "--header" and (shown != word or known.conceal(word) != word):
+            flags[flag] = None
+    return list(flags)
 
 
 def _origin(options: Options) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.endpoint import control
+from loadgen.endpoint import control, pasted_url
 from loadgen.endpoint.discovery import ServerAddress, ServerInfo
 from loadgen.endpoint.replica_scrapers import ReplicaScrapers
 from loadgen.endpoint.scraper import MetricsScraper
@@ -45,8 +45,11 @@ class Replica(msgspec.Struct, frozen=True):
     local: Local | None = None  # None: it is on another machine
 
 
-def check_urls(urls: Sequence[str]) -> None:
-    """Raises UsageError for an address that is given twice."""
+def check_urls(urls: Sequence[str], endpoint: str | None = None) -> None:
+    """Raises UsageError for an address that no request can be sent to, or that is given twice."""
+    for url in urls:
+        if "${" not in url:  # of a campaign, with a variable that is not set
+            ServerAddress(pasted_url.parse(url, endpoint).base_url)
     places: set[str] = set()
     for url in urls:
         place = url.strip().rstrip("/")

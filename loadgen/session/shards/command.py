@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
@@ -15,9 +16,10 @@ from loadgen.session.shards.kubernetes import KubernetesJob
 from loadgen.session.shards.launch_plan import LaunchPlan, launch_plan
 from loadgen.session.shards.start_at import MOST_AHEAD_S, PlannedStart
 from loadgen.spelling import Parser, arguments
-from loadgen.workload.bounds import whole
+from loadgen.workload.bounds import shown, whole
 
 _START_IN_S = 120
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)  # stands in a script without quotes
 
 
 def shards_parser() -> argparse.ArgumentParser:
@@ -65,6 +67,8 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
         warn(
             f"--header is printed as it was given ({names}): a key goes in the environment, or --api-key-file"
         )
+    for flag in plan.secret_flags:
+        warn(f"{flag} is printed as it was given, and its value holds what seems to be a key or a password")
     printed(_text(asked, plan, clocks), sys.stdout, end="")
     return ExitCode.FIGURES
 
@@ -86,5 +90,7 @@ def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
         return job.text(plan, start_s, str(PlannedStart(start_s * SECOND_NS)))
     if given:
         raise UsageError(f"--{next(iter(given))} goes with --k8s")
+    if not _NAME.fullmatch(asked.name):
+        raise UsageError(f"--name {shown(asked.name)}: give letters, digits, '.', '_' and '-', 100 at most")
     write = schedulers.slurm if asked.slurm else schedulers.mpi
     return write(plan, asked.name, asked.start_in)

@@ -15,6 +15,9 @@ from loadgen.session.shards.launch_plan import LaunchPlan
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", re.ASCII)  # with the index it names a pod
 _SIZE = re.compile(r"\d{1,6}(\.\d{1,3})?([KMGT]i|[kMGT])?", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z][\w/.-]*", re.ASCII)  # a key that YAML reads as a text
+_SIGNS = '\\"'  # that a text in double quotes cannot hold as they are
+_ESCAPED = re.compile(r"[^ !#-\[\]-~]")
+_LAST_SHORT = 0xFFFF  # of characters that four digits name
 _RUNS = "/runs"
 _ENDING_S = 90  # after SIGTERM: requests are cut, and what was measured is written
 _MEMORY = "1Gi"
@@ -124,15 +127,15 @@ class KubernetesJob(msgspec.Struct, frozen=True):
 
 
 def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterator[str]:
-    """Tables and lists as lines of YAML; every text is quoted as JSON has it, which YAML reads alike."""
+    """Tables and lists as lines of YAML; every text that is not a plain key is quoted."""
     rows: list[tuple[str, Any]] = (
-        [(f"{key if _PLAIN.fullmatch(key) else json.dumps(key)}:", of) for key, of in value.items()]
+        [(f"{key if _PLAIN.fullmatch(key) else _quoted(key)}:", of) for key, of in value.items()]
         if isinstance(value, Mapping)
         else [("-", of) for of in value]
     )
     for head, of in rows:
         if not isinstance(of, Mapping | list) or not of:
-            yield f"{indent}{head} {json.dumps(of)}"
+            yield f"{indent}{head} {_quoted(of) if isinstance(of, str) else json.dumps(of)}"
         elif head == "-":
             first, *rest = _yaml(of, f"{indent}  ")
             yield f"{indent}- {first.lstrip()}"
@@ -140,3 +143,16 @@ def _yaml(value: Mapping[str, Any] | Sequence[Any], indent: str = "") -> Iterato
         else:
             yield f"{indent}{head}"
             yield from _yaml(of, f"{indent}  ")
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML's double quotes hold it; what is not ASCII is escaped by the number of its character."""
+    return f'"{_ESCAPED.sub(_escape, text)}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    """JSON writes a character beyond U+FFFF as a pair of surrogates, which YAML refuses."""
+    sign, number = match[0], ord(match[0])
+    if sign in _SIGNS:
+        return f"\\{sign}"
+    return f"\\u{number:04x}" if number <= _LAST_SHORT else f"\\U{number:08x}"

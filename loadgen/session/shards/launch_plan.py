@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.errors import UsageError
+from loadgen.session import bench
+from loadgen.session.credentials import flags_with_secrets
 from loadgen.session.options import Options, parse
+from loadgen.validity import run_metadata
 from loadgen.workload import profile
 from loadgen.workload.plan_inputs import Seed
 
@@ -23,6 +26,7 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
     workers: int = 1  # in each
     headers: tuple[str, ...] = ()  # names of those that stand in the flags, with their values
+    secret_flags: tuple[str, ...] = ()  # other flags whose values hold what seems to be a key
 
     @property
     def cpus(self) -> int:
@@ -51,7 +55,8 @@ def launch_plan(shards: int, flags: Sequence[str]) -> LaunchPlan:
     _check(options, shards)
     seed = [] if options.seed is not None else ["--seed", str(Seed.drawn().value)]
     workers = max(options.workers, 1)  # of `auto` it is known only where the shards run
-    return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers))
+    secret = tuple(flags_with_secrets(words, options))
+    return LaunchPlan(shards, (*words, *seed), workers, tuple(options.headers), secret)
 
 
 def _check(options: Options, shards: int) -> None:
@@ -59,12 +64,14 @@ def _check(options: Options, shards: int) -> None:
         raise UsageError(
             "the shards send parts of one load to a running server: pass its --base-url after --"
         )
+    bench.check_command(options)
     names, shipped = options.profiles, profile.shipped()
     if options.repeat > 1 or len(options.profiles) > 1:
         raise UsageError("all shards begin one run together: leave out --repeat, and name one profile")
     if not set(names) <= set(shipped):
         return  # a file, which may be only where the shards run
     workload = profile.load(names[0], options.overrides) if names else profile.build(options.overrides)
+    run_metadata.check(workload)
     most = workload.max_concurrency
     if most is not None and shards > most:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")

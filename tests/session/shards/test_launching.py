@@ -164,3 +164,91 @@ def test_what_cannot_be_started_is_refused(
 def test_a_header_is_said_to_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     command.main([*shlex.split(JOB), "--", *FLAGS.split(), "--header", "X-Team=a"], Stopped())
     assert "--header is printed as it was given (X-Team)" in capsys.readouterr().err
+
+
+ODD_TEXTS = [
+    *("nightly 😀", "\U0010ffff", "é ü 中文", "\x85\u2028\u2029", "\ufeff\ufffe\uffff", "\x7f\x80\x9f"),
+    *("a\tb\nc\rd", 'quoted "x" \\n \\U0001F600', "$(date) $HOME $$", "null", "yes", "1e3", "- # : {", "~"),
+]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+@pytest.mark.parametrize("loader", ["SafeLoader", "CSafeLoader"])
+def test_any_text_of_a_flag_is_read_from_the_manifest_as_given(
+    text: str, loader: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = shlex.join([*shlex.split(FLAGS), "--label", text])
+    job = yaml.load(printed(JOB, flags, capsys), getattr(yaml, loader))
+    words = pod(job)["containers"][0]["command"]
+    assert words[words.index("--label") + 1] == text.replace("$", "$$")
+
+
+def test_a_manifest_is_ascii_and_has_no_surrogates(capsys: pytest.CaptureFixture[str]) -> None:
+    manifest_text = printed(JOB, f"{FLAGS} --label 'x 😀 é'", capsys)
+    assert manifest_text.isascii()
+    assert '"x \\U0001f600 \\u00e9"' in manifest_text
+
+
+WAYS = [JOB, "--slurm --shards 2", "--mpi --shards 2"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--base-url http://user:urlPassw0rd@h:8000", "put the credentials into --header"),
+        ("--base-url http://:urlPassw0rd@h:8000", "put the credentials into --header"),
+        ("--base-url 'http://h:8000?key=urlPassw0rd'", "leave out what follows the ? or #"),
+        ("--base-url ftp://h", "is not a valid URL"),
+        ("--base-url http://a --base-url http://u:urlPassw0rd@b", "put the credentials into --header"),
+        ("--base-url http://u:urlPassw0rd@b --base-url http://u:urlPassw0rd@b", "put the credentials"),
+        ("--base-url http://h --metadata urlPassw0rd", "write KEY=VALUE"),
+        ("--base-url http://h --layout none-such", "none-such"),
+        ("--base-url http://h --header authorization=urlPassw0rd --api-key-env K", "leave out --api-key-env"),
+        ("--base-url http://h --api-key-file f --api-key-env K", "give one of them"),
+    ],
+)
+def test_what_bench_refuses_is_refused_by_every_way_and_not_shown(
+    way: str, flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *shlex.split(flags), "--num-prompts", "4"]) == 2
+    by_bench = capsys.readouterr().err
+    assert cli.main(["shards", *shlex.split(way), "--", *shlex.split(flags), "--num-prompts", "4"]) == 2
+    refused = capsys.readouterr()
+    assert message in refused.err
+    assert refused.err.splitlines()[-1] == by_bench.splitlines()[-1]
+    assert refused.out == ""
+    if "--metadata" not in flags:
+        assert "urlPassw0rd" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("""--extra-body '{"api_key":"sk-bodySECRET"}'""", ["--extra-body"]),
+        ("""--extra-body '{"a": {"authToken": "bodySECRET"}}'""", ["--extra-body"]),
+        (
+            '--chat-template-kwargs \'{"secret": "kwSECRET"}\' --backend openai-chat',
+            ["--chat-template-kwargs"],
+        ),
+        ("--metadata token=metaSECRET", ["--metadata"]),
+        ("--label token=labelSECRET --metadata api_key=metaSECRET", ["--label", "--metadata"]),
+        ("--metadata gpu=H100 --label nightly --extra-body '{\"guided\": 3}'", []),
+    ],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flag_that_is_printed_with_a_key_is_named(
+    way: str, flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*shlex.split(way), "--", *shlex.split(f"{FLAGS} {flags}")], Stopped()) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines if "is printed as it was given" in line] == named
+
+
+@pytest.mark.parametrize("name", ["a b", "$(x)", "a;b", "", "-x", "x" * 101, "a\nb"])
+@pytest.mark.parametrize("way", ["--slurm", "--mpi"])
+def test_a_name_that_a_script_cannot_hold_is_refused(
+    way: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["shards", way, "--shards", "2", f"--name={name}", "--", *FLAGS.split()]) == 2
+    assert "--name" in capsys.readouterr().err
