@@ -13,6 +13,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from html.entities import html5
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
@@ -25,6 +27,14 @@ HIDDEN = "***"
 # A shorter value is not a key but a placeholder as `EMPTY`, a word that may occur anywhere.
 _LEAST_CHARACTERS = 6
 _LEAST_CUT = 8  # characters of a secret that is cut off at a text's end
+_LEAST_CASED = 12  # characters of a secret that is searched for in other cases, too
+_DIGIT = re.compile(r"\d")
+_MOST_SPELLED = 64  # characters of a secret that are searched for in every spelling
+_MOST_LAYERS = 8  # of escapes, one in another
+_ESCAPES = "%\\&"  # one of them is in every text that is escaped
+_GROUP = 3  # bytes that base64 writes together
+_URL_SAFE = str.maketrans("+/", "-_")
+_HEX_SEPARATORS: tuple[tuple[str, ...], ...] = ((), (":",), (" ",), ("-",))
 _CUT_MARKS = "….\"' "
 _COOKIES = ("cookie", "set-cookie")
 
@@ -53,6 +63,11 @@ _SECRETS = (
     ),
     *_CREDENTIALS,
 )
+# Names by which HTML writes an ASCII character: most have none, some several.
+_ENTITIES: dict[str, list[str]] = {}
+for _name, _character in html5.items():
+    if _name.endswith(";") and _character.isascii():
+        _ENTITIES.setdefault(_character, []).append(_name[:-1])
 _SECRET_FLAG = re.compile(rf"--?{_KEY}", re.IGNORECASE)
 _SECRET_NAME = re.compile(_KEY, re.IGNORECASE)
 _HEADER = re.compile(r"\s*[\w!#$%&'*+.^`|~-]+(?=\s*[=:])")
@@ -84,9 +99,13 @@ def shown_url(url: str) -> str:
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """Texts that must not be written, the longest first: each secret in every form it may be echoed in."""
+    """Texts that must not be written, the longest first: each secret in every form it may be echoed in.
+
+    Of what may be escaped one character and not the next, as in a URL, only `values` are kept.
+    """
 
     forms: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -103,17 +122,27 @@ class Secrets(msgspec.Struct, frozen=True):
             *_in_url(url),
             *_in_arguments(arguments),
         }
-        return cls() | cls(tuple(form for value in values for form in _forms(value)))
+        kept = {stripped for value in values if len(stripped := value.strip()) >= _LEAST_CHARACTERS}
+        return cls() | cls(tuple(form for value in kept for form in _forms(value)), tuple(kept))
 
     def __or__(self, other: Secrets) -> Secrets:
-        forms = {*self.forms, *other.forms}
-        return Secrets(tuple(sorted(forms, key=lambda form: (-len(form), form))))
+        return Secrets(
+            *(
+                tuple(sorted({*ours, *theirs}, key=lambda text: (-len(text), text)))
+                for ours, theirs in ((self.forms, other.forms), (self.values, other.values))
+            )
+        )
 
     def __repr__(self) -> str:
         return f"Secrets({len(self.forms)} forms)"
 
     def conceal(self, text: str) -> str:
         """A text without these secrets, nor the beginning of one at its end, where the text was cut."""
+        if len(text) < _LEAST_CHARACTERS:
+            return text
+        if any(mark in text for mark in _ESCAPES):
+            for value in self.values:
+                text = _spelled(value).sub(HIDDEN, text)
         for form in self.forms:
             text = text.replace(form, HIDDEN)
         end = text.rstrip(_CUT_MARKS)
@@ -227,13 +256,54 @@ def _in_url(url: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A secret as it is, and as JSON, a URL, HTML, Python or base64 encode it."""
-    value = value.strip()
-    if len(value) < _LEAST_CHARACTERS:
-        return
+    """A secret as it is, and as JSON, a URL, HTML, Python, base64, hex or another case encode it."""
     escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
     yield repr(value)[1:-1]
-    yield base64.b64encode(encoded).decode().rstrip("=")
-    yield base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+    for offset in range(_GROUP):
+        for core in _base64_cores(encoded, offset):
+            yield from (core, core.translate(_URL_SAFE))
+    for separator in _HEX_SEPARATORS:
+        digits = encoded.hex(*separator)
+        yield from (digits, digits.upper())
+    if len(value) >= _LEAST_CASED and _DIGIT.search(value):  # a word without digits may stand anywhere
+        yield from (value.lower(), value.upper(), value.swapcase())
+
+
+def _base64_cores(data: bytes, offset: int) -> Iterator[str]:
+    """What base64 makes of these bytes alone, `offset` bytes into a group: at the end, and before more."""
+    whole = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
+    core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too
+    yield core
+    yield core[:-1] if (offset + len(data)) % _GROUP else core
+
+
+@lru_cache(maxsize=64)
+def _spelled(value: str) -> re.Pattern[str]:
+    """A secret of which any character may be escaped, by JSON, JavaScript, a URL or HTML, also several times.
+
+    A long one is known by its beginning: what follows it in one word is hidden with it.
+    """
+    begin = "".join(map(_spellings, value[:_MOST_SPELLED]))
+    return re.compile(begin + (r"[\w.~+/=%\\&#;:-]*" if len(value) > _MOST_SPELLED else ""))
+
+
+def _spellings(character: str) -> str:
+    """A pattern of every way in which a character is written."""
+    number, itself = ord(character), re.escape(character)
+    octets = character.encode("utf-8", "surrogateescape")
+    words = character.encode("utf-16-be", "surrogatepass")
+    units = [words[at : at + 2].hex() for at in range(0, len(words), 2)]
+    names = "".join(f"|{name}" for name in _ENTITIES.get(character, ()))
+    in_json = "".join(rf"\\{{1,{_MOST_LAYERS}}}u(?i:{unit})" for unit in units)
+    in_html = rf"#0{{0,8}}{number}|#[xX]0{{0,8}}(?i:{number:x}){names}"
+    # Each way begins with a letter of its own, so that places where none does are passed over at once.
+    ways = [
+        itself,
+        "".join(rf"%(?:25){{0,{_MOST_LAYERS}}}(?i:{octet:02x})" for octet in octets),
+        rf"\\{{1,{_MOST_LAYERS}}}(?:{itself}|x(?i:{number:02x}))",
+        in_json,
+        rf"&(?:amp;){{0,{_MOST_LAYERS}}}(?:{in_html});",
+    ]
+    return f"(?:{'|'.join((*ways, '[+]') if character == ' ' else ways)})"

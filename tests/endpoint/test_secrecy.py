@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import os
+import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import psutil
 import pytest
@@ -75,6 +79,80 @@ def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, 
     if "=" in shown and concealed.endswith("***"):  # padding is no part of a secret
         concealed += "="
     assert concealed == shown
+
+
+KEYS = ["sk-proj-aB3dE6gH9jK2", "0123456789abcdefABCD", KEY, "abc123", "p@ss w+rd/é=&<x>\"'", "x7" * 400]
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "hex": lambda key: key.encode().hex(),
+    "upper hex": lambda key: key.encode().hex().upper(),
+    "hex with colons": lambda key: key.encode().hex(":"),
+    "hex with blanks": lambda key: key.encode().hex(" "),
+    "hex in more": lambda key: f"before {key} after".encode().hex(),
+    **{
+        f"base64 after {before} and before {after} bytes": lambda key, b=before, a=after: base64.b64encode(
+            b"Q" * b + key.encode() + b"Z" * a
+        ).decode()
+        for before in range(4)
+        for after in range(3)
+    },
+    "base64 for URLs after a byte": lambda key: base64.urlsafe_b64encode(b":" + key.encode()).decode(),
+    "URL": lambda key: quote(key, safe=""),
+    "URL, lower case": lambda key: re.sub("%..", lambda found: found[0].lower(), quote(key, safe="")),
+    "URL, every character": lambda key: "".join(f"%{octet:02X}" for octet in key.encode()),
+    "URL, every second": lambda key: "".join(
+        quote(c, safe="") if i % 2 else "".join(f"%{o:02x}" for o in c.encode()) for i, c in enumerate(key)
+    ),
+    "URL, twice": lambda key: quote("".join(f"%{octet:02X}" for octet in key.encode()), safe=""),
+    "URL, plus for a blank": quote_plus,
+    "JSON": lambda key: json.dumps(key)[1:-1],
+    "JSON, every character": lambda key: "".join(f"\\u{ord(c):04x}" for c in key),
+    "JSON, upper case": lambda key: "".join(f"\\u{ord(c):04X}" for c in key),
+    "JSON, the first alone": lambda key: f"\\u{ord(key[0]):04x}{key[1:]}",
+    "JSON, slashes": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
+    "JSON in JSON": lambda key: json.dumps("".join(f"\\u{ord(c):04x}" for c in key))[1:-1],
+    "JavaScript": lambda key: "".join(f"\\x{ord(c):02x}" for c in key),
+    "HTML": html.escape,
+    "HTML, decimal": lambda key: "".join(f"&#{ord(c)};" for c in key),
+    "HTML, hex": lambda key: "".join(f"&#x{ord(c):X};" for c in key),
+    "HTML, padded": lambda key: "".join(f"&#0{ord(c):03};" for c in key),
+    "HTML, names": lambda key: "".join({"_": "&lowbar;", "/": "&sol;"}.get(c, c) for c in key),
+    "HTML in HTML": lambda key: html.escape("".join(f"&#{ord(c)};" for c in key)),
+}
+
+
+@pytest.mark.parametrize("key", KEYS, ids=range(len(KEYS)))
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_secret_in_another_spelling_is_hidden(name: str, key: str) -> None:
+    spelled = SPELLINGS[name](key)
+    hidden = Secrets.of(tables=({"key": key},)).hide(f"no such key ({spelled}) here, {{{spelled}}}")
+    left = re.fullmatch(r"no such key \((.*)\) here, \{(.*)\}", hidden)
+    assert left is not None, hidden
+    for rest in left.groups():
+        assert "***" in rest
+        shown = rest.replace("***", "").rstrip("=")
+        # At the sides of base64 and hex others' bytes stay, and up to two characters that they share.
+        assert len(shown) <= (2 * len("before  after") if "in more" in name else 8 if "base64" in name else 0)
+
+
+@pytest.mark.parametrize("case", [str.lower, str.upper, str.swapcase])
+@pytest.mark.parametrize("key", ["3fa9c0de55aa", "3FA9C0DE-55AA-0123", "sk-proj-aB3dE6gH9jK2"])
+def test_a_secret_in_another_case_is_hidden(case: Callable[[str], str], key: str) -> None:
+    assert Secrets.of(tables=({"key": key},)).hide(f"no {case(key)}!") == "no ***!"
+
+
+@pytest.mark.parametrize("key", ["secret", "Password", "EMPTY", "token1", "a-word-of-letters"])
+def test_a_short_or_plain_key_punches_no_holes(key: str) -> None:
+    text = "SECRET password empty TOKEN1: 100 % & \\n of &amp; A-WORD-OF-LETTERS c2VjcmU 736563"
+    assert Secrets.of(tables=({"key": key},)).conceal(text) == text
+
+
+@pytest.mark.parametrize("filler", ["%", "\\", "&", "&amp;", "%25", "\\u0061", "a\\", "&#97;", "%61"])
+def test_no_text_takes_longer_than_its_length_explains(filler: str) -> None:
+    secrets, text = Secrets.of(tables=({"key": "a" * 300 + "1b"},)), filler * (1_000_000 // len(filler))
+    secrets.conceal("%a")
+    began = time.process_time()
+    secrets.conceal(text)
+    assert time.process_time() - began < 20
 
 
 def test_secrets_known_by_form_are_hidden_and_our_words_stay() -> None:

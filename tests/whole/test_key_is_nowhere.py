@@ -35,11 +35,18 @@ pytestmark = [
 KEY = "very+secret/0123456789_abcdef="
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
 SAVED = ["--save-result", "--save-detailed", "--result-filename", "r.json", "--explain"]
+UNICODE = "".join(f"\\u{ord(character):04x}" for character in KEY)
+ALIGNED = base64.b64encode(f"user:{KEY}".encode()).decode()
 FORMS = (
     KEY,
     quote(KEY, safe=""),
     KEY.replace("/", "\\/"),
     base64.b64encode(KEY.encode()).decode().rstrip("="),
+    KEY.encode().hex(),
+    KEY.encode().hex().upper(),
+    UNICODE,
+    ALIGNED[8:-4],
+    KEY.upper(),
 )
 
 
@@ -118,6 +125,11 @@ ANSWERS: dict[str, Answer] = {
     "escaped": Answer([whole(ESCAPED, "401 Unauthorized")]),
     "quoted": Answer([whole(f"/?key={quote(KEY, safe='')}".encode(), "404 Not Found", "text/plain")]),
     "base64": Answer([whole(base64.b64encode(KEY.encode()), "401 Unauthorized", "text/plain")]),
+    "hex": Answer([whole(KEY.encode().hex().encode(), "401 Unauthorized", "text/plain")]),
+    "upper hex": Answer([whole(KEY.encode().hex().upper().encode(), "500 No", "text/plain")]),
+    "aligned": Answer([whole(ALIGNED.encode(), "401 Unauthorized", "text/plain")]),
+    "unicode": Answer([whole(f"no such key: {UNICODE}".encode(), "401 Unauthorized", "text/plain")]),
+    "upper case": streamed(json_event(), json_event(finish_reason=KEY.upper()), usage(2), DONE),
     "cut": Answer([whole(b"x" * 180 + KEY.encode(), "401 Unauthorized", "text/plain")]),
     "html": Answer([whole(f"<html>{KEY}</html>".encode(), kind="text/html")]),
     "in-band": streamed(json_event(), b"data: " + ECHOED + b"\n\n", DONE),
