@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.errors import ExitCode, LoadgenError, UsageError
+from loadgen.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
 from loadgen.protocol.printable import plain
 from loadgen.results.printing import flushed, printed, warnings_printed
 from loadgen.session import signals
@@ -159,5 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         number = signals.number_of(stop)
         printed(f"loadgen: interrupted by {signals.NAMES[number]}", sys.stderr)
         return signals.exit_code(number)
+    except MemoryError:
+        printed(f"loadgen: {NO_MEMORY}", sys.stderr)
+        return ExitCode.NOTHING
     except BrokenPipeError:
         return ExitCode.FIGURES  # the reader of our output has closed it

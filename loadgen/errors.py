@@ -18,6 +18,9 @@ class ExitCode(IntEnum):
     TERMINATED = 143  # SIGTERM
 
 
+NO_MEMORY = "no memory is left: lower --max-concurrency, or raise the limit (ulimit -v)"
+
+
 class LoadgenError(Exception):
     """Why something could not be measured, read or written: what is wrong, and what to do.
 

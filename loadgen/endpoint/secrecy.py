@@ -34,7 +34,7 @@ _MOST_LAYERS = 8  # of escapes, one in another
 _ESCAPES = "%\\&"  # one of them is in every text that is escaped
 _GROUP = 3  # bytes that base64 writes together
 _URL_SAFE = str.maketrans("+/", "-_")
-_HEX_SEPARATORS: tuple[tuple[str, ...], ...] = ((), (":",), (" ",), ("-",))
+_HEX_SEPARATORS = ("", ":", " ", "-")
 _CUT_MARKS = "….\"' "
 _COOKIES = ("cookie", "set-cookie")
 
@@ -265,7 +265,7 @@ def _forms(value: str) -> Iterator[str]:
         for core in _base64_cores(encoded, offset):
             yield from (core, core.translate(_URL_SAFE))
     for separator in _HEX_SEPARATORS:
-        digits = encoded.hex(*separator)
+        digits = encoded.hex(separator) if separator else encoded.hex()
         yield from (digits, digits.upper())
     if len(value) >= _LEAST_CASED and _DIGIT.search(value):  # a word without digits may stand anywhere
         yield from (value.lower(), value.upper(), value.swapcase())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.arrays import Int64
 from loadgen.clock import MS_NS
@@ -53,6 +54,16 @@ class Decoder(msgspec.Struct, eq=False):
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
+        """The capture's Record; of one for which there is no memory, that it failed."""
+        try:
+            return self._decoded(capture)
+        except MemoryError:
+            why = f"no memory was left to decode its {len(capture.raw) / (1 << 20):.1f} MiB"
+            nothing = replace(capture, raw=b"", read_lengths=b"", seen_ns=b"", kernel=b"")
+            nothing.failure = Failure(FailureKind.MEMORY, why)
+            return self._decoded(nothing)
+
+    def _decoded(self, capture: Capture) -> Record:
         """The capture's Record.
 
         `end_ns` is the arrival of the last read, or, where the transport ended the request, when it

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadgen.arrays import Bool, Int64
-from loadgen.transport.failure import Failure, FailureKind
-
-STOPPED = (FailureKind.CANCELLED, FailureKind.LOST)  # what ends a request without the server
+from loadgen.transport.failure import CUT_OFF, Failure
 
 
 def had_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
     """Which of these rows failed while the run went on, bool[rows]."""
     ended = (failures[row] for row in rows.tolist())
-    return np.fromiter((f is not None and f.kind not in STOPPED for f in ended), np.bool_, len(rows))
+    return np.fromiter((f is not None and f.kind not in CUT_OFF for f in ended), np.bool_, len(rows))
 
 
 def last_rows(slot: Int64, end_ns: Int64) -> Int64:

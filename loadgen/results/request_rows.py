@@ -71,6 +71,7 @@ WORDS = {
     FailureKind.EMPTY: "a complete answer without a token",
     FailureKind.CANCELLED: "stopped while it was under way",
     FailureKind.USER_CANCELLED: "cancelled as planned (--cancel-rate)",
+    FailureKind.MEMORY: "cut off, since the answers under way took too much memory",
     FailureKind.LOST: "the capturing process died while it was under way",
 }
 

@@ -26,6 +26,7 @@ from loadgen.session.live_totals import LiveTotals
 from loadgen.session.progress import Display, Progress
 from loadgen.session.signals import SIGNALS, Interrupts
 from loadgen.session.stop_rules import StopRules
+from loadgen.transport import memory_room
 from loadgen.transport.capture_process import start
 from loadgen.transport.job import Health, Job, Limits, Target
 from loadgen.transport.session_job import SessionJob, TurnOrder
@@ -38,6 +39,7 @@ from loadgen.workload.requests import UNKNOWN_LEN
 _SPARE_FILES, _HELD_FILES = 64, 512
 _LEAST_BYTES = 64 << 20  # that an answer may have
 _TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
+_LARGEST = 8  # an answer may have this part of the memory for all: to be decoded it takes several times that
 _UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
 _BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
 
@@ -210,6 +212,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
 
         order = TurnOrder(plan.turns, indices.tolist())
         sessions = turn_answers.of_plan(plan, plan.turns, options.target.headers)
+    answer_bytes, open_bytes = _room(plan, options, len(order))
     most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
     if steps is not None:
         most, steps = steps.most, steps.part(part.share.number, part.share.of)
@@ -224,7 +227,8 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
             timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
             # A whole answer has no token to wait for: only --request-timeout ends it.
             stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
-            answer_bytes=_answer_bytes(plan),
+            answer_bytes=answer_bytes,
+            open_bytes=open_bytes,
         ),
         token_seen=plan.dialect.token_seen,
         token_messages=plan.dialect.token_messages,
@@ -246,12 +250,19 @@ def _timeout_s(profile: Profile) -> float:
     return min((limit for limit in (profile.turn_timeout, profile.request_timeout) if limit), default=0.0)
 
 
-def _answer_bytes(plan: Plan) -> int:
-    """How many bytes one answer may have: no server needs as many for the tokens that it was asked for."""
+def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
+    """How many bytes one answer may have, and all that one process has under way together.
+
+    No server needs as many for the tokens that it was asked for.
+    """
     lens = plan.requests.output_lens
     longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
     repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
-    return _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
+    share, most = options.part.share, plan.profile.max_concurrency
+    streams = requests if most is None else min(share.slots(most), requests)
+    together = memory_room.open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
+    one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
+    return min(one, max(together // _LARGEST, memory_room.MIB)), together
 
 
 def allow_files(job: Job, transport: str) -> None:

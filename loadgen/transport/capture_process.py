@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
 from loadgen import clock
+from loadgen.errors import NO_MEMORY
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
@@ -189,8 +190,10 @@ def end_with(parent: int) -> None:
 def fault_of(error: BaseException) -> str:
     """What ends a forked process, in a line for its parent; the whole of it goes to standard error.
 
-    A traceback shows no values: no request, no key.
+    A traceback shows no values: no request, no key. Where memory has run out none says more than that.
     """
+    if isinstance(error, MemoryError):
+        return NO_MEMORY
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)

@@ -34,6 +34,7 @@ from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
 from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
+from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.network import Network, Received, Socket, bind_source
 from loadgen.transport.stalls import Stream
 from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
@@ -280,6 +281,11 @@ class Slot(_Exchange):
         self.counted_reads = count
         self.most_reads = count + max(limit_bytes - self.counted_bytes, 0) // MOST_READ_BYTES
         return self.counted_bytes > limit_bytes
+
+    def held_bytes(self) -> int:
+        """How much memory the response takes that came so far."""
+        self.outgrows(0)
+        return self.counted_bytes + self.counted_reads * READ_COST
 
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""

@@ -27,6 +27,7 @@ from loadgen.transport.connection import (
 from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
 from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
 from loadgen.transport.job import Counters, Health, Job
+from loadgen.transport.memory_room import MemoryGauge
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
@@ -38,6 +39,7 @@ _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without id
 _MOST_EVENTS = 1024  # of one poll
 _MOST_JOINED = 8  # ends of one poll whose reads are joined at once, while the processor's cache has them
 _SWEEP_NS = 100_000_000
+_CHECKS = 8  # of memory, while as much as there is for answers comes in full reads
 _LATE_NS, _HURRIED = 200_000_000, 8  # a capture waited so long: it is not in the journal; given at once then
 _BUSY = State.BUSY
 _GIVEN_UP = (
@@ -62,6 +64,8 @@ class EpollTransport:
         self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
         self.first_reads = job.limits.answer_bytes // MOST_READ_BYTES  # of fewer, no answer is too long
+        self.gauge = MemoryGauge(job.limits.open_bytes // 2)  # half: reads take more than their bytes
+        self.full_bytes = 0  # of reads that were full, since memory was last looked at
         self.stopping = self.hurried = False
         # Of a read that only adds to its answer: a larger one may have to be acknowledged, or not be all.
         self.most_bytes = READ_BYTES if job.target.delay_acks else UNPUSHED_BYTES
@@ -148,7 +152,11 @@ class EpollTransport:
 
     def _dispatch(self, events: list[tuple[int, int]]) -> None:
         self.joined = 0
-        self._read_ready(events)
+        try:
+            self._read_ready(events)
+        except MemoryError:  # what was not read is reported again
+            if not self._make_room():
+                raise
         while self.pool.failed:
             self._refused(*self.pool.failed.popleft())
 
@@ -228,7 +236,7 @@ class EpollTransport:
                 if slot.sent_ns < late_ns and (failure := self.deadlines.timed_out(slot, now_ns)):
                     self._end(slot, failure)
                 elif count > slot.most_reads and slot.outgrows(limits.answer_bytes):
-                    self._cut(slot)
+                    self._cut(slot, limits.too_long())
                 elif slot.inspect_ns < now_ns:
                     self._inspect(slot, now_ns)
             elif state in DIALING:
@@ -237,6 +245,7 @@ class EpollTransport:
                     self.pool.refuse(slot, late)
             elif self.sender.begin_ns and 0 < slot.retry_ns < now_ns:
                 self._dial_if_needed(slot)
+        self._check_room()
         self.pacing.learn(busy, reads, now_ns)
         self.counters.publish(self.out.next, self.ended, reads)
         self.hurried = 0 < self.outbox.oldest_ns < now_ns - _LATE_NS
@@ -249,10 +258,28 @@ class EpollTransport:
         elif failure := self.deadlines.stalled(slot, now_ns):
             self._end(slot, failure)
 
-    def _cut(self, slot: Slot) -> None:
+    def _cut(self, slot: Slot, failure: Failure) -> None:
         """End an answer that is too long; its first bytes are kept, and the rest fills no memory."""
         del slot.intake.got[KEPT_READS * A_READ :]
-        self._end(slot, self.job.limits.too_long())
+        self._end(slot, failure)
+
+    def _check_room(self) -> None:
+        """See to it that what was read and is not decoded yet fits into memory."""
+        self.full_bytes, most = 0, self.job.limits.open_bytes
+        if most and self.gauge.is_passed():
+            self._make_room(most)
+
+    def _make_room(self, most_bytes: int | None = None) -> bool:
+        """Cut the largest answers until all hold no more than that, without a number one; whether any was."""
+        held = {slot: slot.held_bytes() for slot in self._under_way() if len(slot.intake) > KEPT_READS}
+        total = sum(held.values()) + self.outbox.waiting_bytes
+        most = total - 1 if most_bytes is None else most_bytes
+        for slot in sorted(held, key=held.__getitem__, reverse=True):
+            if total <= most:
+                break
+            total -= held[slot]
+            self._cut(slot, self.job.limits.no_room(held[slot]))
+        return bool(held)
 
     # Requests.
 
@@ -271,9 +298,14 @@ class EpollTransport:
         if size == READ_BYTES:  # there may be more, reported already
             self.pool.look_again(slot)
             slot.full_reads += 1
+            self.full_bytes += READ_BYTES
             if slot.full_reads * READ_BYTES > self.job.limits.answer_bytes:  # before a sweep could see it
-                self._cut(slot)
+                self._cut(slot, self.job.limits.too_long())
                 return
+            if self.full_bytes > self.job.limits.open_bytes // _CHECKS > 0:
+                self._check_room()
+                if slot.intake.state is not _BUSY or not len(slot.intake):
+                    return  # it was the largest
         if slot.framing is None:
             over = slot.begin_response(self.job.limits)
             self.pacing.forbidden |= slot.intake.got[-2] == NO_STAMP
@@ -286,6 +318,9 @@ class EpollTransport:
         """Deliver the slot's capture and make the slot free, or dial again where it cannot be kept."""
         self.wall.check()
         slot.note_losses()
+        if failure is None and self.outbox.waiting_bytes > self.job.limits.open_bytes > 0:
+            failure = self.job.limits.no_room(slot.held_bytes())  # the decoder is that far behind
+            del slot.intake.got[KEPT_READS * A_READ :]
         # What waited for a segment before it has that one's time, which the kernel does not report.
         clean = failure is None and len(slot.intake) and slot.lost.out_of_order <= 0
         end_ns = slot.intake.last_arrival_ns(self.wall.now_ns, slot.sent_ns) if clean else self.now_ns()
@@ -405,3 +440,4 @@ class EpollTransport:
                 self._deliver(slot, CANCELLED, self.now_ns())
         self.counters.publish(self.out.next, self.ended, self.reads)
         self.pool.close()
+        self.gauge.close()

@@ -27,6 +27,7 @@ class FailureKind(StrEnum):
     EMPTY = "empty"  # a complete answer without a token
     CANCELLED = "cancelled"  # the run was stopped while it was under way
     USER_CANCELLED = "user-cancelled"  # given up on purpose, as the plan has it (--cancel-rate): no failure
+    MEMORY = "memory"  # cut off: the answers under way held more than the memory that they may have together
     LOST = "lost"  # the capturing process died while this request was under way
 
 

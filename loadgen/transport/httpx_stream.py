@@ -127,11 +127,13 @@ class Exchange(Stream):
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)
 
-    def give_up(self, failure: Failure) -> None:
-        """End it at once with this failure, where nothing has ended it yet."""
-        if self.given_up is None and self.limit is not None:
-            self.given_up = failure
-            self.limit.reschedule(asyncio.get_running_loop().time())
+    def give_up(self, failure: Failure) -> bool:
+        """End it at once with this failure, where nothing has ended it yet; whether that is so."""
+        if self.given_up is not None or self.limit is None:
+            return False
+        self.given_up = failure
+        self.limit.reschedule(asyncio.get_running_loop().time())
+        return True
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
         """What is known of the exchange, but for what it got."""

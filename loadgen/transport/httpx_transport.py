@@ -53,7 +53,7 @@ class HttpxTransport:
         self.clients: list[httpx.AsyncClient] = []
         self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
         self.freed = asyncio.Event()
-        self.sent = self.ended = self.reads = 0
+        self.sent = self.ended = self.reads = self.open_bytes = 0  # bytes: of the answers under way
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
         self.sessions: HttpxSessions | None = None
@@ -200,7 +200,30 @@ class HttpxTransport:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
         return failure
 
+    def _make_room(self, read: Exchange) -> Failure | None:
+        """Cut the largest answer under way; the failure where it is the one that was just read.
+
+        That one ends by itself: a cancellation while it closes its connection would leave its client without.
+        """
+        largest = max(self.under_way.values(), key=lambda each: 0 if each.given_up else each.size)
+        failure = self.job.limits.no_room(largest.size)
+        if largest is read:
+            return failure
+        if largest.give_up(failure):
+            self._forget(largest)
+        return None
+
+    def _forget(self, exchange: Exchange) -> None:
+        """Keep no more of an answer than shows what it was."""
+        del exchange.got[KEPT_READS * A_READ :]
+        kept = sum(map(len, exchange.got[::A_READ]))
+        self.open_bytes -= exchange.size - kept
+        exchange.size = kept
+
     def _deliver(self, exchange: Exchange, failure: Failure | None) -> None:
+        if failure is not None and failure.kind is FailureKind.MEMORY:
+            self._forget(exchange)
+        self.open_bytes -= exchange.size
         capture = exchange.capture(failure, self.job.share)
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
@@ -245,12 +268,18 @@ class HttpxTransport:
             if exchange.status == HTTPStatus.OK and (fault := compressed(response.headers)):
                 return Failure(FailureKind.MALFORMED, fault)
             async for data in response.aiter_raw():
+                if exchange.given_up is not None:
+                    continue  # it is cancelled where it next waits
                 exchange.got += (data, NO_STAMP, self.now_ns())
                 exchange.size += len(data)
+                self.open_bytes += len(data)
                 self.reads += 1
                 if exchange.size > job.limits.answer_bytes:
                     del exchange.got[KEPT_READS * A_READ :]
                     return job.limits.too_long()
+                together = self.open_bytes + self.outbox.waiting_bytes
+                if 0 < job.limits.open_bytes < together and (failure := self._make_room(exchange)):
+                    return failure
         finally:
             await response.aclose()
         self.deadlines.stalls.token_ns = self.now_ns()

@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.arrays import Int64
 from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.memory_room import MIB
 from loadgen.transport.session_job import SessionJob
 from loadgen.transport.share import WHOLE, Order, Share
 from loadgen.transport.start import AtOnce, RunStart
@@ -72,6 +73,16 @@ class Limits(msgspec.Struct, frozen=True):
     stall_timeout_ns: int = 0  # without a token, whatever else arrives
     connect_timeout_ns: int = 30_000_000_000
     answer_bytes: int = 64 << 20  # of one answer, head included: more is no answer to what was asked
+
+    open_bytes: int = 0  # of all answers under way together, with what waits to be decoded; 0: no limit
+
+    def no_room(self, held: int) -> Failure:
+        """The failure of the largest answer, of `held` bytes, where all together hold more than they may."""
+        return Failure(
+            FailureKind.MEMORY,
+            f"cut off at {held / MIB:.1f} MiB, the largest: the answers under way held more than the "
+            f"{self.open_bytes // MIB} MiB that this client may use for them",
+        )
 
     def too_long(self, announced: int = 0) -> Failure:
         """The failure of an answer that has more bytes than one may have, or announces them."""

@@ -29,6 +29,8 @@ from loadgen.transport.segments import Rows, in_order, joined, payload
 from loadgen.transport.source_ports import SourcePorts
 
 _SPARE_FILES = 128
+_LEAST_DRAINED = 16  # reads of an answer that is given up: more than a socket lets wait
+_CUT = (FailureKind.MALFORMED, FailureKind.MEMORY)  # of an answer of which no more is to be read
 _ROUNDS = 8  # in which every socket is read, within --stall-timeout
 
 
@@ -52,6 +54,9 @@ class RingTransport(EpollTransport):
         except OSError as error:
             self.instead = f"no packet ring ({error.strerror or error}): timestamps of sockets"
         super().__init__(job, outbox, counters, self.ring.network if self.ring else network)
+        limits = job.limits
+        together = limits.open_bytes // max(job.most_slots, 1) or limits.answer_bytes
+        self.most_drained = max(min(together, limits.answer_bytes) // READ_BYTES, _LEAST_DRAINED)  # reads
         if self.ring is not None:
             self.ring.poller.by_fd = self.pool.by_fd
             self.pacing.forbidden = True  # the poller rests
@@ -74,7 +79,7 @@ class RingTransport(EpollTransport):
             self.counters.publish(self.out.next, self.ended, self.ring.poller.segments)
 
     def _end(self, slot: Slot, failure: Failure | None) -> None:
-        if failure is not None and failure.kind is not FailureKind.MALFORMED:
+        if failure is not None and failure.kind not in _CUT:
             self._drain(slot)
         super()._end(slot, failure)
 
@@ -84,7 +89,7 @@ class RingTransport(EpollTransport):
         if not isinstance(sock, RingSocket) or intake.state is not State.BUSY:
             return
         with contextlib.suppress(OSError):  # nothing more, or broken, which is known already
-            for _ in range(self.job.limits.answer_bytes // READ_BYTES):
+            for _ in range(self.most_drained):
                 try:
                     received = intake.receive(READ_BYTES, ANCILLARY_BYTES)
                 except BlockingIOError:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -82,6 +83,12 @@ def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, 
 
 
 KEYS = ["sk-proj-aB3dE6gH9jK2", "0123456789abcdefABCD", KEY, "abc123", "p@ss w+rd/é=&<x>\"'", "x7" * 400]
+
+
+def base64_among(before: int, after: int, key: str) -> str:
+    return base64.b64encode(b"Q" * before + key.encode() + b"Z" * after).decode()
+
+
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "hex": lambda key: key.encode().hex(),
     "upper hex": lambda key: key.encode().hex().upper(),
@@ -89,9 +96,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "hex with blanks": lambda key: key.encode().hex(" "),
     "hex in more": lambda key: f"before {key} after".encode().hex(),
     **{
-        f"base64 after {before} and before {after} bytes": lambda key, b=before, a=after: base64.b64encode(
-            b"Q" * b + key.encode() + b"Z" * a
-        ).decode()
+        f"base64 after {before} and before {after} bytes": partial(base64_among, before, after)
         for before in range(4)
         for after in range(3)
     },

@@ -8,6 +8,8 @@ import logging
 from functools import cache
 from typing import Any
 
+from pydantic import BaseModel
+
 from builders.made_limits import limit_record
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, spots
@@ -30,7 +32,10 @@ from loadgen.workload.plan_inputs import Seed
 
 _WORD = b"\0"  # between the words of a command line
 _NAMED = ("sharegpt", "custom", "timed_trace")
-_KINDS = {SWEEP: (SweepRecord, sweep_record.FORMAT), LIMIT: (limits.LimitRecord, limits.FORMAT)}
+_KINDS: dict[str, tuple[type[BaseModel], int]] = {
+    SWEEP: (SweepRecord, sweep_record.FORMAT),
+    LIMIT: (limits.LimitRecord, limits.FORMAT),
+}
 
 
 def command_words(data: bytes) -> None:

@@ -1,0 +1,106 @@
+"""Memory room: how much the answers under way may hold together, by what machine and limits leave free."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+MIB = 1 << 20
+_ROOT = Path("/")
+_SHARE = 4  # of the free memory a fourth: decoding, journal and pipe need the rest
+_LEAST_BYTES = 16 * MIB
+_USUAL_BYTES = 512 * MIB  # for answers that are longer than was asked for
+_TOKEN_BYTES = 4096  # of a token's message, with logprobs
+_OF_LIMITS = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
+READ_COST = 200  # bytes that a read takes, whatever it brought: its objects and timestamps
+
+
+def open_bytes(streams: int, longest: int, processes: int = 1, root: Path = _ROOT) -> int:
+    """How many bytes the answers of one process may hold together, so that no load ends it.
+
+    What `streams` answers of `longest` tokens need and some more, at most a share of what is free. Of the
+    machine's memory each of the `processes` has its part; a limit on a process is its own.
+    """
+    needed = _USUAL_BYTES + streams * longest * _TOKEN_BYTES
+    shared = min(_free_of_machine(root)) // processes
+    return max(min(needed, min((shared, *_free_of_process(root))) // _SHARE), _LEAST_BYTES)
+
+
+def _free_of_machine(root: Path) -> Iterator[int]:
+    """What the machine has free, and what each control group that this process is in has left."""
+    yield psutil.virtual_memory().available
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, place = rest.partition(":")
+        if not controllers:
+            yield from _free_of_groups(root / "sys/fs/cgroup", place, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            yield from _free_of_groups(base, place, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def _free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iterator[int]:
+    """What a group and each one above it have left of their limits; page cache that can go is free."""
+    inside = Path(os.path.normpath("/" + place.lstrip("/"))).relative_to("/")
+    for group in (base / inside, *(base / above for above in inside.parents)):
+        most, used = _number(group / limit), _number(group / usage)
+        if most is None or used is None:
+            continue
+        kept = dict(line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line)
+        cache = kept.get("inactive_file", "0")
+        yield max(most - used + (int(cache) if cache.isdecimal() else 0), 0)
+
+
+def _free_of_process(root: Path) -> Iterator[int]:
+    """What the limits of a process leave this one: of its addresses, and of its data."""
+    status = _text(root / "proc/self/status").splitlines()
+    sizes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Vm")}
+    for limit, name in _OF_LIMITS:
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            yield max(soft - int(sizes.get(name, "0")) * 1024, 0)
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None where there is none, as in `max`."""
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    """What a file of the system holds; "" where it cannot be read."""
+    try:
+        return path.read_text("ascii", "replace")
+    except OSError:
+        return ""
+
+
+class MemoryGauge:
+    """Whether this process has grown by more than some bytes: cheap enough to be asked ten times a second."""
+
+    def __init__(self, most_bytes: int, file: Path = _ROOT / "proc/self/statm") -> None:
+        self._pages = most_bytes // resource.getpagesize()
+        try:
+            self._file = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1  # no Linux
+        self._began = self._resident()
+
+    def is_passed(self) -> bool:
+        """Whether it has; True where that cannot be known."""
+        return self._file < 0 or self._resident() - self._began > self._pages
+
+    def close(self) -> None:
+        """Close the system's file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _resident(self) -> int:
+        if self._file < 0:
+            return 0
+        return int(os.pread(self._file, 128, 0).split()[1])
