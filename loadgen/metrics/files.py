@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-_OWN = 0o600  # a run may hold prompts and answers of people
-_ANYONES = 0o666  # less the umask, as of any command's output
+OWN = 0o600  # a run may hold prompts and answers of people
+ANYONES = 0o666  # less the umask, as of any command's output: a page to read and to send
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LINK = "it is a symbolic link, which is not written through: name the file itself, or remove the link"
 # This process's own open files: each is a link by its nature, and none is one that a directory can hold.
@@ -31,7 +31,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     The bytes go to a temporary file in the same directory, mode 0600, and are on the disk before it takes the
     name. Raises OSError, or what `write` raises; either way nothing is left behind.
     """
-    _replace(path, write, _OWN)
+    _replace(path, write, OWN)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -40,8 +40,12 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, lambda file: file.write(data))
 
 
-def write_output(path: Path, write: Callable[[BinaryIO], object], append: bool = False) -> None:
+def write_output(
+    path: Path, write: Callable[[BinaryIO], object], append: bool = False, mode: int = OWN
+) -> None:
     """Write an output that the user names; `append` puts it after what is there, on a new line.
+
+    A new file gets the `mode`.
 
     A file is replaced whole or not at all and keeps its mode; a pipe, a device or a file that is open here
     (/dev/stdout) is written to. Raises OSError, of a symbolic link too, or what `write` raises.
@@ -57,12 +61,12 @@ def write_output(path: Path, write: Callable[[BinaryIO], object], append: bool =
     is_file = status is None or stat.S_ISREG(status.st_mode)
     if append or not is_file:
         flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if is_file else 0)
-        _write_on(open_unlinked(path, flags, _ANYONES), write, append)
+        _write_on(open_unlinked(path, flags, mode), write, append)
         return
-    _replace(path, write, _ANYONES, None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
+    _replace(path, write, mode, None if status is None else stat.S_IMODE(status.st_mode) & 0o777)
 
 
-def open_unlinked(path: Path, flags: int, mode: int = _OWN) -> int:
+def open_unlinked(path: Path, flags: int, mode: int = OWN) -> int:
     """As `os.open`, of a file that is to be written in place; raises OSError of a symbolic link."""
     try:
         return os.open(path, flags | _NO_LINK, mode)

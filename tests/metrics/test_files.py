@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
-from loadgen.metrics.files import open_unlinked, write_output, write_text, write_whole
+from loadgen.metrics.files import ANYONES, open_unlinked, write_output, write_text, write_whole
 
 
 def _new(file: BinaryIO) -> None:
@@ -141,7 +141,7 @@ def test_an_output_has_the_usual_mode_or_keeps_its_own(before: int | None, mode:
         path.chmod(before)
     old = os.umask(0o022)
     try:
-        write_output(path, _new)
+        write_output(path, _new, mode=ANYONES)
     finally:
         os.umask(old)
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", mode)

@@ -25,7 +25,7 @@ from loadgen.analysis.report.drawing import Drawing, draw
 from loadgen.analysis.report.panel import Panel
 from loadgen.analysis.run_summary import Reported
 from loadgen.errors import MeasureError, UsageError
-from loadgen.metrics.files import write_output
+from loadgen.metrics.files import ANYONES, write_output
 from loadgen.protocol.layout import wrapped
 from loadgen.protocol.printable import file_name, plain, printable
 from loadgen.results import limit_lines, result_block, run_place, sweep_lines
@@ -216,7 +216,7 @@ def _written(path: Path, text: str) -> str:
 
 
 def _write_text(path: Path, text: str) -> None:
-    write_output(path, lambda file: file.write(text.encode()))
+    write_output(path, lambda file: file.write(text.encode()), mode=ANYONES)
 
 
 @contextmanager

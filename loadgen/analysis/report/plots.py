@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from loadgen.analysis.report.drawing import DOTS_OPACITY, Drawing, Polyline, Text, draw
 from loadgen.analysis.report.palette import LIGHT
 from loadgen.analysis.report.panel import Panel
-from loadgen.metrics.files import write_output
+from loadgen.metrics.files import ANYONES, write_output
 
 _DOTS_PER_INCH = 144  # of 72 CSS pixels
 _METADATA = {"Software": None}
@@ -42,7 +42,8 @@ def save_drawing(drawing: Drawing, path: Path) -> None:
                 _text(axes, shape)
             else:
                 _outline(axes, shape)
-        write_output(path, partial(figure.savefig, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA))
+        save = partial(figure.savefig, format="png", dpi=_DOTS_PER_INCH, metadata=_METADATA)
+        write_output(path, save, mode=ANYONES)
 
 
 def _text(axes: Axes, text: Text) -> None:
