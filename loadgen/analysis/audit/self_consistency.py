@@ -257,6 +257,9 @@ def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
     failed = run.figure("failed")
     if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):
         failed = max(failed or 0.0, asked - n)
+    if n is None and (succeeded := run.figure("success_rate")) is not None:
+        share = 1 - succeeded / 100
+        return f"{percent(share)} of the requests failed" if above < share <= most else None
     if n is None or not failed or not above < failed / (n + failed) <= most:
         return None
     return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"

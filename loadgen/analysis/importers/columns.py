@@ -26,18 +26,19 @@ LENGTHS = "lengths"  # of prompt and answer in one cell: 1024/128
 _ACCEPTED = "acceptance_rate"  # of no unit: a share, or the tokens that a pass gives
 _MOST_ACCEPTED = 16.0  # tokens a pass
 _LEN = r"(?:[ _](?:seq(?:uence)?[ _])?(?:len(?:gth)?|size|tokens))"
+_MEAN = r"(?:avg\.?|average|mean)"
 # Titles in lower case, without their unit, and what stands below them.
 _FACTS: tuple[tuple[str, str], ...] = (
     (r"models?|name|checkpoint|model[ _](?:name|id)|llm", "model"),
     (r"load|scenario|workload|load[ _]level|traffic|profile", "load"),
-    (r"(?:max(?:imum)?[ _])?(?:request[ _])?conc(?:ur(?:rency)?)?\.?"
+    (r"(?:max(?:imum)?[ _]|number of )?(?:request[ _])?conc(?:ur(?:rency)?)?\.?"
      r"|concurrent(?: (?:req(?:uest)?s|users|streams))?|(?:num[ _]|# ?)?(?:users|clients|streams)"
      r"|parallel(?:ism)?|batch(?:[ _]size)?|bs|vus?", "max_concurrency"),
     (rf"isl ?[/:x,] ?osl|(?:input|in|prompt){_LEN}? ?[/:x,] ?(?:output|out){_LEN}?", LENGTHS),
     (r"(?:prefill|prompt)[ _]tokens", "prefill_tokens"),  # of all requests of a batch
     (rf"(?:input|in|prompt){_LEN}|isl|context(?:[ _]len(?:gth)?)?|input"
-     r"|(?:avg\.?|mean) (?:input|prompt) tokens", "input_length"),
-    (rf"(?:output|out|answer|generation){_LEN}|osl|max[ _]tokens|(?:avg\.?|mean) output tokens",
+     rf"|{_MEAN} (?:input|prompt) tokens(?: per request)?", "input_length"),
+    (rf"(?:output|out|answer|generation){_LEN}|osl|max[ _]tokens|{_MEAN} output tokens(?: per request)?",
      "output_length"),
     (r"quant(?:ization)?|(?:llm[ _])?prec(?:ision)?|dtype|weights", "quantization"),
     (r"gpu[ _]num|# ?gpus?|gpus|num[ _]gpus|tp(?:[ _]size)?", "gpu_num"),
@@ -54,6 +55,7 @@ _RATES: tuple[tuple[str, str], ...] = (
     (r"speed", SPEED),
     (r"(?:total|overall)(?:[ _]token)?(?:[ _]throughput)?", "total_token_throughput"),
     (r"(?:output|generation|generated)?[ _]?(?:tokens?)?[ _]?throughput|output", "output_throughput"),
+    (r"gen\.", "output_throughput"),  # of evalscope's summary
     (r"decod(?:e|ing)(?:[ _]speed)?", DECODE),
     (r"(?:/ ?|per[ -])(?:user|req(?:uest)?|stream)", OF_ONE),
     (r"(?:prefill(?:ing)?|pp|prompt(?:[ _](?:processing|eval(?:uation)?))?)"
@@ -77,9 +79,11 @@ _LATENCIES: Mapping[str, str] = {
     "end-to-end latency": "e2el", "end to end latency": "e2el", "e2e latency": "e2el",
     "request latency": "e2el", "tbt": "itl", "time between tokens": "itl",
     "e2e ttft": "ttft", "est ppt": "prefill",
+    "latency": "e2el", "lat.": "e2el",
     "prefill": "prefill", "prefill time": "prefill", "prefill latency": "prefill",
 }  # fmt: skip
-_RANK = r"mean|avg\.?|average|median|std|max|p\d\d(?:\.\d+)?"
+_OF_A_RANK = ("latency", "lat.")  # of a request, where a statistic is named; else of anything
+_RANK = r"mean|avg\.?|average|median|std|min|max|p\d\d(?:\.\d+)?"
 _RANKS = {"avg": "mean", "average": "mean", "p50": "median"}
 _LATENCY = re.compile(
     rf"(?:({_RANK}) )?({'|'.join(sorted(map(re.escape, _LATENCIES), key=len, reverse=True))})(?: ({_RANK}))?"
@@ -108,6 +112,7 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
 _LONGEST_CELL = 80
 _ROUND = re.compile(r"\d{1,6}(?:\.[05]0?)?|inf(?:inite|inity)?|∞", re.IGNORECASE)
 _MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
+_SHARES = frozenset({"success_rate"})  # in percent, with its sign or without
 _SHOWN = 40
 _MOST_PROBED = 200  # cells of a column that its unit is read from
 _LEAST_ASKED = 2  # rows, from which on round requests per second were asked for
@@ -196,7 +201,8 @@ def _titled(title: str) -> TableColumn:
     if latency is not None and not _TOKENS_PER_S.fullmatch(unit):
         rank = (latency[1] or latency[3] or "mean").rstrip(".")
         key = f"{_RANKS.get(rank, rank)}_{_LATENCIES[latency[2]]}_ms"
-        return TableColumn(key if unit in _MS else "", times=_MS.get(unit, 1.0))
+        known = unit in _MS and bool(latency[1] or latency[3] or latency[2] not in _OF_A_RANK)
+        return TableColumn(key if known else "", times=_MS.get(unit, 1.0))
     if _TOKENS_PER_S.fullmatch(unit) or (not unit and _TOKENS_PER_S.search(plain) is not None):
         word = base if unit else _TOKENS_PER_S.sub("", plain, 1)
         return TableColumn(
@@ -247,7 +253,8 @@ def is_measured(key: str) -> bool:
 
 def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float], list[str]]:
     """The figures of a row's cells, the first of a key, and a remark on each that could not be read."""
-    parts = [(column, cell, cell_of(cell)) for column, cell in cells]
+    plain = ((column, cell.strip().rstrip("%") if column.key in _SHARES else cell) for column, cell in cells)
+    parts = [(column, cell, cell_of(cell)) for column, cell in plain]
     sign = numbers.decimal_sign(part.text for _, _, part in parts if part is not None)
     values, remarks = dict[str, float](), list[str]()
     for column, cell, part in parts:

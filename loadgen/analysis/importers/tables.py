@@ -172,8 +172,9 @@ class _Table:
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
         values, remarks = columns.figures([cell for cell in cells if _is_figure(cell[0].key)])
-        remarks += [f"{key} is 0: it was not measured" for key, value in values.items() if value == 0]
-        return {key: value for key, value in values.items() if value}, remarks
+        empty = [key for key, value in values.items() if value == 0 and columns.is_measured(key)]
+        remarks += [f"{key} is 0: it was not measured" for key in empty]
+        return {key: value for key, value in values.items() if key not in empty}, remarks
 
     def _named(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
         """A row's name, the checkpoint in it, and the load: of its cells, else of the heading above."""
@@ -257,8 +258,8 @@ def _is_figure(key: str) -> bool:
 
 
 def _load(facts: Mapping[str, str], named: str) -> Load:
-    limit, length = _whole(facts.get("max_concurrency", "")), _whole(facts.get("input_length", ""))
-    prompts, answer = _whole(facts.get("prompts", "")), _whole(facts.get("output_length", ""))
+    limit, length = _whole(facts.get("max_concurrency", "")), _mean(facts.get("input_length", ""))
+    prompts, answer = _whole(facts.get("prompts", "")), _mean(facts.get("output_length", ""))
     rate = columns.rate(facts.get(columns.RATE, ""))
     if (parts := _PARTS.fullmatch(facts.get(columns.LENGTHS, ""))) is not None:
         length, answer = _whole(parts[1]), _whole(parts[2])
@@ -292,6 +293,13 @@ def _pages() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
 def _whole(cell: str) -> int | None:
     """A count; None of anything else."""
     return json_fields.written_count(_THOUSANDS.sub("", cell.strip()))
+
+
+def _mean(cell: str) -> int | None:
+    """A length in whole tokens, of a mean too; None of anything else."""
+    whole = _whole(cell)
+    mean = _decimal(cell) if whole is None else None
+    return whole if mean is None else round(mean)
 
 
 def _decimal(cell: str) -> Decimal | None:

@@ -18,6 +18,15 @@ _RELATIVE = re.compile(r"\s*[-+−]?\s*\d[\d.,]*\s*[%x×]\s*|\s*[-+−]\s*\d.*|\
 _STATISTIC = re.compile(
     r"p ?(\d\d?(?:\.\d+)?)|(\d\d?(?:\.\d+)?) ?(?:%|th)|avg\.?|average|mean|median|min|max|std(?:dev)?"
 )
+# What genai-perf and aiperf call figures whose definition is that of another name, and counts, in lower case.
+_NVIDIA = {
+    "inter token latency": "TPOT", "inter chunk latency": "ITL", "request count": "Successful requests",
+    "completed request count": "Successful requests", "error request count": "Failed requests",
+    "input sequence length": "Input length", "output sequence length": "Output length",
+    "benchmark duration (sec)": "Benchmark duration (s)",
+}  # fmt: skip
+_CORNERS = frozenset({"statistic", "metric"})
+_COUNTED = re.compile(r" \((?:requests|count|tokens)\)")
 ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDeploy", "TGI", "Ollama", "MLX")
 
 
@@ -62,6 +71,8 @@ def _of_statistics(grid: Grid) -> Grid | None:
     if not all(ranks):
         ranks, metrics = [_rank(metric) for metric in metrics], list(grid.titles[1:])
         cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
+    elif grid.titles[0].lower() in _CORNERS:
+        metrics = [_by_definition(metric) for metric in metrics]
     measured = any(columns.is_measured(columns.column(f"{ranks[0]} {metric}").key) for metric in metrics)
     if not all(ranks) or not measured or len({*ranks}) < len(ranks):
         return None
@@ -71,10 +82,17 @@ def _of_statistics(grid: Grid) -> Grid | None:
             titled = f"{rank} {metric}"
             if not columns.column(titled).key and rank == "mean":  # a rate has no rank
                 titled = metric
-            if columns.column(titled).key:
+            if columns.column(titled).key or rank == "mean":  # what is not known is named
                 named.append(titled)
                 values.append(cell)
     return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
+
+
+def _by_definition(metric: str) -> str:
+    """A metric of NVIDIA's clients under the name that its definition has here."""
+    plain = _COUNTED.sub("", " ".join(metric.lower().split()))
+    name, bracket, unit = plain.partition(" (")
+    return _NVIDIA.get(plain, f"{_NVIDIA[name]}{bracket}{unit}" if name in _NVIDIA else metric)
 
 
 def _rank(title: str) -> str:

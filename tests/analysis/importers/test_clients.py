@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.importers import aiperf, guidellm, pages, sglang, sources, vllm
 from loadgen.analysis.importers.json_fields import documents
 from loadgen.analysis.run_summary import Reported
@@ -263,3 +264,51 @@ def test_guidellms_summary_of_uneven_lengths_has_no_tpot() -> None:
 def test_a_file_without_a_figure_is_refused(client: Any) -> None:
     with pytest.raises(UsageError, match="f has no figures"):
         list(client.read({"completed": "x", "duration": None, "mean_e2e_latency_ms": math.nan}, "f"))
+
+
+def _moved(place: tuple[str, ...]) -> dict[str, Any]:
+    """A report of guidellm of which half the requests failed, with its counts at another place."""
+    counts: Any = {"successful": 10, "errored": 10, "incomplete": 3, "total": 23}
+    metrics = {
+        key: value for key, value in GUIDELLM["benchmarks"][0]["metrics"].items() if key != "request_totals"
+    }
+    nested = counts
+    for key in reversed(place):
+        nested = {key: nested}
+    moved = benchmark(metrics={**metrics, **nested.get("metrics", {})}, scheduler_state={})
+    moved |= {key: value for key, value in nested.items() if key != "metrics"}
+    return {**GUIDELLM, "benchmarks": [moved]}
+
+
+@pytest.mark.parametrize(
+    "place", [("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made")]
+)
+def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str, ...]) -> None:
+    known = only(guidellm.read(_moved(place), "f"))
+    assert (known.figures["completed"], known.figures["failed"], known.load.requests) == (10, 10, 20)
+    assert "mean_tpot_ms" in known.figures  # all its requests are there
+    (audited,) = audit([known], None, None)
+    assert [each.evidence for each in audited.findings if each.rule.code == "many-failures"] == [
+        "10 of 20 requests failed (50 %)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("client", "document"),
+    [
+        (vllm, {**VLLM, "completed": 16, "failed": 16}),
+        (vllm, {**VLLM, "completed": 16, "failed": 0}),
+        (
+            vllm,
+            {**VLLM, "completed": 16, "failed": None, "num_prompts": None, "errors": ["", "timeout"] * 16},
+        ),
+        (sglang, {**SGLANG, "completed": 512, "num_prompts": 1024}),
+        (sglang, {**SGLANG, "completed": 512, "errors": ["", "timeout"] * 512}),
+        (aiperf, {**AIPERF, "error_request_count": {"unit": "requests", "avg": 1024.0}}),
+        (aiperf, {**AIPERF, "error_summary": [{"error_details": {"code": 500}, "count": 1024}]}),
+    ],
+)
+def test_failures_are_found_wherever_a_client_writes_them(client: Any, document: dict[str, Any]) -> None:
+    (audited,) = audit([only(client.read(document, "f"))], None, None)
+    (failures,) = [each for each in audited.findings if each.rule.code == "many-failures"]
+    assert failures.evidence.endswith("requests failed (50 %)")

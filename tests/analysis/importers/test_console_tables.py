@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.importers import tables
+from loadgen.validity.verdict import Level
 
 GENAI_PERF = """
                     NVIDIA GenAI-Perf | LLM Metrics
@@ -19,6 +21,10 @@ GENAI_PERF = """
 │              Request latency (ms) │ 499.20 │ 451.01 │ 554.61 │ 548.69 │
 │ Output token throughput (per sec) │ 520.87 │    N/A │    N/A │    N/A │
 │      Request throughput (per sec) │   1.99 │    N/A │    N/A │    N/A │
+│             Request Count (count) │    100 │    N/A │    N/A │    N/A │
+│    Error Request Count (requests) │     20 │    N/A │    N/A │    N/A │
+│            Output sequence length │ 260.00 │ 258.00 │ 262.00 │ 262.00 │
+│          Time To Second Token(ms) │   1.50 │   1.00 │   2.00 │   2.00 │
 └───────────────────────────────────┴────────┴────────┴────────┴────────┘
 """
 AIPERF = """
@@ -32,6 +38,50 @@ AIPERF = """
 │           Throughput │     50 │       │        │
 │         (tokens/sec) │        │       │        │
 └──────────────────────┴────────┴───────┴────────┘
+"""
+SUMMARY = """
+# Qwen3-8B
+
+Benchmarking summary:
++-----------------------------------+-----------+
+| Key                               |     Value |
++===================================+===========+
+| Time taken for tests (s)          |  289      |
++-----------------------------------+-----------+
+| Number of concurrency             |    5      |
++-----------------------------------+-----------+
+| Total requests                    |  100      |
++-----------------------------------+-----------+
+| Succeed requests                  |  100      |
++-----------------------------------+-----------+
+| Failed requests                   |    0      |
++-----------------------------------+-----------+
+| Output token throughput (tok/s)   |  514.391  |
++-----------------------------------+-----------+
+| Request throughput (req/s)        |    0.346  |
++-----------------------------------+-----------+
+| Average latency (s)               |   14.1385 |
++-----------------------------------+-----------+
+| Average time to first token (s)   |    0.0413 |
++-----------------------------------+-----------+
+| Average time per output token (s) |    0.0095 |
++-----------------------------------+-----------+
+| Average inter-token latency (s)   |    0.0095 |
++-----------------------------------+-----------+
+| Average input tokens per request  |   94.75   |
++-----------------------------------+-----------+
+| Average output tokens per request | 1486.59   |
++-----------------------------------+-----------+
+"""
+LOADS = """
+# Qwen3-8B
+┏━━━━━━┳━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━┳━━━━━━━━━━┳━━━━━━━━━━┓
+┃      ┃      ┃      Avg ┃      P99 ┃     Avg ┃     Avg ┃     Gen. ┃   Success┃
+┃Conc. ┃  RPS ┃  Lat.(s) ┃  Lat.(s) ┃ TTFT(s) ┃ TPOT(s) ┃   toks/s ┃      Rate┃
+┡━━━━━━╇━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━╇━━━━━━━━━━╇━━━━━━━━━━┩
+│    1 │ 0.17 │    6.014 │    6.101 │   0.041 │   0.012 │    83.20 │    100.0%│
+│   20 │ 1.80 │   11.014 │   12.101 │   0.241 │   0.021 │   900.20 │     50.0%│
+└──────┴──────┴──────────┴──────────┴─────────┴─────────┴──────────┴──────────┘
 """
 EVALSCOPE = """
 Percentile results:
@@ -51,8 +101,9 @@ Percentile results:
         (
             GENAI_PERF,
             {
-                "mean_ttft_ms": 16.26, "p99_ttft_ms": 17.09, "mean_itl_ms": 1.85, "mean_e2el_ms": 499.2,
-                "max_e2el_ms": 554.61, "output_throughput": 520.87, "request_throughput": 1.99,
+                "mean_ttft_ms": 16.26, "p99_ttft_ms": 17.09, "min_ttft_ms": 12.39, "mean_tpot_ms": 1.85,
+                "mean_itl_ms": None, "mean_e2el_ms": 499.2, "max_e2el_ms": 554.61,
+                "output_throughput": 520.87, "request_throughput": 1.99, "completed": 100, "failed": 20,
             },
         ),
         (AIPERF, {"mean_ttft_ms": 18.26, "median_ttft_ms": 17.0}),
@@ -68,3 +119,36 @@ Percentile results:
 def test_a_clients_table_of_statistics_is_one_run(page: str, expected: dict[str, Any]) -> None:
     (run,) = tables.read(page, Path("page.md"))
     assert {key: run.figures.get(key) for key in expected} == expected
+
+
+def test_what_is_not_known_of_a_clients_table_is_named() -> None:
+    (run,) = tables.read(GENAI_PERF, Path("page.md"))
+    assert run.load.output_len == 260
+    assert "not read: 'Time To Second Token(ms)'" in run.remarks
+
+
+def test_evalscopes_summary_is_a_run_with_its_counts_and_lengths() -> None:
+    (run,) = tables.read(SUMMARY, Path("page.md"))
+    assert run.figures == {
+        "duration": 289, "completed": 100, "failed": 0, "output_throughput": 514.391,
+        "request_throughput": 0.346,
+        "mean_e2el_ms": 14138.5, "mean_ttft_ms": 41.3, "mean_tpot_ms": 9.5, "mean_itl_ms": 9.5,
+    }  # fmt: skip
+    assert (run.load.input_len, run.load.output_len, run.load.max_concurrency) == (95, 1487, 5)
+    (audited,) = audit([run], None, None)
+    assert audited.level is Level.VALID
+
+
+def test_failures_are_found_in_evalscopes_tables() -> None:
+    lost = SUMMARY.replace("  100      |\n+--", "   60      |\n+--").replace("|    0      |", "|   40      |")
+    lost = lost.replace("0.346", "0.208").replace(
+        "Total requests                    |   60", "Total requests | 100"
+    )
+    (summary,) = audit(tables.read(lost, Path("page.md")), None, None)
+    alone, loaded = audit(tables.read(LOADS, Path("page.md")), None, None)
+    found = [[each.rule.code for each in one.findings] for one in (summary, alone, loaded)]
+    assert ["many-failures" in codes for codes in found] == [True, False, True]
+    assert (loaded.reported.figures["p99_e2el_ms"], loaded.reported.figures["output_throughput"]) == (
+        12101,
+        900.2,
+    )
