@@ -13,6 +13,7 @@ _FIELD = b"data: "
 _CLOSE = b"\n\n"
 _LAST = _FIELD + _DONE + _CLOSE
 _BLANK = ord(" ")  # the last of the bytes that are blank
+_BRACKET = _DONE[0]
 _NEWLINE = ord("\n")
 _FIRST = np.zeros(1, np.int64)
 _BOM = b"\xef\xbb\xbf"
@@ -54,13 +55,12 @@ def _read_plain(body: bytes) -> Events | None:
     found = _blanked(body, ends)
     if found is None:
         return None
-    firsts = np.frombuffer(body, np.uint8)[np.concatenate((_FIRST, ends[:-1])) + len(_FIELD)]
-    if (firsts <= _BLANK).any():  # the data may be blank, and then is no event
-        return None
     lines, done = found
-    if not done and _DONE in body:
+    events = len(ends) - done
+    firsts = np.frombuffer(body, np.uint8)[np.concatenate((_FIRST, ends[:-1]))[:events] + len(_FIELD)]
+    if ((firsts <= _BLANK) | (firsts == _BRACKET)).any():  # blank data is no event, and [DONE] not the last
         return None
-    return Events(lines, ends[: len(ends) - done] - 1, done)  # a data line, and its own newline
+    return Events(lines, ends[:events] - 1, done)  # a data line, and its own newline
 
 
 def _blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:

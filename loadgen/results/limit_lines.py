@@ -58,7 +58,7 @@ def headline(record: LimitRecord) -> str:
 
 def load(value: float) -> str:
     """A load in three digits, all of a whole one."""
-    if value == round(value):
+    if float(value).is_integer():
         return f"{value:,.0f}"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 

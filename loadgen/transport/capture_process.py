@@ -192,15 +192,16 @@ def fault_of(error: BaseException) -> str:
 
     A traceback shows no values: no request, no key. Where memory has run out none says more than that.
     """
-    if isinstance(error, MemoryError):
+    cause = error
+    while isinstance(cause, BaseExceptionGroup):  # of asyncio's tasks
+        cause = cause.exceptions[0]
+    if isinstance(cause, MemoryError):
         return NO_MEMORY
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
             sys.stderr.flush()
-    while isinstance(error, BaseExceptionGroup):  # of asyncio's tasks
-        error = error.exceptions[0]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_MESSAGE]
+    return " ".join(f"{type(cause).__name__}: {cause}".split())[:_LONGEST_MESSAGE]
 
 
 def flush_standard_streams() -> None:

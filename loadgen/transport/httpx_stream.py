@@ -14,6 +14,7 @@ from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.connection import quicken_acks
 from loadgen.transport.deadlines import unanswered
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.share import Share
 from loadgen.transport.stalls import Stream
 from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
@@ -97,6 +98,11 @@ class Exchange(Stream):
         if self.connect_begin_ns:
             self.connect_ns = now_ns - self.connect_begin_ns
         self.on_sent(self)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory what was got of it takes."""
+        return self.size + len(self.got) // A_READ * READ_COST
 
     @property
     def came(self) -> int:

@@ -28,6 +28,7 @@ from loadgen.transport.gate import Gate, gates_of
 from loadgen.transport.httpx_sessions import HttpxSessions
 from loadgen.transport.httpx_stream import Exchange, Link
 from loadgen.transport.job import Counters, Health, Job, body_of
+from loadgen.transport.memory_room import READ_COST
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
@@ -187,6 +188,8 @@ class HttpxTransport:
             if exchange.given_up is None:
                 raise
             failure = exchange.given_up
+        except MemoryError:
+            failure = self.job.limits.no_room(exchange.held_bytes)
         except asyncio.CancelledError:
             self._deliver(exchange, CANCELLED)
             raise
@@ -205,8 +208,8 @@ class HttpxTransport:
 
         That one ends by itself: a cancellation while it closes its connection would leave its client without.
         """
-        largest = max(self.under_way.values(), key=lambda each: 0 if each.given_up else each.size)
-        failure = self.job.limits.no_room(largest.size)
+        largest = max(self.under_way.values(), key=lambda each: 0 if each.given_up else each.held_bytes)
+        failure = self.job.limits.no_room(largest.held_bytes)
         if largest is read:
             return failure
         if largest.give_up(failure):
@@ -215,15 +218,15 @@ class HttpxTransport:
 
     def _forget(self, exchange: Exchange) -> None:
         """Keep no more of an answer than shows what it was."""
+        before = exchange.held_bytes
         del exchange.got[KEPT_READS * A_READ :]
-        kept = sum(map(len, exchange.got[::A_READ]))
-        self.open_bytes -= exchange.size - kept
-        exchange.size = kept
+        exchange.size = sum(map(len, exchange.got[::A_READ]))
+        self.open_bytes -= before - exchange.held_bytes
 
     def _deliver(self, exchange: Exchange, failure: Failure | None) -> None:
         if failure is not None and failure.kind is FailureKind.MEMORY:
             self._forget(exchange)
-        self.open_bytes -= exchange.size
+        self.open_bytes -= exchange.held_bytes
         capture = exchange.capture(failure, self.job.share)
         self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
 
@@ -272,10 +275,10 @@ class HttpxTransport:
                     continue  # it is cancelled where it next waits
                 exchange.got += (data, NO_STAMP, self.now_ns())
                 exchange.size += len(data)
-                self.open_bytes += len(data)
+                self.open_bytes += len(data) + READ_COST
                 self.reads += 1
                 if exchange.size > job.limits.answer_bytes:
-                    del exchange.got[KEPT_READS * A_READ :]
+                    self._forget(exchange)
                     return job.limits.too_long()
                 together = self.open_bytes + self.outbox.waiting_bytes
                 if 0 < job.limits.open_bytes < together and (failure := self._make_room(exchange)):

@@ -33,6 +33,7 @@ from fakes.virtual_network import VirtualServer
 from loadgen.protocol.openai import Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
+from loadgen.transport.memory_room import MemoryGauge
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 
@@ -189,6 +190,48 @@ def test_an_answer_without_an_end_is_cut_and_the_others_are_served(name: str, tr
     assert cut.failure.detail == "larger than the limit of 1 MiB for one answer"
     assert len(cut.raw) <= 2 << 20
     assert len(cut.read_lengths) == len(cut.seen_ns) == len(cut.kernel) // 2
+
+
+FLOODS: dict[str, tuple[list[bytes | float], int]] = {
+    "full reads": ([chunk(token() * 100) * 50], 400),
+    "small reads": ([chunk(token() * 20), 0.0005], 4000),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", FLOODS)
+def test_answers_that_fill_memory_together_are_cut_the_largest_first(
+    name: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryGauge, "is_passed", lambda _: True)
+    piece, times = FLOODS[name]
+
+    def script(asked: Asked) -> Answer:
+        return Answer([HEAD, *piece * times]) if asked.number in (1, 2, 3) else stream(3, 0.002)
+
+    server = VirtualServer(script)
+    limits = Limits(stall_timeout_ns=8 * SECOND, answer_bytes=64 << 20, open_bytes=1 << 20)
+    driven = drive(job_of(server.target(), 20, 4, limits=limits), transport, server)
+    found = kinds(driven)
+    assert set(found) <= {None, FailureKind.MEMORY, FailureKind.TRUNCATED, FailureKind.STALL}
+    assert found.count(None) == 17
+    cut = [capture for capture in driven.captures if capture.failure is not None]
+    assert FailureKind.MEMORY in {capture.failure.kind for capture in cut if capture.failure is not None}
+    for capture in cut:
+        assert capture.failure is not None
+        if capture.failure.kind is FailureKind.MEMORY:
+            assert "the largest: the answers under way held more than the 1 MiB" in capture.failure.detail
+            assert len(capture.raw) <= 2 << 20
+        assert len(capture.read_lengths) == len(capture.seen_ns) == len(capture.kernel) // 2
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_answers_that_fit_together_are_not_cut(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryGauge, "is_passed", lambda _: True)
+    server = VirtualServer(lambda _: stream(40, 0.002))
+    limits = Limits(stall_timeout_ns=8 * SECOND, open_bytes=1 << 20)
+    driven = drive(job_of(server.target(), 20, 4, limits=limits), transport, server)
+    assert kinds(driven) == [None] * 20
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
