@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.scripted_server import HEAD, Answer, Asked, ScriptedServer, chunk, job_of, stream, token
-from loadgen.transport import capture_process, memory_room
+from loadgen.transport import capture_process
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.memory_room import MIB, MemoryGauge, open_bytes
 
@@ -30,7 +30,7 @@ def machine(root: Path, **files: str) -> Path:
 def _free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 8 GiB free, and no limit on a process."""
     memory = psutil.virtual_memory()._replace(available=8192 * MIB)
-    monkeypatch.setattr(memory_room.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
 
 
