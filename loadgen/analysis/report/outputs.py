@@ -207,11 +207,12 @@ def _printed(place: str, text: str) -> str:
 
 def _written(path: Path, text: str) -> str:
     text = plain(text)
+    done = "replaced" if path.is_file() else "wrote"
     try:
         _write_text(path, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
-    printed(f"wrote {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
+    printed(f"{done} {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
     return ""
 
 

@@ -97,6 +97,14 @@ def test_a_page_is_written_wherever_the_flag_stands(
     assert Path(written).read_text("utf-8").startswith("<!doctype html>")
 
 
+def test_a_page_that_takes_the_place_of_another_says_so(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for done in ("wrote", "replaced"):
+        assert cli.main(["report", "runs", "--html"]) == 0
+        assert capsys.readouterr().err.startswith(f"{done} report.html (")
+
+
 @pytest.mark.slow
 def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--markdown", "a.md", "--csv", "-", "--png", "png", "--svg", "svg", "--baseline", "m1"]
