@@ -18,7 +18,7 @@ _FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-conc
 
 @contextmanager
 def _trace(_: str) -> Iterator[None]:
-    """A trace whose clock goes in steps of three seconds lies in the directory."""
+    """A trace whose clock goes in steps of three seconds lies in the directory, and one with few long prompts."""
     rows = [
         {
             "timestamp": 3000 * (i // 4),
@@ -29,6 +29,9 @@ def _trace(_: str) -> Iterator[None]:
         for i in range(96)
     ]
     Path("trace.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    others = enumerate(rows[4:], 4)
+    short = [*rows[:4], *(row | {"input_length": 48, "hash_ids": [2 * i]} for i, row in others)]
+    Path("short.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in short), "utf-8")
     yield
 
 
@@ -37,6 +40,13 @@ OF_DATA = {
         engine(),
         "--trace trace.jsonl --speed-up 60 --trace-max-input-len 64 --trace-too-long clip",
         {"trace-grid", "lengths-cut"},
+        may=frozenset({"sends-late", "overload", "queued", "early-ends"}),
+        beside=_trace,
+    ),
+    "a trace whose clock goes in steps, of which four prompts are cut": Provocation(
+        engine(),
+        "--trace short.jsonl --speed-up 60 --trace-max-input-len 64 --trace-too-long clip",
+        {"trace-grid", "few-lengths-cut"},
         may=frozenset({"sends-late", "overload", "queued", "early-ends"}),
         beside=_trace,
     ),

@@ -42,9 +42,12 @@ def command_words(data: bytes) -> None:
     """The words of a command line, as `bench` and as `shards` read them."""
     words = [word.decode("utf-8", "replace") for word in data.split(_WORD)]
     logging.disable(logging.WARNING)
-    for read in (options.parse, lambda given: launch_plan(2, given)):
-        with contextlib.suppress(UsageError):
-            read(words)
+    try:
+        for read in (options.parse, lambda given: launch_plan(2, given)):
+            with contextlib.suppress(UsageError):
+                read(words)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def start_at(data: bytes) -> None:

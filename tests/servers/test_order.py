@@ -13,7 +13,7 @@ SERVERS, BENCHMARKS = ROOT / "servers" / "loadgen_servers", ROOT / "benchmarks"
 # fmt: off
 ORDER = {
     SERVERS: [
-        "child_process", "http_server",
+        "child_process", "log_file", "http_server",
         "null/messages", "null/server", "null/__main__",
         "engine/step_times", "engine/prefix_cache", "engine/scheduler", "engine/presets", "engine/messages",
         "engine/request", "engine/reply", "engine/metrics", "engine/server",

@@ -55,7 +55,7 @@ def after(words: str, outcomes: str) -> tuple[int, str]:
         ("--max-consecutive-failures 3", ".FFcF", (
             5, f"--max-consecutive-failures 3: 3 requests in a row failed{LAST}")),
         ("--max-consecutive-failures 1", "..F", (
-            3, f"--max-consecutive-failures 1: 1 requests in a row failed{LAST}")),
+            3, f"--max-consecutive-failures 1: 1 request in a row failed{LAST}")),
         ("--max-consecutive-failures 20", "F" * 19, (19, "")),
         # So many in all.
         ("--max-failures 0", "...F", (4, f"--max-failures 0: 1 of 4 requests failed{LAST}")),

@@ -132,11 +132,12 @@ def first_kind(lines: Lines) -> str:
     keys: set[str] = set()
     for i, row in enumerate(islice(lines.rows(), _SEARCHED)):
         try:
-            keys |= row_object(lines, i, row).keys()
+            own = row_object(lines, i, row).keys()
         except UsageError:
-            break  # refused in its turn, as a row of another kind is
-        if not _is_of_kind(keys, kind):
-            return kind
+            break  # refused in its turn
+        if not _is_of_kind(own, kind):
+            return kind  # and so is a row of another kind
+        keys |= own
     if why := unread(keys, kind):
         raise lines.file.refusal(why)
     return kind
