@@ -18,7 +18,7 @@ _FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-conc
 
 @contextmanager
 def _trace(_: str) -> Iterator[None]:
-    """A trace whose clock goes in steps of three seconds lies in the directory, and one with few long prompts."""
+    """A trace whose clock goes in steps of three seconds is there, and one of few long prompts."""
     rows = [
         {
             "timestamp": 3000 * (i // 4),
