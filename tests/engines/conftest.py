@@ -22,6 +22,18 @@ def _missing(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+# Engines that live to the end of the session.
+_SHARED = frozenset({"vllm", "transformers_serve"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests of the shared engines to the end.
+
+    The others look for servers left behind, and must not find one that a test before them shares.
+    """
+    items.sort(key=lambda item: not _SHARED.isdisjoint(getattr(item, "fixturenames", ())))
+
+
 @pytest.fixture(scope="session")
 def engines_python() -> Path:
     """The Python that the engines are installed for."""
@@ -51,10 +63,7 @@ def model(engines_python: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def vllm(engines_python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """vLLM without a prefix cache: the same prompt is the same work each time.
-
-    It lives to the end of the session, so the files that look for servers left behind come before, by name.
-    """
+    """vLLM without a prefix cache: the same prompt is the same work each time."""
     log = tmp_path_factory.mktemp("vllm") / "log"
     with running.vllm(engines_python, model, log, ["--no-enable-prefix-caching"]) as engine:
         yield engine
