@@ -59,11 +59,11 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 def is_run(directory: Path) -> bool:
     """Whether a directory holds a run of ours, or the rest of one."""
-    if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
-        return True
     try:
+        if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
+            return True
         return MARKS[0] in text.bounded(directory / RESULT, _MOST_BYTES)
-    except UsageError:
+    except (OSError, UsageError):  # OSError: the name is of a record, and may be longer than a name can be
         return False
 
 

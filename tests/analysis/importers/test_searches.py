@@ -149,3 +149,10 @@ def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
     read = sources.read([str(tmp_path)])
     assert len(read.reported) == 1
     assert "is damaged" in read.errors[0]
+
+
+def test_a_recorded_directory_that_cannot_be_looked_up_costs_no_other(tmp_path: Path) -> None:
+    kept_run(tmp_path / "points" / "000")
+    points = [{"state": "done", "directory": name} for name in ("points/000", "x" * 300, "a\0b")]
+    read = sources.read([str(written(tmp_path, sweep_record(*points)))])
+    assert [run.source for run in read.reported] == [str(tmp_path / "points" / "000")]
