@@ -42,9 +42,9 @@ def compare(
 ) -> list[ComparedLoad]:
     """A table a load, in order of appearance; Holm over rows and loads of each figure.
 
-    A run that is there twice is used once; failed cells are failures of their rows; what is `lacking` of the
-    rooflines is remarked on the first table. Raises UsageError where the baseline or the headline asked for
-    does not exist.
+    A run that is there twice is used once; failed cells are failures of their rows; what holds for all tables
+    is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises UsageError
+    where the baseline or the headline asked for does not exist.
     """
     runs, repeated = groups.distinct(groups.in_order(reported))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
@@ -69,10 +69,16 @@ def compare(
     ]
     if repeated:
         remarks.append(f"given twice, used once: {some([run.source for run in repeated], _NAMED)}")
+    made = _together(tables)
+    bare = next((at for at, table in enumerate(made) if _lacks_roofline(table)), 0)
     return [
-        replace(table, remarks=(*remarks, *table.remarks, *(() if at else lacking)))
-        for at, table in enumerate(_together(tables))
+        replace(table, remarks=(*([] if at else remarks), *table.remarks, *(lacking if at == bare else ())))
+        for at, table in enumerate(made)
     ]
+
+
+def _lacks_roofline(table: ComparedLoad) -> bool:
+    return any(line.roofline is None for line in table.lines if line.runs)
 
 
 def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:

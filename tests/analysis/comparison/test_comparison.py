@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
-from loadgen.analysis.comparison import render
+from loadgen.analysis.comparison import ceilings, render
 from loadgen.analysis.comparison.campaigns import CampaignSettings
+from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.comparison.comparison import compare
 from loadgen.analysis.comparison.model import ComparedLoad, ComparisonOptions, Decision, Line
 from loadgen.analysis.comparison.rows import BROKEN
@@ -106,6 +107,21 @@ def test_a_baseline_of_several_rows_is_the_first() -> None:
     found = only(compared(BASE, cells("Qwen3-8B", FAST, server="sglang"), baseline="Qwen3-8B"))
     assert found.baseline == "Qwen3-8B on vllm"
     assert "Qwen3-8B is 2 rows, of which Qwen3-8B on vllm is the baseline" in found.remarks
+
+
+def test_what_holds_for_all_tables_stands_under_the_first() -> None:
+    low = replace(HIGH, name="low-load")
+    rows = BASE, cells("Qwen3-8B", FAST, server="sglang"), cells("Qwen3-8B", SLOW, low)
+    found = compared(*rows, baseline="Qwen3-8B")
+    assert [sum("is 2 rows" in remark for remark in one.remarks) for one in found] == [1, 0]
+
+
+def test_what_a_roofline_lacks_stands_under_the_first_table_without_one() -> None:
+    known, _ = ceilings.completed(list(thor()), Hardware.named("jetson-thor"))
+    bare = cells("a", SLOW, replace(HIGH, name="another"))
+    found = compare([*known, *bare], ComparisonOptions(), lacking=["no roofline: a"])
+    below = {one.load.name: [remark for remark in one.remarks if "roofline" in remark] for one in found}
+    assert below == {"high": [], "low": [], "another": ["no roofline: a"]}
 
 
 @pytest.mark.parametrize(
