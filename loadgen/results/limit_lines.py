@@ -28,7 +28,7 @@ _ENDS: Mapping[SearchEnd, str] = {
     "most-runs": "no more runs were allowed",
     "nothing-passes": "no load is shown to meet the objectives",
     "everything-passes": "the highest load that was allowed meets the objectives",
-    "client-limited": "at a higher load the client or its machine, not the server, was the limit",
+    "client-limited": "runs stayed disturbed: the client or its machine, not the server, was the limit",
     "interrupted": "interrupted, with what is known so far",
     "server-died": "the server ended, with what is known so far",
 }
@@ -146,13 +146,14 @@ def _doubted(record: LimitRecord) -> Iterator[str]:
     if not doubted:
         return
     codes = dict.fromkeys(code for run in doubted for code in run.doubts)
-    parts = (f"{code} (run {_numbers(doubted, code)})" for code in codes)
+    parts = (f"{code} ({_numbered(doubted, code)})" for code in codes)
     levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
     yield f"{len(doubted)} of {counted(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
 
 
-def _numbers(runs: list[LimitRun], code: str) -> str:
-    return ", ".join(str(run.number) for run in runs if code in run.doubts)
+def _numbered(runs: list[LimitRun], code: str) -> str:
+    numbers = [str(run.number) for run in runs if code in run.doubts]
+    return f"{'run' if len(numbers) == 1 else 'runs'} {', '.join(numbers)}"
 
 
 def _known(record: LimitRecord) -> str:

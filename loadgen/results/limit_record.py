@@ -17,7 +17,7 @@ FORMAT = 2
 # What of the server (or the client) the evidence of the lowest failing load points to.
 Bottleneck = Literal["queue", "prefill", "decode", "kv-cache", "client", "unknown"]
 # within: the interval is as narrow as asked; nothing-passes, everything-passes: the bounds of the search;
-# client-limited: at a higher load it was the client, or its machine, that could not keep up.
+# client-limited: runs stayed disturbed by the client, or its machine, and the search went no higher.
 SearchEnd = Literal[
     "within", "budget", "most-runs", "nothing-passes", "everything-passes", "client-limited", "interrupted",
     "server-died",

@@ -127,7 +127,7 @@ def test_doubtful_runs_are_counted_and_their_doubts_named_with_their_runs() -> N
         limit_run(4, 64, 900, 950, verdict="INVALID", doubts=("many-failures",)),
     )
     assert (
-        "3 of 4 runs SUSPECT or INVALID: sends-late (run 2), reads-late (run 2, 3), many-failures (run 4)"
+        "3 of 4 runs SUSPECT or INVALID: sends-late (run 2), reads-late (runs 2, 3), many-failures (run 4)"
         in limit_lines.parts(limit_record(runs=runs))
     )
     assert [row[-2:] for row in limit_lines.table(limit_record(runs=runs)).body] == [

@@ -151,7 +151,7 @@ def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
     journal.close()
     assert cli.main(["compare", str(whole), str(left)]) == 0
     said = capsys.readouterr()
-    assert f"{left} is an unfinished run: it has no {RESULT}; loadgen report shows" in said.err
+    assert f"{left} is an unfinished run: it has no {RESULT}; loadgen report {left} shows" in said.err
     assert cli.main(["report", str(left)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("PARTIAL: the client was killed during the run; read from its journal")

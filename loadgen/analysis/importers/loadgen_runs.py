@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def run(directory: Path) -> Reported:
     again from the arrivals. Without arrivals the figures remain.
     """
     if not (directory / RESULT).is_file():
-        hint = "; loadgen report shows what its journal holds" if (directory / JOURNAL).is_file() else ""
+        shown = f"; loadgen report {shlex.quote(str(directory))} shows what its journal holds"
+        hint = shown if (directory / JOURNAL).is_file() else ""
         raise UsageError(f"{directory} is an unfinished run: it has no {RESULT}{hint}")
     try:
         stored = json.loads(text.bounded(directory / RESULT, _MOST_BYTES))

@@ -225,7 +225,7 @@ def check_budget(settings: SearchSettings) -> None:
 
 def time_words(settings: SearchSettings) -> str:
     """What a search takes at least and at most, and how much less its percentiles would take as P90."""
-    first_s, why = search.least_run(settings, (), settings.start)
+    first_s, why = search.first_run(settings)
     least_s = _two_runs_s(settings)
     words = f"at least {duration(least_s)} in two runs, the first of {duration(first_s)} ({why})"
     if settings.budget_s is not None:
@@ -240,9 +240,9 @@ def time_words(settings: SearchSettings) -> str:
 
 
 def _two_runs_s(settings: SearchSettings) -> float:
-    """The seconds of the first run and of one that follows it, at a load that may be higher."""
-    loads = (settings.start, min(search.STEP * settings.start, settings.highest))
-    first_s, next_s = (search.least_run(settings, (), load)[0] for load in loads)
+    """The seconds of the first run and the fewest of one that follows it, at a load that may be higher."""
+    first_s, _ = search.first_run(settings)
+    next_s, _ = search.least_run(settings, (), min(search.STEP * settings.start, settings.highest))
     return first_s + min(first_s, next_s) + 2 * _AROUND_S
 
 

@@ -65,13 +65,26 @@ def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | Sea
         return load
     if not more:
         return "most-runs"
-    least_s, _ = least_run(settings, trials, load)
-    if least_s > left_s:
+    if least_run(settings, trials, load)[0] > left_s:
         return "budget"
-    wanted_s = _samples(settings, trials, edge, load) / _requests_per_s(settings, trials, load)
+    return NextRun(load, _rounded_s(_run_length(settings, trials, edge, load)[0]))
+
+
+def first_run(settings: SearchSettings) -> tuple[float, str]:
+    """The seconds of the first run of a search, and why it is not shorter."""
+    return _run_length(settings, (), None, _whole(settings, settings.start))
+
+
+def _run_length(
+    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
+) -> tuple[float, str]:
+    """The seconds of a run at a load: as its samples need, within its share of the budget; and why."""
+    samples = _samples(settings, trials, edge, load)
+    wanted_s = samples / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
-    share_s = left_s / (runs if edge is None else min(_SPREAD_OVER, runs))
-    return NextRun(load, _rounded_s(max(least_s, min(wanted_s, share_s))))
+    share_s = _left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
+    of_samples = counted(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
+    return max(least_run(settings, trials, load), (min(wanted_s, share_s), of_samples))
 
 
 def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:

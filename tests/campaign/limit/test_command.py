@@ -17,6 +17,7 @@ from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
 from loadgen.campaign.limit.command import continued, read
 from loadgen.campaign.limit.finding import check_budget, time_words
+from loadgen.campaign.limit.search import NextRun, first_run, next_run
 from loadgen.campaign.limit.trial import SearchSettings
 from loadgen.errors import UsageError
 from loadgen.metrics.objectives import Objective, Standing
@@ -96,18 +97,22 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
         (
             (99,), 0.05, 36000,
             "at least 3 h 38 min in two runs, the first of 2 h 55 min (524 requests), at most 10 h 00 min "
-            "(--budget); with P90 in place of P99 at least 27 min",
+            "(--budget); with P90 in place of P99 at least 55 min",
         ),
         (
             (95, 99.9), 1, None,
-            "at least 1 h 40 min in two runs, the first of 1 h 20 min (4807 requests); with P90 in place of "
-            "P95 and P99.9 at least 2 min",
+            "at least 3 h 07 min in two runs, the first of 2 h 47 min (10000 requests); with P90 in place of "
+            "P95 and P99.9 at least 9 min",
         ),
         (
             (99,), 100, 1800,
             "at least 2 min in two runs, the first of 60 s (the shortest run), at most 30 min (--budget)",
         ),
-        ((90,), 0.05, None, "at least 27 min in two runs, the first of 21 min (64 requests)"),
+        (
+            (90,), 1, 1800,
+            "at least 4 min in two runs, the first of 2 min (a share of the budget), at most 30 min (--budget)",
+        ),
+        ((90,), 0.05, None, "at least 2 h 52 min in two runs, the first of 2 h 47 min (500 requests)"),
     ],
 )  # fmt: skip
 def test_before_its_first_run_a_search_says_what_it_takes(
@@ -116,6 +121,9 @@ def test_before_its_first_run_a_search_says_what_it_takes(
     goals = tuple(Objective("ttft", percentile, 500) for percentile in percentiles)
     settings = SearchSettings("rate", goals, start=start, lowest=0.01, highest=4096, budget_s=budget_s)
     assert time_words(settings) == words
+    first = next_run(settings, ())
+    assert isinstance(first, NextRun)
+    assert first.duration_s == pytest.approx(first_run(settings)[0], abs=0.1)
 
 
 def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
