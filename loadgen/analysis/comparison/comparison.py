@@ -43,8 +43,8 @@ def compare(
     """A table a load, in order of appearance; Holm over rows and loads of each figure.
 
     A run that is there twice is used once; failed cells are failures of their rows; what holds for all tables
-    is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises UsageError
-    where the baseline or the headline asked for does not exist.
+    is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises
+    UsageError where the baseline or the headline asked for does not exist.
     """
     runs, repeated = groups.distinct(groups.in_order(reported))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]

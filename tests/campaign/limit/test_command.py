@@ -110,7 +110,8 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
         ),
         (
             (90,), 1, 1800,
-            "at least 4 min in two runs, the first of 2 min (a share of the budget), at most 30 min (--budget)",
+            "at least 4 min in two runs, the first of 2 min (a share of the budget), at most 30 min "
+            "(--budget)",
         ),
         ((90,), 0.05, None, "at least 2 h 52 min in two runs, the first of 2 h 47 min (500 requests)"),
     ],
