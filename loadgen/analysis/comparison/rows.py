@@ -172,12 +172,16 @@ def _question(runs: Sequence[Reported], figures: Sequence[Figure]) -> Iterator[s
         values = [column.scaled(value) for run in runs if (value := value_of(run, column.key)) is not None]
         if factor := far_apart(values):
             apart.append((factor, f"in {column.label} ({min(values):.4g} to {max(values):.4g})"))
-    if apart:
-        factor, where = max(apart, key=lambda each: each[0])
-        yield (
-            f"are these {len(runs)} runs repeats? They are {factor:g}× apart {where}; if not, name each as a "
-            "place of its own, or measure with --label"
-        )
+    if not apart:
+        return
+    factor, where = max(apart, key=lambda each: each[0])
+    if all(run.cell is not None for run in runs):  # repeats, since a campaign made them
+        yield f"its {len(runs)} runs are {factor:g}× apart {where}: find what differed before using their mean"
+        return
+    yield (
+        f"are these {len(runs)} runs repeats? They are {factor:g}× apart {where}; if not, name each as a "
+        "place of its own, or measure with --label"
+    )
 
 
 def far_apart(values: Sequence[float]) -> float:

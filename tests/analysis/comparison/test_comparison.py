@@ -55,6 +55,18 @@ def test_a_row_gets_its_verdict(values: list[float], said: Decision) -> None:
     assert line(found, "Qwen3-8B").effects == {}
 
 
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        (cells, "its 2 runs are 3× apart in tok/s (100 to 300): find what differed"),
+        (runs, "are these 2 runs repeats? They are 3× apart in tok/s (100 to 300); if not, name"),
+    ],
+)
+def test_only_runs_outside_a_campaign_are_asked_whether_they_are_repeats(measured: Any, words: str) -> None:
+    marks = line(only(compared(measured("Qwen3-8B", [100.0, 300.0]))), "Qwen3-8B").marks
+    assert any(mark.startswith(words) for mark in marks), marks
+
+
 def test_latencies_have_their_own_verdicts() -> None:
     effects = line(only(compared(BASE, cells("Qwen3-8B-FP8", FAST))), "Qwen3-8B-FP8").effects
     assert effects["mean_tpot_ms"].call is Decision.FASTER
