@@ -176,7 +176,7 @@ def _question(runs: Sequence[Reported], figures: Sequence[Figure]) -> Iterator[s
         return
     factor, where = max(apart, key=lambda each: each[0])
     if all(run.cell is not None for run in runs):  # repeats, since a campaign made them
-        yield f"its {len(runs)} runs are {factor:g}× apart {where}: find what differed before using their mean"
+        yield f"its {len(runs)} runs are {factor:g}× apart {where}: find what differed, or use no mean"
         return
     yield (
         f"are these {len(runs)} runs repeats? They are {factor:g}× apart {where}; if not, name each as a "
