@@ -24,7 +24,7 @@ from loadgen.protocol.openai import TOKEN, Dialect, Message, Usage, remark
 from loadgen.protocol.turn_refusals import past_context
 from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
@@ -264,7 +264,7 @@ def _settle(transport: Failure | None, decoded: Failure | None, whole: bool) -> 
         return decoded
     if decoded is not None and decoded.kind in _TELLING and transport.kind in _OUTRANKED:
         return decoded
-    if decoded is None and whole and transport.kind in (FailureKind.TRUNCATED, FailureKind.USER_CANCELLED):
+    if decoded is None and whole and transport.kind in CUT_SHORT:
         return None  # only the end of the framing is missing: nothing of the answer is
     return transport
 

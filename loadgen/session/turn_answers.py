@@ -25,7 +25,9 @@ def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> Ses
             f"--session-header {profile.session_header} and --header give it two values: leave one out"
         )
     live = profile.assistant == "live"
-    decoder = Decoder(plan.dialect, profile.stream)  # of its own: the run's counts what it decodes
+    # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
+    decoder = Decoder(plan.dialect, profile.stream, planned=planned)
     return SessionJob(
         turns,
         answer_of=_live(decoder, plan.dialect) if live else _judged(decoder),

@@ -32,6 +32,7 @@ class FailureKind(StrEnum):
 
 
 CUT_OFF = frozenset({FailureKind.CANCELLED, FailureKind.LOST})  # by this side: the server did not fail them
+CUT_SHORT = frozenset({FailureKind.TRUNCATED, FailureKind.USER_CANCELLED})  # the answer may be whole before
 NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would have done
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from loadgen.transport.failure import Failure
+from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.httpx_stream import Exchange
 from loadgen.transport.job import Job
 from loadgen.transport.session_job import SessionJob
@@ -41,15 +41,17 @@ class HttpxSessions:
     async def _next(self, turn: Exchange, index: int, failure: Failure | None) -> Exchange | None:
         """The turn after the one of this index, once it is due; None: there is none."""
         slot, end_ns = turn.slot, turn.now_ns()
-        if failure is not None:
+        if failure is not None and failure.kind not in CUT_SHORT:
             self.turns.drop(index)
             return None
         if not self.turns.follows(index):
             self.turns.over(index)
             return None
-        capture = turn.capture(None, self.job.share)
+        capture = turn.capture(failure, self.job.share)
         capture.index = index
         ended = self.turns.ended(capture, turn.got)
+        if failure is not None and not self.turns.judge(ended):
+            return None
         due_ns = self.pace.next_ns(slot, index + 1, end_ns)
         await self._wait(turn, due_ns)
         if not self.turns.judge(ended):

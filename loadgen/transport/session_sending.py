@@ -8,7 +8,7 @@ from typing import Protocol
 
 from loadgen.clock import MS_NS, SECOND_NS
 from loadgen.transport.connection import Slot, State
-from loadgen.transport.failure import Failure
+from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.gate import SPIN_NS
 from loadgen.transport.job import Counters, Job
 from loadgen.transport.pool import Pool
@@ -136,10 +136,12 @@ class SessionSender(Sender):
     def ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
         super().ended(slot, failure, end_ns)
         index, turns = slot.index, self.turns
-        if failure is not None:
+        if failure is not None and failure.kind not in CUT_SHORT:
             turns.drop(index)
         elif turns.follows(index):
-            ended = turns.ended(slot.captured(slot.number, end_ns), slot.intake.got)
+            ended = turns.ended(slot.captured(slot.number, end_ns, failure=failure), slot.intake.got)
+            if failure is not None and not turns.judge(ended):
+                return
             self._wait(self.pace.next_ns(slot.number, index + 1, end_ns), index + 1, slot, ended)
         else:
             turns.over(index)

@@ -18,6 +18,8 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Limits
 from loadgen.transport.session_job import SessionJob, TurnOrder
+from loadgen.workload.load.cancel_point import CancelPoint
+from loadgen.workload.load.cancellations import Cancellations
 from loadgen.workload.turns import of_counts
 
 MS, SECOND = 1_000_000, 1_000_000_000
@@ -153,6 +155,40 @@ def test_a_failed_turn_ends_its_session_and_not_the_run(transport: str, name: st
         *((0, None), (1, kind), (4, None), (5, None))
     ]
     assert driven.counters.sent == driven.counters.ended == 4
+
+
+UNFRAMED = list(stream(3, 0.01).pieces)[:-1]  # all of an answer, but for the last chunk of its framing
+CANCELLED = Cancellations(np.array([True, False, False]), CancelPoint(after_tokens=1))
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "changes"),
+    [
+        (Answer(UNFRAMED, End.CLOSE), {}),
+        (Answer([*UNFRAMED, 0.01], End.RESET), {}),
+        (
+            Answer([b"".join(each for each in UNFRAMED if isinstance(each, bytes)), 5.0]),
+            {"cancellations": CANCELLED},
+        ),
+    ],
+    ids=["closed", "reset", "cancelled"],
+)
+def test_a_turn_follows_each_answer_that_counts_as_a_success(
+    transport: str, answer: Answer, changes: dict[str, Any]
+) -> None:
+    server = VirtualServer(lambda asked: stream(3, 0.01) if asked.number else answer)
+    driven = drive(sessions_of(server, [2], 0.1, 1, **changes), transport, server)
+    assert kinds(driven) == [None, None]
+    assert asked_of(server) == [0, 1]
+
+
+@both
+def test_a_cancelled_turn_ends_its_session_at_once(transport: str) -> None:
+    server = VirtualServer(lambda asked: stream(3, 0.01 if asked.number else 1.0))
+    driven = drive(sessions_of(server, [2, 1], 30.0, 1, cancellations=CANCELLED), transport, server)
+    assert kinds(driven) == [FailureKind.USER_CANCELLED, None]
+    assert driven.captures[1].sent_ns - driven.captures[0].end_ns < SECOND
 
 
 @both
