@@ -55,7 +55,7 @@ def _figures(kind: RequestClass, ours: Bool, each: PerRequest, good: Bool | None
         requests=int(ours.sum()),
         share=float(ours.mean()) if len(ours) else 0.0,
         failed=int((ours & each.failed).sum()),
-        cancelled=int((ours & ~each.ok & ~each.failed).sum()),
+        cancelled=int((ours & each.cancelled).sum()),
         completed=int((ours & each.ok).sum()),
         input_tokens=int(each.input_tokens[ours & each.ok].clip(0).sum()),
         output_tokens=int(each.output_tokens[ours & each.ok].sum()),

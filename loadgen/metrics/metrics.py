@@ -22,7 +22,7 @@ from loadgen.metrics.percentiles import Piece
 from loadgen.metrics.record import UNKNOWN, MessageBlock, Records
 from loadgen.metrics.text_tokens import uncounted
 
-DEFINITIONS_VERSION = 2  # raised whenever a formula below changes; stored with every result
+DEFINITIONS_VERSION = 3  # raised whenever a formula below changes; stored with every result
 SELECTABLE = (
     "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time", "ttfvt",
     "e2el_per_token",
@@ -62,7 +62,8 @@ class PerRequest(msgspec.Struct, frozen=True):
     """What one request contributes, as columns int64[requests], -1 where there is nothing."""
 
     ok: Bool
-    failed: Bool  # neither succeeded nor cancelled as planned
+    failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side
+    cancelled: Bool  # as planned
     first_ns: Int64  # arrival of the first message that carried a token
     ttft_ns: Int64  # first_ns - sent_ns
     last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
@@ -86,7 +87,8 @@ class PerRequest(msgspec.Struct, frozen=True):
                 last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
         return cls(
             ok=ok,
-            failed=~(ok | records.cancelled),
+            failed=~(ok | records.cancelled | records.cut_off),
+            cancelled=records.cancelled,
             first_ns=first_ns,
             ttft_ns=np.where(first_ns == UNKNOWN, UNKNOWN, first_ns - sent_ns),
             last_ns=last_ns,
@@ -137,7 +139,7 @@ class Metrics(msgspec.Struct, frozen=True):
     streamed: bool  # False: TTFT, TPOT, ITL and the token peak do not exist
     requests: int  # all of them, whatever became of them
     completed: int  # requests that succeeded
-    failed: int  # the others, but for those cancelled as planned
+    failed: int  # the others, but for those cancelled as planned and those cut off
     duration_s: float  # first request sent → last response's end, over every request that was sent
     total_input_tokens: int  # prompt tokens: usage, else the planned length
     planned_inputs: int  # successes whose prompt tokens are the planned length
@@ -157,7 +159,7 @@ class Metrics(msgspec.Struct, frozen=True):
     mean_concurrency: float  # Σ(end - sent) / duration (Little), failures included
     good: int | None  # successes that met every objective; None: none was asked for
     goodput_per_s: float | None  # good / duration
-    slo_attainment: float | None  # good / all requests that were not cancelled, 0 to 1
+    slo_attainment: float | None  # good / all requests that were neither cancelled nor cut off, 0 to 1
     ttft: Distribution  # first token message - sent
     tpot: Distribution  # (E2EL - TTFT) / (output tokens - 1), per request with more than one token
     itl: Distribution  # gaps between successive token messages of one request, pooled
@@ -166,7 +168,7 @@ class Metrics(msgspec.Struct, frozen=True):
     queue_time: Distribution  # sent - intended: lateness (open loop), turn-around (closed loop)
     ttft_intended: Distribution  # first token message - intended
     e2el_intended: Distribution  # last token message - intended
-    failures: dict[str, FailureTally]  # by kind, most frequent first
+    failures: dict[str, FailureTally]  # by kind, most frequent first; those cut off too
     health: ClientHealth
     ttfvt: Distribution  # first message with text of the answer itself, not reasoning - sent
     e2el_per_token: Distribution  # E2EL / output tokens, per request
@@ -182,6 +184,7 @@ class Metrics(msgspec.Struct, frozen=True):
         str, int
     ]  # of successes, most frequent first; `none`: without one, `other`: rare ones
     cancelled: int = 0  # requests that the client gave up as planned (--cancel-rate)
+    cut_off: int = 0  # requests under way when a signal or a rule ended the run, or their process ended
 
     @property
     def messages_per_s(self) -> float:
@@ -244,7 +247,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s, window_ns = duration_ns / SECOND_NS, min(SECOND_NS, duration_ns)
     peak_per_s = _per_s(peak_of(records, ok, window_ns), window_ns / SECOND_NS) if ask.streamed else None
-    met, completed, cancelled = good(each, ask), int(ok.sum()), int(records.cancelled.sum())
+    met, completed, failed = good(each, ask), int(ok.sum()), int(each.failed.sum())
+    cancelled = int(each.cancelled.sum())
     met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
     by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
@@ -253,7 +257,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         streamed=ask.streamed,
         requests=len(records),
         completed=completed,
-        failed=len(records) - completed - cancelled,
+        failed=failed,
         duration_s=duration_s,
         total_input_tokens=inputs,
         planned_inputs=int((ok & (records.input_tokens < 0) & (each.input_tokens >= 0)).sum()),
@@ -273,7 +277,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         mean_concurrency=_per_s(total(end_ns - sent_ns) / SECOND_NS, duration_s),
         good=met_count,
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
-        slo_attainment=None if met_count is None else met_count / max(len(records) - cancelled, 1),
+        slo_attainment=None if met_count is None else met_count / max(completed + failed, 1),
         **latencies(records, each, ask),
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
@@ -285,6 +289,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         **prompt_figures.cached(records, ok),
         finish_reasons=_finish_reasons(records),
         cancelled=cancelled,
+        cut_off=len(records) - completed - failed - cancelled,
     )
 
 

@@ -28,7 +28,7 @@ from loadgen.metrics.columns import (
 )
 from loadgen.metrics.files import write_whole
 from loadgen.metrics.spill import SPILLED, joined_messages
-from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
 
 UNKNOWN = -1
 BLOCK = 1 << 20  # messages that are worked on at once
@@ -139,6 +139,12 @@ class Records(Columns, frozen=True, kw_only=True):
     def cancelled(self) -> Bool:
         """Which requests the client gave up as planned, bool[requests]: neither successes nor failures."""
         each = (f is not None and f.kind is FailureKind.USER_CANCELLED for f in self.failures)
+        return np.fromiter(each, np.bool_, len(self))
+
+    @property
+    def cut_off(self) -> Bool:
+        """Which requests this side cut off, bool[requests]: the server failed none of them."""
+        each = (f is not None and f.kind in CUT_OFF for f in self.failures)
         return np.fromiter(each, np.bool_, len(self))
 
     @property

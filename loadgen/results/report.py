@@ -30,6 +30,7 @@ from loadgen.results.report_parts import ReportOptions, Room, Section, made
 from loadgen.results.run_directory import Result
 from loadgen.results.screen import Colour, Mark, Screen
 from loadgen.telemetry import cpu_use, sensor_summary
+from loadgen.transport.failure import CUT_OFF, outcome
 from loadgen.validity import reconcile, run_roofline, target_figures, verdict
 from loadgen.validity.arrival_checks import OF_TOKENS, arrivals_not_tokens
 from loadgen.validity.rule import Severity
@@ -167,8 +168,10 @@ def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _failure(kind: str, tally: FailureTally) -> str:
-    """One kind of failure: how often, and its first error."""
-    return f"failed: {tally.count} × {kind}" + (f", the first: {tally.detail}" if tally.detail else "")
+    """One kind of failure, or of what was cut off: how often, and its first error."""
+    return f"{outcome(kind)}: {tally.count} × {kind}" + (
+        f", the first: {tally.detail}" if tally.detail else ""
+    )
 
 
 def _hint(detail: str) -> Iterator[str]:
@@ -178,16 +181,24 @@ def _hint(detail: str) -> Iterator[str]:
 
 
 def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
-    """The same, of the most frequent kinds alone."""
-    kinds = sorted(result.whole.failures.items(), key=lambda item: -item[1].count)
+    """The same, of the most frequent kinds of failures alone."""
+    tallies = result.whole.failures
+    kinds = sorted(((kind, of) for kind, of in tallies.items() if kind not in CUT_OFF), key=_frequency)
     for kind, tally in kinds[:_MOST_KINDS]:
         yield cut(_failure(kind, tally), _MOST_DETAIL)
         yield from _hint(tally.detail)
     if rest := kinds[_MOST_KINDS:]:
         count = sum(tally.count for _, tally in rest)
         yield f"failed: {count} more, of {counted(len(rest), 'other kind')}"
+    for kind, tally in tallies.items():
+        if kind in CUT_OFF:
+            yield cut(_failure(kind, tally), _MOST_DETAIL)
     yield from cancel_lines(result)
     yield from _missing(result)
+
+
+def _frequency(kind: tuple[str, FailureTally]) -> int:
+    return -kind[1].count
 
 
 def _missing(result: Result) -> Iterator[str]:

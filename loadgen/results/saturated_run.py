@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from loadgen.metrics.vllm_keys import Figures
 from loadgen.results.run_directory import Result
-from loadgen.transport.failure import FailureKind
 
 SATURATED = "saturated"
 LEGEND = (
@@ -23,11 +22,5 @@ def figures(run: Result) -> Figures:
         return {}
     return {
         "output_throughput": float(run.records.tokens.sum()) / metrics.duration_s,
-        "failed": metrics.failed - cut_off(run),
+        "failed": metrics.failed,
     }
-
-
-def cut_off(run: Result) -> int:
-    """How many requests were under way when the run was ended: the server did not fail them."""
-    tally = run.metrics.failures.get(FailureKind.CANCELLED.value)
-    return 0 if tally is None else tally.count

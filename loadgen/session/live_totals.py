@@ -52,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True):
     decoded_reads: int = 0
     ttft_sum_ns: int = 0
     ttft_count: int = 0
-    cancelled: int = 0  # as the workload asked; they neither failed nor succeeded
+    cancelled: int = 0  # as the workload asked, or cut off; they neither failed nor succeeded
     ttft_counts: tuple[int, ...] = NO_TTFTS  # by bin
 
     @classmethod

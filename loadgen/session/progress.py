@@ -17,7 +17,7 @@ from loadgen.metrics.record import Record
 from loadgen.protocol import layout
 from loadgen.results.printing import printed
 from loadgen.session.live_totals import NO_TTFTS, Totals, ttft_bin, ttft_percentile_ms
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import NO_EVIDENCE
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -66,14 +66,14 @@ class Progress:
     reads: int = 0
     ttft_sum_ns: int = 0
     ttft_count: int = 0
-    cancelled: int = 0
+    cancelled: int = 0  # as planned, or cut off
     ttft_counts: list[int] = field(default_factory=lambda: list(NO_TTFTS))
     _recent: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, record: Record) -> None:
         """Count a decoded request."""
         self.ended += 1
-        cancelled = record.failure is not None and record.failure.kind is FailureKind.USER_CANCELLED
+        cancelled = record.failure is not None and record.failure.kind in NO_EVIDENCE
         self.cancelled += cancelled
         self.failed += record.failure is not None and not cancelled
         self.tokens += max(record.output_tokens, 0)

@@ -36,6 +36,11 @@ CUT_SHORT = frozenset({FailureKind.TRUNCATED, FailureKind.USER_CANCELLED})  # th
 NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would have done
 
 
+def outcome(kind: str) -> str:
+    """The words for what became of requests of a kind: they failed, or this side ended them."""
+    return "not finished" if kind in CUT_OFF else "failed"
+
+
 class Failure(msgspec.Struct, frozen=True):
     """Why one request failed."""
 

@@ -85,7 +85,7 @@ def finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
     vLLM counts no abort of a closed connection, so what it finished decides; SGLang counts an aborted request
     as finished too, so those that it counts as aborted are none of these.
     """
-    finished = (window.finished or 0) - metrics.completed - metrics.failed
+    finished = (window.finished or 0) - metrics.completed - metrics.failed - metrics.cut_off
     return max(0, min(metrics.cancelled - window.requests.get("abort", 0), finished))
 
 
@@ -118,8 +118,9 @@ def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
         return "another client used the server during the run"
     if finished_after_cancel(window, metrics):
         return "the server went on with requests that the client had cancelled"
-    if metrics.failed:
-        return f"the server's tokens for the {metrics.failed} failed requests were not received"
+    if lost := metrics.failed + metrics.cut_off:
+        which = "failed" if metrics.failed == lost else "failed or cut-off"
+        return f"the server's tokens for the {lost} {which} requests were not received"
     if metrics.counted_by_usage < metrics.completed:
         return (
             "without usage the client counts messages or encodes the text again, and counts planned prompts"
@@ -156,7 +157,7 @@ def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterato
     if metrics.cancelled:
         yield _row("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
     yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
-    if metrics.failed or metrics.cancelled:
+    if metrics.failed or metrics.cut_off or metrics.cancelled:
         received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
         of = "cut off" if metrics.cancelled else "of failures"
         yield _row(f"  with those {of}", "", received, window.generation_tokens)

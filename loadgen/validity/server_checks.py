@@ -252,7 +252,9 @@ def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
 def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
     """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
     window, metrics = run.window, run.metrics
-    if window is None or not window.settled or metrics.failed > run.context_ends or metrics.cancelled:
+    if window is None or not window.settled or metrics.failed > run.context_ends:
+        return None
+    if metrics.cancelled or metrics.cut_off:
         return None
     foreign = foreign_count(window, metrics) > 0
     for mismatch in mismatches(window, metrics):

@@ -208,6 +208,20 @@ def test_failures_are_tallied_by_kind_with_what_the_first_said() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", [FailureKind.CANCELLED, FailureKind.LOST])
+def test_what_this_side_ended_is_neither_a_failure_nor_a_missed_objective(kind: FailureKind) -> None:
+    run = measured(
+        answer(0, at_ms=[10]),
+        answer(1, at_ms=[10], failure=Failure(FailureKind.TIMEOUT)),
+        answer(2, at_ms=[10], failure=Failure(kind)),
+        answer(3, at_ms=[10], failure=Failure(FailureKind.USER_CANCELLED)),
+        goodput_slo_ms={"ttft": 20.0},
+    )
+    assert (run.requests, run.completed, run.failed, run.cut_off, run.cancelled) == (4, 1, 1, 1, 1)
+    assert run.slo_attainment == 1 / 2
+    assert {kind: tally.count for kind, tally in run.failures.items()} == {"timeout": 1, kind.value: 1}
+
+
 def test_client_health_adds_up_every_request() -> None:
     health = measured(
         answer(0, at_ms=[1, 2, 3, 4], shared_reads=1, reads=4, lag_sum_ns=6 * MS, lag_max_ns=4 * MS),

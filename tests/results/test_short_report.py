@@ -32,7 +32,13 @@ from loadgen.validity.run_metadata import Server
 
 RULE = "=" * 50
 DETAIL = "the connection was closed in the middle of an answer that had begun well; " * 3
-KINDS = (FailureKind.TIMEOUT, FailureKind.STALL, FailureKind.TRUNCATED, FailureKind.EMPTY, FailureKind.LOST)
+KINDS = (
+    FailureKind.TIMEOUT,
+    FailureKind.STALL,
+    FailureKind.TRUNCATED,
+    FailureKind.EMPTY,
+    FailureKind.ABORTED,
+)
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="e", model="m", simulated="instant")
 
 
@@ -93,8 +99,7 @@ def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
     lines = under(text)
     shown = [line for line in lines if line.startswith("failed: ")]
     assert len(shown) == 4
-    total = sum(tally.count for tally in compute(case.records, case.facts.ask()).failures.values())
-    assert sum(int(line.split()[1]) for line in shown) == total
+    assert sum(int(line.split()[1]) for line in shown) == compute(case.records, case.facts.ask()).failed
     assert shown[-1].endswith("more, of 2 other kinds")
     assert lines[-1].startswith("more: ")
 
@@ -103,6 +108,10 @@ def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
     ("case", "line"),
     [
         (run(failed(5)), "failed: 64 × timeout, the first: no end"),
+        (
+            run(failed(5, FailureKind.CANCELLED), interrupted=True),
+            "not finished: 64 × cancelled, the first: no end",
+        ),
         (run(requests=330), "not sent: 10 of 330 requests"),
         (run(requests=330, unfinished=4), "lost: 4 of 330 requests were under way"),
         (run(changed(closed(), 100, resends=1)), "sent again: 4 requests"),

@@ -153,12 +153,13 @@ def _latency(label: str, about: str, key: str, latency: Distribution, run: Resul
 
 def _failures(run: Result) -> Card:
     """Failures, none included: that no request failed is worth knowing; one that was cut off did not."""
-    requests, cut_off = run.metrics.requests, saturated_run.cut_off(run)
-    failed = run.metrics.failed - cut_off
+    requests, failed, cut_off = run.metrics.requests, run.metrics.failed, run.metrics.cut_off
     share = 100 * failed / max(requests, 1)
-    count = Number("" if cut_off else "loadgen.metrics.failed", failed, f"{failed:,}")
+    count = Number("loadgen.metrics.failed", failed, f"{failed:,}")
     figures = [CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}")]
-    figures += [CardFigure(Number("", cut_off, f"{cut_off:,}"), "cut off by the run's end")] * bool(cut_off)
+    figures += [
+        CardFigure(Number("loadgen.metrics.cut_off", cut_off, f"{cut_off:,}"), "cut off by the run's end")
+    ] * bool(cut_off)
     return Card("Failure rate", tuple(figures), _FAILURES)
 
 

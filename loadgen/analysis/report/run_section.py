@@ -26,6 +26,7 @@ from loadgen.metrics.vllm_keys import percentile_name
 from loadgen.results import data_lines, report, report_parts, result_block, session_lines
 from loadgen.results.run_directory import Result
 from loadgen.telemetry import cpu_use, sensor_summary
+from loadgen.transport.failure import outcome
 from loadgen.validity import rule, run_roofline
 from loadgen.validity.evidence import least_samples
 from loadgen.validity.run_facts import Facts
@@ -122,7 +123,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     metrics, findings = _with_percentiles(run), run.verdict.findings
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
     failures = run.whole.failures.items()
-    notes += [f"failed: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
+    notes += [f"{outcome(kind)}: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {
