@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.errors import UsageError
 from loadgen.protocol.untrusted import NOT_JSON, error_text
-from loadgen.protocol.written_text import Written, WrittenText, read_written
+from loadgen.protocol.written_text import Written, WrittenText, has_written, read_written
 
 # What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
@@ -234,33 +234,27 @@ class Delta(msgspec.Struct, gc=False):
         if isinstance(content, str) and isinstance(thought, str) and self == usual:  # nearly all are so
             return WrittenText(content, thought)
         own = read_written(content)
-        thoughts = (read_written(getattr(self, name), True).reasoning for name in _THOUGHTS)
-        reasoning = next(filter(None, thoughts), own.reasoning)
-        return WrittenText("".join([own.answer, *self._other_answers()]), reasoning)
+        reasoning, answers = own.reasoning, [own.answer]
+        for value in filter(None, _thought_values(self)):
+            if found := read_written(value, True).reasoning:
+                reasoning = found
+                break
+        answers += [read_written(value).answer for value in _other_values(self) if value]
+        return WrittenText("".join(answers), reasoning)
 
     def has_text(self) -> bool:
         """Whether the model wrote anything in it."""
-        for usual in (self.content, self.reasoning, self.reasoning_content):
-            if usual and usual.__class__ is str:
-                return True
-        if any(_values(self)):
-            text = self.written()
-            return bool(text.answer or text.reasoning)
-        return False
+        return any(_values(self)) and any(map(has_written, filter(None, _values(self))))
 
     def is_blank(self) -> bool:
         """Whether it has a place for text, whatever is there."""
-        return self.content is not None or any(getattr(self, name) is not None for name in _THOUGHTS)
-
-    def _other_answers(self) -> Iterator[str]:
-        for name in _ANSWERS:
-            value = getattr(self, name)
-            if value:
-                yield read_written(value).answer
+        return self.content is not None or _thought_values(self) != _NO_THOUGHTS
 
 
 _THOUGHTS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Thought")
 _ANSWERS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Answer")
+_NO_THOUGHTS: Final = (None,) * len(_THOUGHTS)
+_thought_values, _other_values = attrgetter(*_THOUGHTS), attrgetter(*_ANSWERS)
 _answer_values = attrgetter("content", *_ANSWERS)
 _values = attrgetter("content", *_THOUGHTS, *_ANSWERS)
 _NO_DELTA = Delta()
@@ -302,6 +296,8 @@ class TextChoice(Choice, gc=False):
 
     def shows(self) -> bool:
         part = self.delta if self.message is None else self._part()
+        if part is not None and part.content and part.content.__class__ is str:
+            return True  # nearly all are so
         if not self.text and (part is None or not any(_answer_values(part))):
             return False  # quick, for reasoning in many messages
         return bool(self._written().answer)

@@ -42,24 +42,40 @@ def read_written(value: Any, thought: bool = False) -> WrittenText:
     if isinstance(value, str):
         return WrittenText(reasoning=value) if thought else WrittenText(answer=value)
     if isinstance(value, list):
+        if len(value) == 1:
+            return read_written(value[0], thought)
         return _joined([read_written(part, thought) for part in value])
     if isinstance(value, dict):
         return _joined(_of_part(value, thought or _is_thought(value)))
     return _NOTHING
 
 
+def has_written(value: Any) -> bool:
+    """Whether `read_written` finds any text in it; each message of a tool call is asked, so in loops."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):
+                return True
+    elif isinstance(value, list):
+        for part in value:
+            if has_written(part):
+                return True
+    return isinstance(value, str) and value != ""
+
+
 def _is_thought(part: dict[str, Any]) -> bool:
     kind = part.get("type")
-    return part.get("thought") is True or (isinstance(kind, str) and kind.startswith(_OF_THOUGHT))
+    return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
 
 
 def _of_part(part: dict[str, Any], thought: bool) -> list[WrittenText]:
-    found = [
-        read_written(part[key], thought or of_thought) for key, of_thought in _KEYS.items() if key in part
-    ]
-    for value in (part[key] for key in _OBJECTS if part.get(key)):
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        found.append(read_written(text, thought))
+    found = []
+    for key, value in part.items():
+        if key in _KEYS:
+            found.append(read_written(value, thought or _KEYS[key]))
+        elif key in _OBJECTS and value:
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            found.append(read_written(text, thought))
     return found
 
 
