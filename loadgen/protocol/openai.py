@@ -287,6 +287,10 @@ class TextChoice(Choice, gc=False):
         return MAYBE if empty and part.role is None else NOTHING
 
     def content(self) -> str:
+        delta = self.delta
+        only_delta = delta is not None and self.message is None and not self._has_own()
+        if only_delta and delta == Delta(delta.role, delta.content) and delta.content.__class__ is str:
+            return delta.content  # nearly all are so
         text = self._written()
         return text.reasoning + text.answer
 

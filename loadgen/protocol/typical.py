@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from loadgen.arrays import Int64
-from loadgen.protocol.openai import TOKEN, Dialect, Message
+from loadgen.protocol.openai import Dialect, Message
 from loadgen.protocol.sse_fast import BEGIN, END, PlainStream, cut
 from loadgen.protocol.untrusted import NOT_JSON
 
@@ -126,7 +126,7 @@ def _only_text(message: Message) -> str:
     if message.error is not None or message.usage is not None or len(message.choices or ()) != 1:
         return ""
     (choice,) = message.choices or ()
-    if choice.carries() != TOKEN or choice.finish_reason is not None or choice.token_ids is not None:
+    if choice.finish_reason is not None or choice.token_ids is not None:
         return ""
     return choice.content()
 
