@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -92,9 +93,8 @@ class Reported(msgspec.Struct, frozen=True):
         return self.model or self.name
 
     def figure(self, key: str) -> float | None:
-        """A figure that is a number; None where it is absent, none (null, "inf", NaN) or out of bounds."""
-        value = bounds.figure(self.figures.get(key))
-        return None if value is None else float(value)
+        """A figure that is a number; None where it is absent, none (null, "inf", NaN) or no measurement's."""
+        return _measured(self.figures.get(key))
 
     @property
     def held(self) -> dict[str, float]:
@@ -102,8 +102,13 @@ class Reported(msgspec.Struct, frozen=True):
         figures = self.figures
         if self.saturated:
             figures = {} if self.run is None else saturated_run.figures(self.run)
-        known = ((key, bounds.figure(value)) for key, value in figures.items())
-        return {key: float(value) for key, value in known if value is not None}
+        known = ((key, _measured(value)) for key, value in figures.items())
+        return {key: value for key, value in known if value is not None}
+
+    @property
+    def impossible(self) -> dict[str, float]:
+        """The figures that no measurement gives: below zero, NaN, infinite or beyond all bounds."""
+        return {key: value for key, value in self.figures.items() if _is_impossible(key, value)}
 
     @property
     def selected(self) -> tuple[str, ...]:
@@ -132,6 +137,33 @@ class Reported(msgspec.Struct, frozen=True):
             return total / completed
         mean = bounds.figure(otherwise)
         return None if mean is None else float(mean)
+
+
+# -1 of these: SGLang's and evalscope's clients write it where they did not count.
+_UNCOUNTED = frozenset({
+    "max_output_tokens_per_s", "max_concurrent_requests", "concurrency", "total_output_tokens_retokenized",
+    "total_input_text_tokens", "total_input_vision_tokens", "accept_length", "request_rate",
+})  # fmt: skip
+_RATE = "request_rate"  # infinite where requests are not paced
+
+
+def is_below_zero(value: float) -> bool:
+    """Whether a number is below zero, as a printed -0.00 is."""
+    return value < 0 or (value == 0 and math.copysign(1.0, value) < 0)
+
+
+def _measured(value: object) -> float | None:
+    """A number that a measurement may give; None of anything else, so of what is below zero."""
+    number = bounds.figure(value)
+    return None if number is None or is_below_zero(number) else float(number)
+
+
+def _is_impossible(key: str, value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool) or (value == -1 and key in _UNCOUNTED):
+        return False
+    if math.isnan(value) or is_below_zero(value):
+        return True
+    return key != _RATE and value > 1 and bounds.figure(value) is None
 
 
 # Ours under the names that `--percentile-metrics` and vLLM's file have for them.

@@ -218,26 +218,29 @@ def concurrency_not_held(run: AuditedRun) -> Evidence | None:
 
 @invalid(
     "nothing-measured",
-    "0 requests, 0 s, 0 output tokens, or a mean or median TTFT or E2EL of 0",
+    "0 requests, 0 s, 0 output tokens, no output throughput, or a mean or median TTFT or E2EL of 0",
     "the client counts empty answers as successes: check its errors",
 )
 def nothing_measured(run: AuditedRun) -> Evidence | None:
     """No request, no time, or a latency of nothing."""
     latencies = ("mean_ttft_ms", "median_ttft_ms", "mean_e2el_ms", "median_e2el_ms")
-    keys = ("completed", "duration", "total_output_tokens", *latencies)
+    rates = ("output_throughput", "total_token_throughput")  # of requests, 0.00 may be one in an hour
+    keys = ("completed", "duration", "total_output_tokens", *rates, *latencies)
     zero = [key for key in keys if run.figure(key) == 0]
     return f"{', '.join(zero)}: 0" if zero else None
 
 
 @suspect(
     "unstreamed",
-    f"answers of {WHOLE_TOKENS} tokens or more, under {WHOLE_MS} ms per token after the first",
+    f"answers of {WHOLE_TOKENS} tokens or more, under {WHOLE_MS} ms per token after the first, mean or "
+    "median",
     "TTFT is E2EL, and TPOT is meaningless: enable streaming",
 )
 def unstreamed(run: AuditedRun) -> Evidence | None:
     """Answers came in one piece, so that TTFT is the latency of all of it."""
-    tpot, length = run.figure("mean_tpot_ms"), run.reported.output_len
-    if tpot is None or not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
+    known = [value for key in ("mean", "median") if (value := run.figure(f"{key}_tpot_ms")) is not None]
+    tpot, length = min(known, default=math.inf), run.reported.output_len
+    if not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
         return None
     return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.run_summary import is_below_zero
 from loadgen.validity.rule import Evidence, invalid, joined, suspect
-from loadgen.workload import bounds
 
 # What figures of these keys can be at most: percentages, and shares of 1.
 MOST = {
@@ -17,12 +16,6 @@ MOST = {
     "slo_attainment": 100.0,
     "cached_share": 1.0,
 }
-# -1 of these: SGLang's and evalscope's clients write it where they did not count.
-_UNCOUNTED = (
-    "max_output_tokens_per_s", "max_concurrent_requests", "concurrency", "total_output_tokens_retokenized",
-    "total_input_text_tokens", "total_input_vision_tokens", "accept_length", "request_rate",
-)  # fmt: skip
-_RATE = "request_rate"  # infinite where requests are not paced
 _ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
 
 
@@ -45,22 +38,15 @@ def impossible_value(run: AuditedRun) -> Evidence | None:
 )
 def not_a_number(run: AuditedRun) -> Evidence | None:
     """A figure that the source has, and that says nothing."""
-    names = [key for key, value in run.reported.figures.items() if _is_real(value) and math.isnan(value)]
+    names = [key for key, value in run.reported.impossible.items() if math.isnan(value)]
     return f"{', '.join(names)}: NaN" if names else None
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _signs(run: AuditedRun) -> Iterator[Evidence]:
-    for key, value in run.reported.figures.items():
-        if not _is_real(value) or math.isnan(value) or (value == -1 and key in _UNCOUNTED):
-            continue
-        negative = value < 0 or (value == 0 and math.copysign(1.0, value) < 0)  # printed as -0.00
-        if negative:
+    for key, value in run.reported.impossible.items():
+        if is_below_zero(value):
             yield f"{key} {value:.6g} is below zero"
-        elif key != _RATE and value and bounds.figure(value) is None and value > 1:
+        elif not math.isnan(value):
             yield f"{key} {value:.6g} is beyond any measurement"
 
 

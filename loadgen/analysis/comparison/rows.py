@@ -17,6 +17,7 @@ from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE_RATES
 from loadgen.metrics.repeats import t_quantile
+from loadgen.protocol.layout import some
 from loadgen.roofline import bound
 from loadgen.validity.rule import Severity
 
@@ -44,6 +45,7 @@ BROKEN = "fast because broken?"
 FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
 INVALID, _SUSPECT = "INVALID", "SUSPECT"
+_MOST_NAMED = 3  # figures in a mark
 
 
 class BaselineRuns(msgspec.Struct, frozen=True):
@@ -214,6 +216,7 @@ def _marks(
     if suspect := [run for run in valid if run.level == _SUSPECT]:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
     yield from _counted(map(_failed, valid), len(valid))
+    yield from _counted(map(_impossible, valid), len(valid))
     whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _counted(remarks, len(valid))
@@ -241,6 +244,12 @@ def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
         verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
         if failed := [*filter(None, verdicts)]:
             yield f"{_share(len(failed), len(runs))}{kind}{', for one' * (len(failed) > 1)}: {failed[0]}"
+
+
+def _impossible(run: Reported) -> str:
+    """The figures that are not compared since no measurement gives them."""
+    named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
+    return f"no measurement gives {some(named, _MOST_NAMED)}: not compared" if named else ""
 
 
 def _failed(run: Reported) -> str:

@@ -5,6 +5,7 @@ A unit stands in the title or in the cells; that of a cell is the cell's own, wh
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -112,13 +113,15 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
 _LONGEST_CELL = 80
 _ROUND = re.compile(r"\d{1,6}(?:\.[05]0?)?|inf(?:inite|inity)?|∞", re.IGNORECASE)
 _MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
-_SHARES = frozenset({"success_rate"})  # in percent, with its sign or without
+_SHARES = frozenset({"success_rate", "spec_decode_acceptance_rate"})  # in percent, with its sign or without
 _SHOWN = 40
 _MOST_PROBED = 200  # cells of a column that its unit is read from
 _LEAST_ASKED = 2  # rows, from which on round requests per second were asked for
 _MOST_DIGITS = 18  # of a count
 Lengths = tuple[float | None, float | None]  # tokens of a prompt and of an answer
 _EMPTY = frozenset({"", "-", "–", "—", "n/a", "na", "oom", "none", "null", "?"})
+_NO_NUMBERS = {"nan": math.nan, "-nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf,
+               "∞": math.inf, "-inf": -math.inf, "-infinity": -math.inf, "-∞": -math.inf}  # fmt: skip
 
 
 class TableColumn(msgspec.Struct, frozen=True):
@@ -185,7 +188,11 @@ def _titled(title: str) -> TableColumn:
     base, unit = _parted(plain)
     before = plain.partition("(")[0].partition("[")[0].strip()
     rated = _kind(unit) in ("time", "tokens", "requests")
-    facts = ((key, pattern) for pattern, key in _FACTS if not rated or key == RATE)
+    facts = (
+        (key, pattern)
+        for pattern, key in _FACTS
+        if (not rated or key == RATE) and not (key == _ACCEPTED and "%" in plain)
+    )
     if key := next((key for key, pattern in facts if re.fullmatch(pattern, before)), ""):
         return TableColumn(key, unit if key == "memory" else "")
     rate, _, shared = base.rpartition(" ")
@@ -251,8 +258,13 @@ def is_measured(key: str) -> bool:
     return _MEASURED.fullmatch(key) is not None
 
 
-def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float], list[str]]:
-    """The figures of a row's cells, the first of a key, and a remark on each that could not be read."""
+def figures(
+    cells: Sequence[tuple[TableColumn, str]], *, strict: bool = False
+) -> tuple[dict[str, float], list[str]]:
+    """The figures of a row's cells, the first of a key, and a remark on each that could not be read.
+
+    A `strict` reader raises AmbiguousError where a number is ambiguous, which is a remark otherwise.
+    """
     plain = ((column, cell.strip().rstrip("%") if column.key in _SHARES else cell) for column, cell in cells)
     parts = [(column, cell, cell_of(cell)) for column, cell in plain]
     sign = numbers.decimal_sign(part.text for _, _, part in parts if part is not None)
@@ -260,15 +272,35 @@ def figures(cells: Sequence[tuple[TableColumn, str]]) -> tuple[dict[str, float],
     for column, cell, part in parts:
         if why := why_unread(column, cell, part):
             remarks.append(f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} {why}: left out")
-        if why or part is None:
             continue
         try:
-            values.setdefault(column.key, scaled(column, part, numbers.number(part.text, sign)))
+            if (value := _value(column, cell, part, sign)) is not None:
+                values.setdefault(column.key, value)
         except AmbiguousError as error:
+            if strict:
+                raise
             remarks.append(f"{column.key} {error}: left out")
-        except ValueError:  # out of bounds
-            remarks.append(f"{column.key} {part.text[:_SHOWN]} is out of bounds: left out")
+        except ValueError:
+            remarks.append(
+                f"{column.title or column.key} {cell.strip()[:_SHOWN]!r} is not a number: left out"
+            )
     return values, remarks
+
+
+def _value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -> float | None:
+    """A cell's number, NaN and infinity too, which an audit names; None of a cell without one.
+
+    Raises AmbiguousError, and ValueError of digits that are not a number.
+    """
+    if part is None:
+        return _NO_NUMBERS.get(cell.strip().strip("*`").lower())
+    try:
+        return scaled(column, part, numbers.number(part.text, sign))
+    except AmbiguousError:
+        raise
+    except ValueError:
+        beyond = float(part.text)  # as 1e400: a number, and no figure
+        return math.copysign(math.inf, beyond) if beyond else 0.0
 
 
 def scaled(column: TableColumn, part: CellNumber | None, number: float) -> float:
@@ -317,9 +349,7 @@ def derived(
     values = _decoded(figures, limit, facts)
     if "mean_prefill_ms" in values:
         values.setdefault("mean_ttft_ms", values["mean_prefill_ms"])
-    length = number_text(facts.get(_ACCEPTED, ""))
-    if length and 1 < float(length.replace(",", "")) <= _MOST_ACCEPTED:
-        values.setdefault("accept_length", float(length.replace(",", "")))
+    values |= _accepted(facts.get(_ACCEPTED, "")) | values
     rate, (prompt, answer) = values.get("request_throughput"), lengths
     if SPEED not in values or "output_throughput" in values:
         return values
@@ -332,6 +362,17 @@ def derived(
     if SPEED in values and served and (limit is not None or "input_length" not in facts):
         values.setdefault("output_throughput", values.pop(SPEED))
     return values
+
+
+def _accepted(cell: str) -> dict[str, float]:
+    """What an acceptance rate is: a share of the drafted tokens, or the tokens of a pass."""
+    text = number_text(cell.strip().rstrip("%")).replace(",", "")
+    if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
+        return {}
+    rate = float(text)
+    if "%" not in cell and 1 < rate <= _MOST_ACCEPTED:
+        return {"accept_length": rate}
+    return {"spec_decode_acceptance_rate": rate * (100 if "%" not in cell and rate <= 1 else 1)}
 
 
 def _decoded(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str]) -> dict[str, Any]:

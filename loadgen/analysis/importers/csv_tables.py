@@ -9,8 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.analysis.importers import blocks, columns, json_fields, numbers, titles
-from loadgen.analysis.importers.columns import RATE, SPEED, TableColumn
+from loadgen.analysis.importers import blocks, columns, json_fields, table_rows
+from loadgen.analysis.importers.columns import SPEED, TableColumn
+from loadgen.analysis.importers.table_rows import TableRows
 from loadgen.analysis.run_summary import Load, Reported, full_name, unnamed_preset
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
@@ -62,32 +63,55 @@ def _known(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Ta
     return dict(zip(header, columns.columns(header, whole), strict=True))
 
 
-def read(text: str, path: Path) -> list[Reported]:
-    """A run for each row; raises UsageError that names file and line."""
+def read(text: str, path: Path) -> TableRows:
+    """A run for each row with figures; raises UsageError that names file and line."""
     header, delimiter = _header(text)
     known = _known(header, _sample(text, delimiter))
     if _kind(header, known) == SPEEDS and SPEED in header:
-        speeds = enumerate(map(_with_formula, speed_rows.read_csv(path)), 2)
-        return [rung(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
+        speeds = [*enumerate(map(_with_formula, speed_rows.read_csv(path)), 2)]
+        runs = [rung(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
+        empty = ((line, _written(row)) for line, row in speeds if not row.speed_tok_s)
+        return TableRows(runs, [*table_rows.without_figures(path, empty, len(speeds))])
+    rows = _rows(text, path, delimiter)
+    named = [name for name in known if _figure(name, known[name]) is None]
+    facts, cells = [known[name] for name in named], [[own[name] for name in named] for _, own in rows]
+    own_labels = [named[at] for at in table_rows.telling_columns(facts, named, cells)]
+    left = [
+        repr(name)
+        for at, name in enumerate(named)
+        if not known[name].key
+        and name not in own_labels
+        and labels.is_figure(name, [row[at] for row in cells])
+    ]
+    remarks = [f"not read: {some(left, _MOST_NAMED)}"] if left else []
+    runs, empty_rows = list[Reported](), list[tuple[int, list[str]]]()
+    for line, own in rows:
+        if (run := _row(own, f"{path}:{line}", known)) is None:
+            empty_rows.append((line, [*own.values()]))
+            continue
+        told = {name: own[name] for name in own_labels} | dict(run.unread)
+        runs.append(replace(run, remarks=(*run.remarks, *remarks), unread=told))
+    return TableRows(runs, [*table_rows.without_figures(path, empty_rows, len(rows))])
+
+
+def _rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
+    """The line and the cells of each row; raises UsageError of one with more or fewer cells than columns."""
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
-    rows: list[tuple[str, dict[str, str]]] = []
+    rows: list[tuple[int, dict[str, str]]] = []
     try:
         for cells in reader:
-            source = f"{path}:{reader.line_num}"
             if None in cells or None in cells.values():
-                raise UsageError(f"{source} has a different number of cells than the table has columns")
-            rows.append((source, {str(key): str(cell) for key, cell in cells.items()}))
+                raise UsageError(
+                    f"{path}:{reader.line_num} has a different number of cells than the table has columns"
+                )
+            rows.append((reader.line_num, {str(key): str(cell) for key, cell in cells.items()}))
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
-    unknown = [name for name in header if not known[name].key and _figure(name, known[name]) is None]
-    told = {name: [cells[name] for _, cells in rows] for name in unknown}
-    own = [name for name, cells in told.items() if labels.is_label(name, cells)]
-    left = [repr(name) for name, cells in told.items() if name not in own and labels.is_figure(name, cells)]
-    remarks = [f"not read: {some(left, _MOST_NAMED)}"] if left else []
-    return [
-        replace(run, remarks=(*run.remarks, *remarks), unread={name: cells[name] for name in own})
-        for run, cells in ((_row(cells, source, known), cells) for source, cells in rows)
-    ]
+    return rows
+
+
+def _written(row: SpeedRow) -> list[str]:
+    return [row.model, row.quantization, str(row.input_length), row.note]
 
 
 def _header(text: str) -> tuple[list[str], str]:
@@ -122,61 +146,52 @@ def _figure(title: str, column: TableColumn) -> str | None:
     return own if own is not None and key in ("", own) else key if columns.is_measured(key) else None
 
 
-def _row(cells: Mapping[str, str], source: str, known: Mapping[str, TableColumn]) -> Reported:
-    """A row of figures; an empty cell is no figure."""
+def _row(cells: Mapping[str, str], source: str, known: Mapping[str, TableColumn]) -> Reported | None:
+    """A row of figures; None of one that has none. An empty cell is no figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
     facts = columns.completed(facts)
     keys = {name: key for name in cells if (key := _figure(name, known[name])) is not None}
-    written = {
-        key: (name, cells[name].strip()) for name, key in reversed(keys.items()) if cells[name].strip()
-    }
-    sign = numbers.decimal_sign(columns.number_text(text) for _, text in written.values())
-    values = {key: _value(text, sign, source, known[name]) for key, (name, text) in written.items()}
-    limit = json_fields.count(values.get("max_concurrency", _concurrency(facts)))
-    lengths = [json_fields.written_count(facts.get(key, "")) for key in ("input_length", "output_length")]
-    present = {key: value for key, value in values.items() if value is not None}
-    measured = columns.derived(present, limit, facts, (lengths[0], lengths[1]))
-    figures, empty = json_fields.checked(measured, source)
+    figured = [(replace(known[name], key=key), cells[name].strip()) for name, key in keys.items()]
+    try:
+        values, left = columns.figures([each for each in figured if each[1]], strict=True)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+    asked = table_rows.requested_load(
+        {**facts, "prompts": plain.get("requests", facts.get("prompts", ""))}, ""
+    )
+    limit = json_fields.count(values.get("max_concurrency", asked.max_concurrency))
+    measured = columns.derived(values, limit, facts, (asked.input_len, asked.output_len))
+    figures, empty = json_fields.kept(measured)
+    if not json_fields.has_figures(figures):
+        return None
     name = next((plain[key] for key in _NAMES if plain.get(key)), "") or facts.get("model", "")
-    remarks = [*empty, *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures))]
+    remarks = [
+        *left,
+        *empty,
+        *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures)),
+    ]
     return Reported(
         name=full_name(json_fields.word(name) or "unnamed", facts.get("quantization", "")),
         figures=figures,
         load=Load(
             name=json_fields.word(facts.get("load", "")),
-            requests=json_fields.written_count(plain.get("requests", facts.get("prompts", ""))),
-            asked_output_len=json_fields.written_count(plain.get("asked_output_len", "")) or lengths[1],
+            requests=asked.requests,
+            asked_output_len=json_fields.written_count(plain.get("asked_output_len", ""))
+            or asked.asked_output_len,
             max_concurrency=limit,
-            request_rate_per_s=json_fields.rate(
-                figures.get("request_rate", columns.rate(facts.get(RATE, "")))
-            ),
-            asked_input_len=lengths[0],
+            request_rate_per_s=json_fields.rate(figures.get("request_rate", asked.request_rate_per_s)),
+            asked_input_len=asked.asked_input_len,
         ),
         source=source,
         told_by=SPEEDS if SPEED in figures else TABLE,
         engine=facts.get("engine", facts.get("backend", "")),
-        machine=machine(facts.get("machine", facts.get("gpu", "")), None),
+        machine=machine(
+            facts.get("machine", facts.get("gpu", "")), table_rows.whole(facts.get("gpu_num", ""))
+        ),
         remarks=tuple(remarks),
+        unread=table_rows.uncounted(facts),
     )
-
-
-def _concurrency(facts: Mapping[str, str]) -> int | None:
-    """The concurrency of its column, else of the load's words."""
-    limit = json_fields.written_count(facts.get("max_concurrency", ""))
-    return titles.concurrency(facts.get("load", "")) if limit is None else limit
-
-
-def _value(text: str, sign: str, source: str, column: TableColumn) -> float | str | None:
-    part = columns.cell_of(text)
-    if part is not None and columns.why_unread(column, text, part):
-        return None
-    try:
-        return columns.scaled(column, part, numbers.number(part.text if part is not None else text, sign))
-    except ValueError:
-        return "inf" if text.lower() == "inf" else None
-    except UsageError as error:
-        raise UsageError(f"{source}: {error}") from None
 
 
 def _with_formula(row: SpeedRow) -> SpeedRow:

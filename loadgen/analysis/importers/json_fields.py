@@ -152,14 +152,38 @@ def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
 def checked(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
     """The figures without those that were not measured, and a remark on each of these.
 
-    Clients write 0 where there was nothing to take a mean of. Raises UsageError where no figure is left.
+    Raises UsageError where no figure is left.
     """
-    empty = [key for key in _TIMED if figures.get(f"mean_{key}_ms") == 0]
-    kept = {
+    measured, empty = kept(figures)
+    if not has_figures(measured):
+        raise UsageError(f"{source} has no figures")
+    return measured, empty
+
+
+def kept(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The figures without those that were not measured, and a remark on each of these.
+
+    Clients write 0 where there was nothing to take a mean of.
+    """
+    empty = [key for key in _TIMED if _is_zero(figures.get(f"mean_{key}_ms"))]
+    measured = {
         name: value
         for name, value in figures.items()
         if (value is not None or name == _UNSET) and not any(name.endswith(f"_{key}_ms") for key in empty)
     }
-    if not any(number(value) for name, value in kept.items() if _FIGURE.search(name)):
-        raise UsageError(f"{source} has no figures")
-    return kept, [f"{key.upper()} is 0: it was not measured" for key in empty]
+    return measured, [f"{key.upper()} is 0: it was not measured" for key in empty]
+
+
+def has_figures(figures: Mapping[str, Any]) -> bool:
+    """Whether any of them is a latency or a rate that is a number, or that its source calls one."""
+    return any(
+        (figure := reported(value)) and not math.isnan(figure)
+        for name, value in figures.items()
+        if _FIGURE.search(name)
+    )
+
+
+def _is_zero(value: object) -> bool:
+    """Whether a figure is 0, and not -0.00, which is below zero."""
+    figure = number(value)
+    return figure == 0 and math.copysign(1.0, figure) > 0

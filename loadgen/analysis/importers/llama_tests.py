@@ -107,8 +107,8 @@ def one_a_row(grid: Grid) -> Grid:
         if (match := _COLUMN.fullmatch(title)) is not None
     }
     tests = {at: name for at, name in tests.items() if parse(name) is not None}
-    if not tests:
-        return grid
+    if not any(grid.titles[at] != name or any(map(str.isdigit, name)) for at, name in tests.items()):
+        return grid  # PP alone may be pipeline parallelism
     others = [at for at in range(len(grid.titles)) if at not in tests]
     rows = [
         Row(row.line, (*(row.cells[other] for other in others), name, row.cells[at]))

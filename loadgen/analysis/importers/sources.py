@@ -30,6 +30,7 @@ from loadgen.analysis.importers import (
     vllm,
 )
 from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
+from loadgen.analysis.importers.table_rows import TableRows
 from loadgen.analysis.run_summary import OURS, Reported
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
@@ -236,16 +237,20 @@ class _Found:
         if genai_perf.is_sheet(content):
             self._add(path, genai_perf.read_sheet, content, path)
         elif csv_tables.tells(content):
-            self._add(path, csv_tables.read, content, path)
+            self._rows(path, csv_tables.read(content, path))
         elif blocks.HEADER.search(content) is not None:
             self._add(path, pages.read, content, path)
-        elif rows := tables.read(content, path):
-            self._add(path, lambda: rows)
-        else:
+        elif not self._rows(path, tables.read(content, path)):
             raise UsageError(
                 f"{path} has no known results: give JSON of vLLM, SGLang, aiperf, genai-perf or guidellm, "
                 "a table of figures, or pasted blocks"
             )
+
+    def _rows(self, path: Path, rows: TableRows) -> bool:
+        """Take the rows of a file's tables; whether there were any."""
+        self._add(path, lambda: rows.runs)
+        self.errors += rows.left
+        return bool(rows.runs or rows.left)
 
     def _documents(self, content: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""

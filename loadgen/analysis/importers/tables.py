@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,9 +17,9 @@ from loadgen.analysis.importers import (
     csv_tables,
     grids,
     headings,
-    json_fields,
     llama_tests,
     pages,
+    table_rows,
     titles,
     transposed,
 )
@@ -27,7 +27,8 @@ from loadgen.analysis.importers.columns import SPEED
 from loadgen.analysis.importers.csv_tables import SPEEDS, TABLE
 from loadgen.analysis.importers.grids import Grid, Row
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
-from loadgen.analysis.run_summary import Load, Reported, full_name
+from loadgen.analysis.importers.table_rows import TableRows
+from loadgen.analysis.run_summary import Reported, full_name
 from loadgen.protocol.layout import some
 from loadgen.results import labels, speed_rows
 from loadgen.results.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
@@ -45,14 +46,11 @@ _NUMERIC = (blocks.known_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.RATE, columns.LENGTHS}
 # What a row of one request at a time, as a ladder's, has no column of.
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
-_PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
-_COUNTS = ("max_concurrency", "input_length", "output_length", columns.LENGTHS, columns.RATE)
 _MOST_NAMED = 8  # columns in a remark
-_NEGATIVE = re.compile(r"[-\u2212\u2013]\d")
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
+_ZEROS = ("0", "0.0")  # and not -0.0, which is below zero
 
 
-def read(text: str, path: Path) -> list[Reported]:
+def read(text: str, path: Path) -> TableRows:
     """Every row of a page's tables that has figures; raises nothing: what cannot be read is a remark."""
     lines = [
         _COMMENT.sub("", line, count=1) if "|" in line or "+-" in line else line
@@ -60,12 +58,15 @@ def read(text: str, path: Path) -> list[Reported]:
     ]
     found = grids.found([_QUOTES.sub("", line, count=1) if ">" in line[:4] else line for line in lines])
     above = _above(lines, [grid.first for grid in found])
-    reported: list[Reported] = []
+    reported, left = list[Reported](), list[str]()
     for at, (grid, (subject, heading, engine)) in enumerate(zip(found, above, strict=True)):
         end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
         stands = _Surroundings(path, lines[grid.last - 1 : end], subject, heading, engine)
-        reported += _Table(transposed.upright(grid), stands).runs()
-    return reported
+        table = _Table(transposed.upright(grid), stands)
+        runs = table.runs()
+        reported += runs
+        left += table.left({run.source for run in runs})
+    return TableRows(reported, left)
 
 
 def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
@@ -112,33 +113,48 @@ class _Table:
         generated = _GENERATED.search(notes)
         self.output_length = int(generated[1]) if generated else GENERATED
 
-    def runs(self) -> list[Reported]:
-        """The rows with figures; none of a table of something else."""
+    @cached_property
+    def has_figures(self) -> bool:
+        """Whether it has columns of figures, and something that says what they are of."""
         keys = {column.key for column in self.columns}
         named = _PLACES & keys or self.subject.model or self.named
-        if not any(map(columns.is_measured, keys)) or not named:
+        return any(map(columns.is_measured, keys)) and bool(named)
+
+    def runs(self) -> list[Reported]:
+        """The rows with figures; none of a table of something else."""
+        if not self.has_figures:
             return []
+        keys = {column.key for column in self.columns}
         rows = [*self._facts()]
         if not {SPEED, "input_length"} <= keys or _SERVED & keys:
             return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
         rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
-        below = [row for row in rows if _NEGATIVE.match(row[1][SPEED])]  # no rungs, and no speeds either
+        climbed = {id(row) for row, _, _ in rungs}
+        others = [each for each in rows if id(each[0]) not in climbed]  # below zero, of a length in words
         published = [_published(speed) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
             self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
             for (row, facts, speed), other in zip(rungs, published, strict=True)
-        ] + [run for row, facts in below if (run := self._run(row, facts)) is not None]
+        ] + [run for row, facts in others if (run := self._run(row, facts)) is not None]
+
+    def left(self, read: Collection[str]) -> Iterator[str]:
+        """A line on the rows that have none of the table's figures; `read` are the sources of the others."""
+        if self.has_figures:
+            rows = self.grid.rows
+            empty = (row for row in rows if self._source(row) not in read and row.cells != self.grid.titles)
+            each = ((row.line, row.cells) for row in empty)
+            yield from table_rows.without_figures(self.path, each, len(rows))
+
+    def _source(self, row: Row) -> str:
+        return f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else "")
 
     @cached_property
     def named(self) -> list[int]:
         """The columns of labels: what tells one row from another and is no fact."""
-        return [
-            at
-            for at, (column, title) in enumerate(zip(self.columns, self.grid.titles, strict=True))
-            if column.key in ("", "note")
-            and labels.is_label(title, [row.cells[at] for row in self.grid.rows])
-        ]
+        return table_rows.telling_columns(
+            self.columns, self.grid.titles, [row.cells for row in self.grid.rows]
+        )
 
     @cached_property
     def unread(self) -> tuple[str, ...]:
@@ -155,8 +171,7 @@ class _Table:
     def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         """What a row has that no figure or fact is read from."""
         told = {self.grid.titles[at] or "label": row.cells[at] for at in self.named}
-        told |= {key: facts[key] for key in _COUNTS if facts.get(key) and _whole(facts[key]) is None}
-        return {**self.labels, **told}
+        return {**self.labels, **told, **table_rows.uncounted(facts)}
 
     def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
         """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
@@ -172,7 +187,7 @@ class _Table:
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
         values, remarks = columns.figures([cell for cell in cells if _is_figure(cell[0].key)])
-        empty = [key for key, value in values.items() if value == 0 and columns.is_measured(key)]
+        empty = [key for key, value in values.items() if str(value) in _ZEROS and columns.is_measured(key)]
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
 
@@ -194,7 +209,7 @@ class _Table:
         if not any(map(columns.is_measured, values)):
             return None
         name, model, load = self._named(facts)
-        own = _load(facts, load)
+        own = table_rows.requested_load(facts, load)
         lengths = own.input_len, own.output_len
         values = columns.derived(values, own.max_concurrency, facts, lengths)
         if SPEED in values:
@@ -204,10 +219,10 @@ class _Table:
             model=model if model != name else "",
             figures=values,
             load=own,
-            source=f"{self.path}:{row.line}" + (f" column {row.column}" if row.column else ""),
+            source=self._source(row),
             told_by=SPEEDS if SPEED in values else TABLE,
             engine=facts.get("engine", "") or self.engine,
-            machine=csv_tables.machine(facts.get("machine", ""), _whole(facts.get("gpu_num", ""))),
+            machine=csv_tables.machine(facts.get("machine", ""), table_rows.whole(facts.get("gpu_num", ""))),
             memory_bytes=self._bytes(memory),
             simulated=csv_tables.simulated(facts.get("note", "")),
             remarks=(*filter(None, [facts.get("note")]), *remarks, *self.unread),
@@ -216,7 +231,7 @@ class _Table:
 
     def _rung(self, facts: Mapping[str, str]) -> SpeedRow | None:
         """A rung of a ladder; None of one that did not run."""
-        length, speed = _whole(facts["input_length"]), _decimal(facts[SPEED])
+        length, speed = table_rows.whole(facts["input_length"]), table_rows.decimal(facts[SPEED])
         if length is None or not speed:
             return None
         name, _, _ = self._named({**facts, "quantization": ""})
@@ -226,11 +241,11 @@ class _Table:
             gpu=facts.get("machine", ""),
             input_length=length,
             quantization=facts.get("quantization", ""),
-            gpu_num=_whole(facts.get("gpu_num", "")),
+            gpu_num=table_rows.whole(facts.get("gpu_num", "")),
             speed_tok_s=speed,
             note=facts.get("note", ""),
             formula=self.formula or (OUTPUT if length <= _SHORT else UNKNOWN),
-            output_length=_whole(facts.get("output_length", "")) or self.output_length,
+            output_length=table_rows.whole(facts.get("output_length", "")) or self.output_length,
         )
 
     def _climbed(self, row: Row, facts: Mapping[str, str], speed: SpeedRow) -> Reported:
@@ -238,7 +253,7 @@ class _Table:
         values, remarks = self._figures(row)
         memory = self._bytes(values.pop("memory", None))
         values.pop(SPEED, None)
-        run = csv_tables.rung(speed, f"{self.path}:{row.line}")
+        run = csv_tables.rung(speed, self._source(row))
         return replace(
             run,
             figures={**columns.derived(values, 1, facts), **run.figures},
@@ -257,28 +272,6 @@ def _is_figure(key: str) -> bool:
     return columns.is_measured(key) or key in _NUMERIC
 
 
-def _load(facts: Mapping[str, str], named: str) -> Load:
-    limit, length = _whole(facts.get("max_concurrency", "")), _mean(facts.get("input_length", ""))
-    prompts, answer = _whole(facts.get("prompts", "")), _mean(facts.get("output_length", ""))
-    rate = columns.rate(facts.get(columns.RATE, ""))
-    if (parts := _PARTS.fullmatch(facts.get(columns.LENGTHS, ""))) is not None:
-        length, answer = _whole(parts[1]), _whole(parts[2])
-    if limit is None:
-        limit = titles.concurrency(facts.get("load", "") or named)
-    counts = (("at a time", limit), ("requests/s", rate), ("prompts", prompts))
-    facts_of_it = (f"{count:g} {noun}" for noun, count in counts if count)
-    return Load(
-        name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
-        requests=prompts,
-        input_len=length,
-        output_len=answer,
-        asked_output_len=answer,
-        max_concurrency=limit,
-        request_rate_per_s=rate,
-        asked_input_len=length,
-    )
-
-
 def _published(row: SpeedRow) -> SpeedRow | None:
     """The row of a published page that this one is, to the digit of its speed."""
     return _pages().get((row.model, row.input_length, row.quantization, row.speed_tok_s))
@@ -288,21 +281,3 @@ def _published(row: SpeedRow) -> SpeedRow | None:
 def _pages() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
     rows = reversed(speed_rows.shipped())
     return {(row.model, row.input_length, row.quantization, row.speed_tok_s): row for row in rows}
-
-
-def _whole(cell: str) -> int | None:
-    """A count; None of anything else."""
-    return json_fields.written_count(_THOUSANDS.sub("", cell.strip()))
-
-
-def _mean(cell: str) -> int | None:
-    """A length in whole tokens, of a mean too; None of anything else."""
-    whole = _whole(cell)
-    mean = _decimal(cell) if whole is None else None
-    return whole if mean is None else round(mean)
-
-
-def _decimal(cell: str) -> Decimal | None:
-    """A speed with the digits that it is written with; None of what is no number above zero."""
-    text = _THOUSANDS.sub("", columns.number_text(cell))
-    return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

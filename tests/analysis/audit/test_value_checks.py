@@ -93,6 +93,12 @@ def found(one: Reported) -> dict[str, str]:
         ),
         ({"p99_e2el_ms": 9000.5}, "longer-than-the-run", "p99_e2el_ms 9.00 s in a run of 7.36 s"),
         ({"completed": 40, "failed": 5}, "counts-disagree", "40 answered and 5 failed of 40 requests"),
+        ({"output_throughput": 0.0}, "nothing-measured", "output_throughput: 0"),
+        (
+            {"median_tpot_ms": 0.0},
+            "unstreamed",
+            "64 tokens per answer, 0.00 ms apart: each answer came in one message",
+        ),
     ],
 )
 def test_an_impossible_figure_is_named_with_its_value(
@@ -175,6 +181,13 @@ def files() -> dict[str, str]:
         "minus.md": TABLE.format(speed=640, ttft="\u22129.5"),
         "speed.md": TABLE.format(speed=-640, ttft=12),
         "ladder.md": LADDER,
+        "infinite.md": TABLE.format(speed="inf", ttft=12),
+        "beyond.md": TABLE.format(speed="1e400", ttft=12),
+        "zero.md": TABLE.format(speed=640, ttft="-0.00"),
+        "infinite.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,∞,5\n",
+        "beyond.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,1e400,5\n",
+        "zero.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,-0.00,5\n",
+        "rate.md": "| Model | Acceptance rate | tok/s |\n|--|--|--|\n| Qwen3-8B | 120 % | 40 |\n",
         "rows.csv": "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,-12,5\n",
     }
 
@@ -202,6 +215,16 @@ def test_a_file_of_nan_is_suspect(tmp_path: Path) -> None:
     assert [(each.level, each.findings[0].rule.code) for each in nan] == [(Level.SUSPECT, "not-a-number")]
     printed = _audited(tmp_path / "nan.txt", BLOCK.format(ttft="nan"))
     assert printed[0].findings[0].evidence == "mean_ttft_ms: NaN"
+
+
+@pytest.mark.parametrize("name", ["nan.md", "nan.csv"])
+def test_a_cell_of_nan_is_suspect(name: str, tmp_path: Path) -> None:
+    sheet = "model,tok_s,mean_ttft_ms,mean_tpot_ms\nQwen3-8B,640,NaN,5\n"
+    content = sheet if name.endswith("csv") else TABLE.format(speed=640, ttft="NaN")
+    (audited,) = _audited(tmp_path / name, content)
+    assert [each.evidence for each in audited.findings if each.rule.code == "not-a-number"] == [
+        "mean_ttft_ms: NaN"
+    ]
 
 
 def test_the_command_above_a_block_may_be_of_another() -> None:

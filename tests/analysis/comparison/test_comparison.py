@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -194,6 +195,15 @@ def test_invalid_runs_are_left_out_and_suspect_ones_marked() -> None:
         "1 of 5 runs: SUSPECT: thin",
         "1 run without a partner, not paired",
     )
+
+
+@pytest.mark.parametrize("ttft", [-50.0, -0.0, math.inf, math.nan, 1e20])
+def test_a_figure_that_no_measurement_gives_is_named_and_not_compared(ttft: float) -> None:
+    row = runs("Qwen3-8B-FP8", FAST, figures={"mean_ttft_ms": ttft})
+    found = line(only(compared(BASE, row)), "Qwen3-8B-FP8")
+    assert "mean_ttft_ms" not in {*found.effects, *found.summaries}
+    assert found.marks[0] == f"no measurement gives mean_ttft_ms {ttft:.6g}: not compared"
+    assert found.effects["output_throughput"].call is Decision.FASTER
 
 
 def test_a_row_of_invalid_runs_has_no_verdict() -> None:

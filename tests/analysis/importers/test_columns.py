@@ -14,7 +14,7 @@ HERE = Path("page.md")
 
 
 def read(page: str) -> list[Reported]:
-    return tables.read(page, HERE)
+    return tables.read(page, HERE).runs
 
 
 def table(head: str, *rows: str) -> str:
@@ -190,6 +190,56 @@ def test_lengths_in_one_cell_are_both() -> None:
 )
 def test_a_column_that_is_not_read_separates_rows_where_it_is_no_figure(page: str, rows: list[str]) -> None:
     assert groups.row_names(read(page)) == rows
+
+
+# Columns that differ, and the rows that they make of one model; each is tried as a table and as a sheet.
+TELLING = {
+    "Notes": (("before", "after"), ["m8b (before)", "m8b (after)"]),
+    "备注": (("前", "后"), ["m8b (备注 前)", "m8b (备注 后)"]),
+    "TP": (("1", "4"), ["m8b (TP 1)", "m8b (TP 4)"]),
+    "GPUs": (("1", "2"), ["m8b (GPUs 1)", "m8b (GPUs 2)"]),
+    "PP": (("1", "2"), ["m8b (PP 1)", "m8b (PP 2)"]),
+    "Test": (("AA", "BB"), ["m8b (AA)", "m8b (BB)"]),
+    "Context": (("4k", "32k"), ["m8b (input_length 4k)", "m8b (input_length 32k)"]),
+    "ISL/OSL": (("1k/1k", "8k/1k"), ["m8b (1k/1k)", "m8b (8k/1k)"]),
+}
+
+
+@pytest.mark.parametrize("form", ["table", "sheet"])
+@pytest.mark.parametrize("title", TELLING)
+def test_a_setting_that_is_no_figure_tells_the_rows_of_a_table_and_of_a_sheet_apart(
+    title: str, form: str, tmp_path: Path
+) -> None:
+    cells, names = TELLING[title]
+    rows = [f"m8b | {cells[0]} | 640 | 100 | 11.8", f"m8b | {cells[1]} | 320 | 200 | 23.6"]
+    path = tmp_path / ("page.md" if form == "table" else "page.csv")
+    page = table(f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows)
+    sheet = "\n".join([f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows]).replace(" | ", ",")
+    path.write_text(page if form == "table" else sheet, "utf-8")
+    assert groups.row_names(sources.read([str(path)]).reported) == names
+
+
+def test_lengths_in_one_cell_of_a_sheet_are_its_load(tmp_path: Path) -> None:
+    path = tmp_path / "page.csv"
+    path.write_text("model,ISL/OSL,tok/s,TTFT (ms),TPOT (ms)\nm,1024/128,9,100,11\nm,2048/64,8,200,23\n")
+    loads = [run.load for run in sources.read([str(path)]).reported]
+    assert [(load.asked_input_len, load.asked_output_len) for load in loads] == [(1024, 128), (2048, 64)]
+
+
+@pytest.mark.parametrize(
+    ("title", "cell", "figures"),
+    [
+        ("Acceptance rate", "0.65", {"spec_decode_acceptance_rate": 65.0}),
+        ("Acceptance rate", "65 %", {"spec_decode_acceptance_rate": 65.0}),
+        ("Acceptance rate (%)", "12", {"spec_decode_acceptance_rate": 12.0}),
+        ("Acceptance rate", "2.5", {"accept_length": 2.5}),
+    ],
+)
+def test_an_acceptance_rate_is_a_share_or_the_tokens_of_a_pass(
+    title: str, cell: str, figures: dict[str, float]
+) -> None:
+    (run,) = read(table(f"Model | Concurrency | {title} | tok/s", f"m8b | 8 | {cell} | 300"))
+    assert {key: value for key, value in run.figures.items() if "accept" in key} == figures
 
 
 def test_rows_of_equal_figures_under_two_labels_are_two() -> None:

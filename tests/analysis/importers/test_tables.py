@@ -27,7 +27,7 @@ LADDER = GROUPS[0]
 
 
 def read(page: str) -> list[Reported]:
-    return tables.read(page, HERE)
+    return tables.read(page, HERE).runs
 
 
 def facts(runs: list[Reported]) -> list[tuple[object, ...]]:
@@ -211,6 +211,33 @@ def test_a_sheet_is_read_as_a_table_is(sheet: str, tmp_path: Path) -> None:
         row[:3] for row in WANTED
     ]
     assert [run.figures for run in runs] == [row[3] for row in WANTED]
+
+
+ROWS = "m | 1 | 100 | 50\nm | 64 | OOM | OOM\nm | 128 | - | -\nm | 256 | 超时 | 超时\n"
+EMPTY = {
+    "rows.md": "Model | Concurrency | tok/s | TTFT (ms)\n--|--|--|--\n" + ROWS,
+    "rows.csv": "Model,Concurrency,tok/s,TTFT (ms),TPOT (ms)\n"
+    + "".join(f"{row},{row.rpartition(',')[2]}\n" for row in ROWS.replace(" | ", ",").splitlines()),
+    "ladder.md": "Model | Input Length | Speed (tokens/s)\n--|--|--\nm | 1 | 100\nm | 6144 | OOM\n",
+    "ladder.csv": "model,backend,gpu,input_length,quantization,gpu_num,speed_tok_s,note\n"
+    "m,vLLM,H20,1,BF16,1,100,\nm,vLLM,H20,6144,BF16,1,,OOM\n",
+}
+ROWS_NAMED = "line {} (m, 64, OOM), line {} (m, 128, -), line {} (m, 256, 超时)"
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("rows.md", "3 of 4 rows of a table have no figures: " + ROWS_NAMED.format(4, 5, 6)),
+        ("rows.csv", "3 of 4 rows of a table have no figures: " + ROWS_NAMED.format(3, 4, 5)),
+        ("ladder.md", "1 of 2 rows of a table have no figures: line 4 (m, 6144, OOM)"),
+        ("ladder.csv", "1 of 2 rows of a table have no figures: line 3 (m, BF16, 6144, OOM)"),
+    ],
+)
+def test_rows_without_a_figure_are_named_and_cost_no_other(name: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(EMPTY[name], "utf-8")
+    found = sources.read([str(tmp_path / name)])
+    assert (len(found.reported), found.errors) == (1, (f"{tmp_path / name}: {named}",))
 
 
 def test_a_table_without_a_model_is_of_the_heading_above() -> None:
