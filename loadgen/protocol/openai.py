@@ -288,11 +288,12 @@ class TextChoice(Choice, gc=False):
 
     def content(self) -> str:
         delta = self.delta
-        only_delta = delta is not None and self.message is None and not self._has_own()
-        if only_delta and delta == Delta(delta.role, delta.content) and delta.content.__class__ is str:
-            return delta.content  # nearly all are so
-        text = self._written()
-        return text.reasoning + text.answer
+        if delta is not None and self.message is None and not self._has_own():
+            text = delta.content
+            if isinstance(text, str) and delta == Delta(delta.role, text):
+                return text  # nearly all are so
+        written = self._written()
+        return written.reasoning + written.answer
 
     def reasons(self) -> bool:
         text = self._written()
