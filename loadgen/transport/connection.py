@@ -103,10 +103,13 @@ class Tls:
         try:
             while part := self._object.read(_RECORD_BYTES):
                 parts.append(part)
+            closed = True  # nothing: the closing record
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLZeroReturnError:
-            closed = True  # what was read before it is handed on first: the socket's own end follows
+        if closed and parts:  # they are handed on first
+            # The server may wait for our closing record before it ends the connection, or end it never.
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RD)
         if not parts and not closed:
             raise BlockingIOError(errno.EAGAIN, "no whole TLS record yet")
         return b"".join(parts), ancillary, flags, address

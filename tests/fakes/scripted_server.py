@@ -44,6 +44,7 @@ class End(Enum):
     KEEP = "keep"
     CLOSE = "close"  # FIN
     RESET = "reset"  # RST
+    NOTIFY = "notify"  # TLS: the closing record, and the connection stays as it is until the client ends it
     HALF = "half"  # FIN, and it reads on
     HANG = "hang"  # neither answers nor closes until the server stops
 
@@ -167,6 +168,9 @@ class ScriptedServer:
             if raw >= 0:  # cut: FIN without a closing record
                 socket.socket(fileno=raw).close()
             sock.close()
+        elif answer.end is End.NOTIFY:
+            assert isinstance(sock, ssl.SSLSocket)
+            sock.unwrap()
         elif answer.end is End.RESET:
             _reset(sock)
         elif answer.end is End.HALF:

@@ -8,6 +8,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,18 @@ def test_large_requests_and_answers_cross_many_records(
         ),
         pytest.param(Answer([HEAD, chunk(token())], End.RESET), FailureKind.TRUNCATED, id="RST"),
         pytest.param(Answer([UNTIL_CLOSE], End.CLOSE), None, id="until close"),
+        # As servers on asyncio do (uvicorn): FIN comes half a minute later, or once the client has closed.
+        pytest.param(Answer([], End.NOTIFY), FailureKind.TRUNCATED, id="a closing record alone"),
+        pytest.param(
+            Answer([HEAD, chunk(token())], End.NOTIFY), FailureKind.TRUNCATED, id="a closing record, no FIN"
+        ),
+        pytest.param(
+            Answer([HEAD, chunk(token()), 0.05], End.NOTIFY),
+            FailureKind.TRUNCATED,
+            id="a late closing record",
+        ),
+        pytest.param(Answer([UNTIL_CLOSE], End.NOTIFY), None, id="until a closing record"),
+        pytest.param(replace(stream(), end=End.NOTIFY), None, id="idle, then a closing record"),
     ],
 )
 def test_a_cut_stream_fails_alone(
