@@ -307,7 +307,9 @@ def _request(plan: Drawn, record: Record, rows: list[Logged]) -> Iterator[str]:
     """What differs between a record and the attempts at it in the log."""
     kind = _kind(record)
     if not rows:
-        if kind not in _ENDED:
+        closes = not plan.behaviour.keep_alive or {"closed after", "reset after"} & {*plan.behaviour.faults}
+        crossed = closes and kind is FailureKind.TRUNCATED  # it crossed the server's end of the connection
+        if kind not in _ENDED and not crossed:
             yield "is not in the log"
         return
     row, streamed = rows[-1], "--disable-stream" not in plan.flags

@@ -91,6 +91,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     body: bytes = b""
     error: str = ""  # as the end of a sentence that begins with the path
     refused_certificate: bool = False  # which no waiting changes
+    timed_out: bool = False
 
     @property
     def object(self) -> dict[str, Any]:
@@ -162,4 +163,4 @@ async def ask(
                 *await httpx_exchange.exchanged(client.full, method, path, most_bytes, body, begin_only),
             )
     except TimeoutError:
-        return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s")
+        return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)

@@ -38,7 +38,7 @@ _LEAST_PER_WORD = 0.5  # of tokens: no tokenizer makes fewer of common words, so
 _CUT_TOKENS, _CUT_SHARE = 16, 0.01  # what a count may lack by rounding: more, and the prompt may be cut
 _JUMP_SHARE = 0.1  # of a count: how far a third one may be from the line through two
 _ASKED_PER_S, _HOSTED_PER_S = 20, 4
-_ANSWER_S = 120.0
+_ANSWER_S, _PATH_S = 120.0, 30.0  # of a request, or as long as one of the run may take; of /tokenize
 _TOKENIZE = "/tokenize"
 _FEWEST, _MORE = 1, 16  # tokens of an answer: APIs of models that reason may refuse less
 _UNASKED = ("min_tokens", "min_new_tokens")  # of a body that asks for so few
@@ -58,6 +58,10 @@ class PromptCounter:
         rate = _HOSTED_PER_S if hosted else _ASKED_PER_S
         self._throttle = Throttler(rate_limit=rate, period=1.0, retry_interval=0.05)
         self._asked, self._output_tokens = 0, _FEWEST
+        limits = {"": _ANSWER_S, "--request-timeout": asked.profile.request_timeout}
+        limits["--stall-timeout"] = asked.profile.stall_timeout
+        self._flag = min((flag for flag, limit_s in limits.items() if limit_s), key=limits.__getitem__)
+        self._limit_s = limits[self._flag]
 
     def learned(self, tokens: int) -> WordCounts:
         """How the server counts words, checked with a prompt of about `tokens` tokens.
@@ -67,15 +71,18 @@ class PromptCounter:
         return self.access.loop.run(self._learned(tokens))
 
     async def _learned(self, tokens: int) -> WordCounts:
-        async with self.access.client(self.tls, _ANSWER_S) as client:
+        async with self.access.client(self.tls, self._limit_s) as client:
 
             async def tokenized(text: str) -> int:
-                return await self._tokenized(client, text) or 0
+                answer = await self._tokenized(client, text)
+                if count := _count_of(answer):
+                    return count
+                raise self._uncounted(_TOKENIZE, answer)
 
             async def used(text: str) -> int:
                 return await self._used(client, text)
 
-            by_path = not self._hosted and await self._tokenized(client, words.FIRST) is not None
+            by_path = not self._hosted and bool(_count_of(await self._tokenized(client, words.FIRST)))
             fitted = await fit(tokenized if by_path else used, self._groups)
             fitted = await checked(fitted, used, tokens)
         how = (
@@ -84,16 +91,15 @@ class PromptCounter:
         )
         return replace(fitted, how=how)
 
-    async def _tokenized(self, client: ControlClient, text: str) -> int | None:
-        """By /tokenize, in vLLM's form; None where there is no such path, or it is another's."""
+    async def _tokenized(self, client: ControlClient, text: str) -> ControlAnswer:
+        """By /tokenize, in vLLM's form."""
         asked: dict[str, Any] = {"model": self._plan.model, "prompt": text}
         if isinstance(self._plan.dialect, Chat):
             message = self._plan.dialect.request(self._plan.model, text, 1)["messages"]
             asked = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
             if given := self._plan.fields.get("chat_template_kwargs"):
                 asked["chat_template_kwargs"] = given
-        answer = await self._answer(client, _TOKENIZE, asked)
-        return untrusted.whole(answer.object.get("count")) or None
+        return await self._answer(client, _TOKENIZE, asked, _PATH_S)
 
     async def _used(self, client: ControlClient, text: str) -> int:
         """By the usage of a request for one token, or a few; raises MeasureError."""
@@ -104,18 +110,23 @@ class PromptCounter:
             answer = await self._answer(client, plan.path, self._body(text))
         if answer.status in DENIED:
             raise MeasureError(self.access.why_denied(answer))
-        url = self.access.shown_url + plan.path.partition("?")[0]
+        path = plan.path.partition("?")[0]
         if answer.error or answer.status != 200:
-            why = answer.error or f"answers {refusals.message(answer.status, answer.body)}"
-            what = "asked how many tokens it counts in a prompt"
-            raise MeasureError(
-                self.access.secrets.hide(f"{url}, {what}, {why}: pass --tokenizer to need no answer")
-            )
+            raise self._uncounted(path, answer)
         count = _prompt_tokens(plan, answer.body)
         if not count:
             what = "no usage.prompt_tokens" if count is None else "usage.prompt_tokens of 0"
-            raise MeasureError(f"{url} reports {what}{_NO_LENGTH}")
+            raise MeasureError(f"{self.access.shown_url}{path} reports {what}{_NO_LENGTH}")
         return count
+
+    def _uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
+        """The error of an answer that is not a count."""
+        why = answer.error or f"answers {refusals.message(answer.status, answer.body)}"
+        fix = "pass --tokenizer to need no answer"
+        if answer.timed_out and self._flag:
+            fix += f", or raise {self._flag}"
+        what = "asked how many tokens it counts in a prompt"
+        return MeasureError(self.access.secrets.hide(f"{self.access.shown_url}{path}, {what}, {why}: {fix}"))
 
     def _body(self, text: str) -> dict[str, Any]:
         """A request as the run's are, for a short answer."""
@@ -125,10 +136,17 @@ class PromptCounter:
             fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
         return merged(plan.dialect.request(plan.model, text, self._output_tokens), fields)
 
-    async def _answer(self, client: ControlClient, path: str, body: dict[str, Any]) -> ControlAnswer:
+    async def _answer(
+        self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
+    ) -> ControlAnswer:
         async with self._throttle:
             self._asked += 1
-            return await exchange.ask(client, "POST", path, _ANSWER_S, body=body)
+            return await exchange.ask(client, "POST", path, min(most_s, self._limit_s), body=body)
+
+
+def _count_of(answer: ControlAnswer) -> int | None:
+    """The count of an answer by /tokenize; None where there is no such path, or it is another's."""
+    return untrusted.whole(answer.object.get("count")) or None
 
 
 def _prompt_tokens(plan: Plan, body: bytes) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import trustme
 
 from fakes.counting_api import MODEL, CountingApi
-from fakes.scripted_server import ScriptedServer
+from fakes.scripted_server import Answer, Asked, End, ScriptedServer
 from loadgen import cli
 from loadgen.endpoint import discovery
 from loadgen.results.run_directory import REPORT, RESULT
@@ -79,3 +81,30 @@ def test_a_hosted_api_with_a_key_and_no_list_of_models_is_measured(
     assert keys == {True}
     assert sum(api.counts()[-20:]) / 20 == pytest.approx(300, rel=0.01)
     assert stored()[0]["server"]["engine"] == "hosted API"
+
+
+@pytest.mark.parametrize(
+    ("tokenize", "answered", "path"),
+    [(False, 0, "/v1/chat/completions"), (False, 3, "/v1/chat/completions"), (True, 3, "/tokenize")],
+    ids=["never", "only at first", "only at first, by /tokenize"],
+)
+@pytest.mark.parametrize("flag", ["--request-timeout", "--stall-timeout"])
+def test_a_server_that_stops_counting_costs_one_timeout_and_a_line(
+    tokenize: bool, answered: int, path: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api, posts = CountingApi(tokenize=tokenize), itertools.count()
+
+    def script(asked: Asked) -> Answer:
+        counts = asked.head.startswith("POST ") and (tokenize or "/tokenize" not in asked.head)
+        return Answer([], End.HANG) if counts and next(posts) >= answered else api(asked)
+
+    with ScriptedServer(script) as server:
+        url = f"{server.base_url}{path}"
+        words = ["bench", "--quiet", "--base-url", server.base_url, *CHAT, "--turns", "2", flag, "0.5"]
+        begin_s = time.monotonic()
+        assert cli.main(words) == 1
+        assert time.monotonic() - begin_s < 5.0
+    fault = f"{url}, asked how many tokens it counts in a prompt, does not answer within 0.5 s"
+    assert (
+        capsys.readouterr().err == f"loadgen: {fault}: pass --tokenizer to need no answer, or raise {flag}\n"
+    )
