@@ -45,7 +45,7 @@ def objectives(result: Result, options: object) -> Iterator[str]:
 
 def _shown(result: Result) -> dict[str, Distribution]:
     """The latencies that the block has, and there are."""
-    selected = result.facts.block().selected
+    selected = result.measured(result.facts.block().selected)
     return {key: of for key, of in result.metrics.selectable.items() if key in selected and of.n}
 
 

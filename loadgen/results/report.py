@@ -32,7 +32,6 @@ from loadgen.results.screen import Colour, Mark, Screen
 from loadgen.telemetry import cpu_use, sensor_summary
 from loadgen.transport.failure import CUT_OFF, outcome
 from loadgen.validity import reconcile, run_roofline, target_figures, verdict
-from loadgen.validity.arrival_checks import OF_TOKENS, arrivals_not_tokens
 from loadgen.validity.rule import Severity
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.verdict import Level
@@ -79,16 +78,10 @@ def _block(result: Result, options: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.counted, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    if _has_no_token_times(result):
-        facts = replace(facts, selected=tuple({*facts.selected, "e2el"} - OF_TOKENS))
+    facts = replace(facts, selected=result.measured(facts.selected))
     sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
     figures = {**sglang, **vllm_keys.figures(metrics, facts)}
     yield result_block.render(vllm_keys.known(figures, metrics), layout)
-
-
-def _has_no_token_times(result: Result) -> bool:
-    """Whether what arrived is not the server's tokens, so that no latency of a token was measured."""
-    return arrivals_not_tokens.code in result.verdict.reasons
 
 
 def _heading(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -217,7 +210,7 @@ def _missing(result: Result) -> Iterator[str]:
 
 
 def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
-    yield from figure_basis.percentile_lines(result.metrics, result.facts.block().selected)
+    yield from figure_basis.percentile_lines(result.metrics, result.measured(result.facts.block().selected))
     yield from _short_tokens(result, options)
 
 
@@ -226,7 +219,7 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
-    elif _has_no_token_times(result):
+    elif "ttft" not in result.measured(["ttft"]):
         yield "TTFT, TPOT and ITL were not measured, and are left out of the block: see arrivals-not-tokens"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"

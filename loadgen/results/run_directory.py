@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from loadgen.results.sample_file import SAMPLES, KeptSamples
 from loadgen.results.session_figures import StoredSessions
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, target_figures, verdict
+from loadgen.validity.arrival_checks import OF_TOKENS, arrivals_not_tokens
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import FORMATS, LateFacts
@@ -73,6 +74,12 @@ class Result:
     def verdict(self) -> RunVerdict:
         """Whether the figures can be believed."""
         return verdict.judge(RunEvidence(self.facts, self.records, self.whole, self.metrics))
+
+    def measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
+        """Those latencies that were measured: where what arrived is not tokens, E2EL and no other is."""
+        if arrivals_not_tokens.code not in self.verdict.reasons:
+            return tuple(latencies)
+        return tuple(key for key in dict.fromkeys((*latencies, "e2el")) if key not in OF_TOKENS)
 
     @cached_property
     def steady(self) -> Steady | Unsteady:

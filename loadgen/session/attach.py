@@ -26,8 +26,8 @@ from loadgen.session.progress import Display
 from loadgen.session.replicas import Replica
 from loadgen.session.session import Session
 from loadgen.session.signals import SIGNALS, Interrupts
-from loadgen.session.which_server import nothing_there
-from loadgen.workload import plan
+from loadgen.session.which_server import at_port, nothing_there
+from loadgen.workload import backends, plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 from loadgen.workload.profile import Profile
 from loadgen.workload.server_settings import ServerSettings
@@ -55,6 +55,7 @@ def attach(
 
     Raises UsageError or MeasureError; a server that was started has given a token in the workload's way.
     """
+    options = _at_default(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
     auth = credentials(options, options.base_url is None, tables, workload.model_dump())
     with auth.secrets.kept():
@@ -85,6 +86,16 @@ def attach(
             url = embedded_engine.ready(begun)
         embedded = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
         return _session(options, embedded, Local(lambda: []), _EMBEDDED_WAIT_S, interrupts)
+
+
+def _at_default(options: Options, workload: Profile) -> Options:
+    """The options at the port of the client whose API the profile names, where the command names neither."""
+    if options.base_url is None or not options.default_port or "backend" in options.overrides:
+        return options
+    port = backends.default_port(workload.backend, None, options.endpoint or "")
+    if port == backends.default_port(None):
+        return options
+    return replace(options, base_url=at_port(options.base_url, port))
 
 
 def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:

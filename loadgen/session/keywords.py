@@ -252,6 +252,7 @@ def options_of(
         base_url=urls[0] if urls else default_url,
         more_urls=urls[1:],
         default_url=default_url is not None,
+        default_port=default_url is not None,
         overrides=overrides,
         headers=headers,
         quiet=True,

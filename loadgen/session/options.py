@@ -47,6 +47,7 @@ class Options(msgspec.Struct, frozen=True):
     base_url: str | None = None
     more_urls: tuple[str, ...] = ()  # of further servers that share the requests
     default_url: bool = False  # no address was given, and base_url is a client's default
+    default_port: bool = False  # nor a port: that of base_url is a client's default
     endpoint: str | None = None
     model: str | None = None
     served_model_name: str | None = None
@@ -185,6 +186,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
         base_url=base_url or default_url,
         more_urls=tuple(more_urls),
         default_url=default_url is not None,
+        default_port=default_url is not None or (host is not None and port is None),
         headers=headers,
         launching=launch,
         **options,

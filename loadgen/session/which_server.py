@@ -1,8 +1,8 @@
 """Which server: the one that a command means where it names no address; the rule is each client's own.
 
 A command that speaks of a server measures the one on vLLM's port, or on that of the client whose name of an
-API it has. The embedded engine, which simulates, answers only where it is meant: by --preset, or where
-nothing speaks of a server.
+API it or its profile has. The embedded engine, which simulates, answers only where it is meant: by --preset,
+or where nothing speaks of a server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ def default_url(given: Collection[str], launched: bool, port: int | None = None)
     if launched or "preset" in given or SPEAKING_OF_A_SERVER.isdisjoint(given):
         return None
     vllms = backends.default_port(None)
-    return DEFAULT_URL if port in (None, vllms) else DEFAULT_URL.rpartition(":")[0] + f":{port}"
+    return DEFAULT_URL if port in (None, vllms) else at_port(DEFAULT_URL, port)
+
+
+def at_port(url: str, port: int) -> str:
+    """An address that ends with a port, at another one."""
+    return f"{url.rpartition(':')[0]}:{port}"
 
 
 def nothing_there(url: str) -> str:

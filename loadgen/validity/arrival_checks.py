@@ -154,8 +154,9 @@ def _unseen(run: RunEvidence) -> Evidence | None:
         return None
     return (
         f"{fewer}, and by their words the messages carry one each ({fewer.inner} of {fewer.gaps} gaps "
-        "between words are within a message): the others were not shown, or came with the first message; "
-        "TTFT has their time, TPOT counts them and is too low, and ITL is the time of a token"
+        "between words are within a message): the others were not shown or came with the first message, "
+        "and then TTFT has their time, TPOT counts them and is too low; or a gateway joins the pieces of "
+        "words, and then ITL is that of words"
     )
 
 
@@ -200,8 +201,9 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     f"messages, and at most {percent(INNER_GAPS)} of the gaps between words are within a message, so that "
     "each carries one token. Several tokens a message, as of vLLM's --stream-interval or speculative "
     "decoding, are none of these: the first one comes alone, and the others hold several words",
-    "turn buffering off in what is between (nginx: proxy_buffering off), and parsers that hold text back "
-    "(vLLM's --tool-call-parser, --reasoning-parser); or read E2EL and throughput alone",
+    "turn buffering off in what is between (nginx: proxy_buffering off; a gateway that cuts the text into "
+    "words or lines), and parsers that hold text back (vLLM's --tool-call-parser, --reasoning-parser); or "
+    "read E2EL and throughput alone",
 )
 def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
     """What arrived is not the server's tokens, one by one."""

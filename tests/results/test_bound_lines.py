@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from builders.made_cases import closed, failed, run
+from builders.made_cases import changed, closed, failed, run
 from loadgen.results import bound_lines, report
 from loadgen.results.run_directory import Result
 
+_E2EL = "E2EL 150.00 ms"
 _TTFT = "TTFT 50.00 ms (≤ 50.00 at 99 %)"
 _TPOT = "TPOT 10.00 ms (≤ 10.00 at 99 %)"
 _NO_TTFT, _NO_TPOT, _ITL = "TTFT 50.00 ms", "TPOT 10.00 ms", "ITL 10.00 ms"
@@ -100,3 +102,15 @@ def test_a_result_has_the_objectives_without_infinity() -> None:
     )
     assert (second["value_ms"], second["bound_ms"], second["standing"]) == (50.0, 50.0, "meets")
     assert second["objective"] == {"metric": "ttft", "percentile": 50.0, "limit_ms": 1000.0}
+
+
+def test_no_figure_is_shown_that_the_block_leaves_out() -> None:
+    rows = changed(closed())
+    for row in rows:  # each answer comes whole, at its end
+        row.arrival_ns = np.full_like(row.arrival_ns, row.end_ns)
+    case = run(rows)
+    whole = Result(case.facts, case.records)
+    assert list(bound_lines.percentiles(whole, None)) == [f"P99 {_E2EL}; 320 samples, a bound needs 459"]
+    shown = " ".join(report.render(whole).split())
+    assert "see arrivals-not-tokens" in shown
+    assert [name for name in ("TTFT (ms)", "ITL (ms)", "P99 of TTFT") if name in shown] == []

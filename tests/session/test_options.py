@@ -94,7 +94,7 @@ def test_flags_of_the_workload_are_keys_of_a_profile(command: str, overrides: di
     ("command", "changes"),
     [
         ("--host example --port 81", {"base_url": "http://example:81"}),
-        ("--host example", {"base_url": "http://example:8000"}),
+        ("--host example", {"base_url": "http://example:8000", "default_port": True}),
         ("--port 81", {"base_url": "http://127.0.0.1:81"}),
         ("--profile a,b", {"profiles": ("a", "b")}),
         ("--port 81 --header A=b C=d=e --header F=g", {

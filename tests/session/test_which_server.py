@@ -13,12 +13,13 @@ from msgspec.structs import asdict
 import loadgen
 from fakes.scripted_server import ScriptedServer, api, closed_port, stream
 from loadgen import cli
-from loadgen.session import keywords, which_server
+from loadgen.session import attach, keywords, which_server
 from loadgen.session.keywords import BenchOptions
 from loadgen.session.ladder import ladder_parser
 from loadgen.session.options import Options, parse
 from loadgen.session.which_server import DEFAULT_URL, SPEAKING_OF_A_SERVER
 from loadgen.workload import backends
+from loadgen.workload.profile import Profile
 
 # Every other flag, by its name in the parser: alone it leaves the run to the embedded engine. A new flag must
 # be in one of the two.
@@ -79,7 +80,7 @@ def test_without_one_the_embedded_engine_is_meant(name: str) -> None:
     assert which_server.default_url({name}, launched=False) is None
 
 
-AT_DEFAULT = {"base_url": DEFAULT_URL, "default_url": True}
+AT_DEFAULT = {"base_url": DEFAULT_URL, "default_url": True, "default_port": True}
 COPIED = (
     "--model X --dataset-name random --random-input-len 2048 --random-output-len 128 --num-prompts 100 "
     "--max-concurrency 8"
@@ -198,6 +199,24 @@ def test_the_copied_command_measures_the_server_there(
     assert measured in " ".join(capsys.readouterr().out.split())
     (result,) = (json.loads(path.read_text("utf-8")) for path in Path().glob("*.json"))
     assert (result["model_id"], "simulated" in result) == ("m", False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "line", "port"),
+    [
+        ("sglang", "--model m", 30000),
+        ("sglang", "--model m --host 127.0.0.2", 30000),
+        ("sglang", "--model m --endpoint /v1/completions", 8000),
+        ("sglang", "--model m --backend openai", 8000),
+        ("sglang", "--model m --port 8123", 8123),
+        ("sglang", "--model m --base-url http://127.0.0.1:8123", 8123),
+        ("openai-chat", "--model m", 8000),
+        ("openai-chat", "--model m --backend lmdeploy-chat", 23333),
+    ],
+)
+def test_a_profile_names_the_client_whose_port_is_meant(backend: str, line: str, port: int) -> None:
+    options = attach._at_default(parse(shlex.split(line)), Profile(backend=backend))
+    assert str(options.base_url).endswith(f":{port}")
 
 
 @pytest.mark.parametrize(
