@@ -14,7 +14,7 @@ from loadgen.metrics import streams
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.reasoning import Reasoning, first_visible
 from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.metrics.streams import DecodedStream, content_type, is_json
+from loadgen.metrics.streams import DecodedStream, content_type, is_one_body
 from loadgen.metrics.text_tokens import needs_text, written
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
 from loadgen.metrics.word_gaps import EXAMINED, count_gaps, is_to_examine
@@ -26,6 +26,8 @@ from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 
+_NOT_EVENTS = "JSON objects one after another, not server-sent events: is it another API?"
+_FOREIGN = "no message has choices: is it another API? the first"
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
 _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no time of a request
@@ -101,7 +103,7 @@ class Decoder(msgspec.Struct, eq=False):
             return _no_answer(answer, capture.retry_after), False
         if not self.streamed:
             return self._whole(record, answer)
-        if answer.body[:1] == b"{" or is_json(answer.headers):
+        if is_one_body(answer):
             return self._not_streamed(record, answer), False
         return self._stream(record, streams.taken_apart(self.dialect, answer), arrival_ns, lag_ns)
 
@@ -152,6 +154,8 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.MALFORMED, malformed), False
         if summary.failed_end:
             return Failure(FailureKind.ABORTED, summary.failed_end), ended
+        if not ended and stream.done | stream.complete and len(summary.remarks) == len(messages) > 0:
+            return Failure(FailureKind.MALFORMED, f"{_FOREIGN}: {_first_line(stream.lines)}"), False
         if not ended and (messages or not (stream.complete or stream.done)):
             return Failure(FailureKind.TRUNCATED, _truncation(stream)), False
         if not len(counted.tokens):
@@ -186,6 +190,8 @@ class Decoder(msgspec.Struct, eq=False):
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
+        if len(messages) != 1:
+            return Failure(FailureKind.MALFORMED, f"{len(messages)} {_NOT_EVENTS}"), False
         summary = _summary(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
         malformed = too_many(counted or 0, len(answer.body))
@@ -323,6 +329,10 @@ def _named_fault(data: bytes | None) -> str:
     return "" if data is None else error_text(data).strip() or "an error event without data"
 
 
+def _first_line(lines: bytes | bytearray) -> str:
+    return bytes(lines).partition(b"\n")[0].decode("utf-8", "replace").strip()
+
+
 def _truncation(stream: DecodedStream) -> str:
     messages = len(stream.messages)
     if stream.done:
@@ -335,6 +345,8 @@ def _emptiness(stream: DecodedStream, total: int) -> str:
     kind, messages = content_type(stream.headers), len(stream.messages)
     if kind != "text/event-stream":
         return f"no events in a body of {kind}"
+    if stream.unread:
+        return f"no events in the body: {stream.unread.decode('utf-8', 'replace')}"
     if total:
         return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
     return f"a complete stream of {messages} messages without a token"

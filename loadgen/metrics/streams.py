@@ -35,6 +35,7 @@ class DecodedStream(msgspec.Struct, frozen=True):
     plain: PlainStream | None = None  # where the texts of `messages` are in this alone
     malformed: str = ""
     fault: bytes | None = None  # as of `sse.Events`
+    unread: bytes = b""  # the body, where no event is in it
 
 
 def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream | None:
@@ -42,7 +43,7 @@ def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream 
     if not capture.framed or capture.failure is not None:
         return None
     stream = sse_fast.read(capture.raw)
-    if stream is None or is_json(stream.headers):
+    if stream is None:
         return None
     messages: Sequence[Message] | None = None if keep_text else typical.read(dialect, stream)
     lines = bytearray()
@@ -82,6 +83,7 @@ def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
         lines=events.lines,
         malformed=answer.malformed or malformed,
         fault=events.fault,
+        unread=b"" if len(events.ends) else answer.body.strip(),
     )
 
 
@@ -107,9 +109,10 @@ def content_type(headers: Headers) -> str:
     return headers.get("content-type", "text/event-stream").partition(";")[0].strip()
 
 
-def is_json(headers: Headers) -> bool:
-    """Whether an answer in one piece came where a stream was asked for, by its headers."""
-    return content_type(headers) == "application/json"
+def is_one_body(answer: HttpBody) -> bool:
+    """Whether an answer in one piece came where a stream was asked for; some name a stream JSON."""
+    body = answer.body.lstrip()
+    return body[:1] == b"{" or (content_type(answer.headers) == "application/json" and b"data:" not in body)
 
 
 def _messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:

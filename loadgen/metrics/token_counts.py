@@ -17,8 +17,11 @@ from loadgen.protocol.typical import parsed
 FAILED_ENDS: Final = {
     **dict.fromkeys(("abort", "aborted", "cancelled", "canceled"), "the server stopped this request"),
     "timeout": "the server's own time limit for this request passed",
-    "error": "the server failed while it answered",
-    **dict.fromkeys(("content_filter", "content-filter"), "a filter of the server cut this answer"),
+    **dict.fromkeys(("error", "network_error"), "the server failed while it answered"),
+    **dict.fromkeys(
+        ("content_filter", "content-filter", "sensitive", "safety", "recitation"),
+        "a filter of the server cut this answer",
+    ),
     "insufficient_system_resource": "the server had no room left for this request",
 }
 # Tokens that may leave no byte in an answer, a million: reasoning that is not shown, special tokens.

@@ -30,7 +30,8 @@ Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
 Thought = Any  # reasoning, in whichever form: a value of a type that is not expected is no text
 Answer = Any
 
-_EMPTY = (b"", b"null", b"false")
+_EMPTY = (b"", b"null", b"false", b"[]")
+_ROLE = b'"role"'  # a message of another API, and no error
 _NO_MESSAGE = "an error without a message"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
 
@@ -181,7 +182,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Remark(msgspec.Struct, gc=False):
-    """What an event without choices may hold: `{"object": "error", "message": …}`, or `{"detail": …}`.
+    """What an event without choices may hold: `{"object": "error", "message": …}`, `{"detail": …}`, others.
 
     Such events are rare, and every field of Message costs time in all the others.
     """
@@ -189,6 +190,10 @@ class Remark(msgspec.Struct, gc=False):
     code: msgspec.Raw = msgspec.Raw()
     message: msgspec.Raw = msgspec.Raw()
     detail: msgspec.Raw = msgspec.Raw()  # FastAPI's: text, a list, an object
+    errors: msgspec.Raw = msgspec.Raw()  # Cloudflare's: a list
+    error_msg: msgspec.Raw = msgspec.Raw()  # Baidu's
+    error_message: msgspec.Raw = msgspec.Raw()
+    msg: msgspec.Raw = msgspec.Raw()
 
 
 _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
@@ -200,9 +205,9 @@ def remark(line: bytes) -> str | None:
         event = _REMARK.decode(line)
     except NOT_JSON:
         return None
-    code, *texts = map(bytes, (event.code, event.message, event.detail))
+    code, *texts = map(bytes, (getattr(event, name) for name in Remark.__struct_fields__))
     text = next((text for text in texts if text not in _EMPTY), None)
-    if text is None:
+    if text is None or _ROLE in text:
         return None
     return _phrase(error_text(part) for part in (code, text) if part not in _EMPTY)
 

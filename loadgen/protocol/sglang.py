@@ -36,7 +36,7 @@ class MetaInfo(msgspec.Struct, gc=False):
     prompt_tokens: Count | None = None
     completion_tokens: Count = 0
     cached_tokens: CountOrNone | None = None
-    finish_reason: Finish | None = None
+    finish_reason: Finish | str | None = None  # text in early versions
 
 
 class RawMessage(msgspec.Struct, gc=False):
@@ -132,6 +132,8 @@ def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
         text = GenerateChoice(index=answer.index, text=answer.text, repeated=characters)
         return GenerateMessage(choices=[text] if answer.text else None, error=answer.error)
     finish = meta.finish_reason or Finish()
+    if isinstance(finish, str):
+        finish = Finish(finish)
     choice = GenerateChoice(
         index=answer.index,
         finish_reason=finish.type or None,

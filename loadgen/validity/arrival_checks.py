@@ -21,6 +21,7 @@ FASTEST_MS = 0.05  # a token: no server is faster, so a read that waited less di
 IDLE_CORES = 0.5  # of a client without kernel timestamps that is not late by milliseconds
 MORE_MESSAGES = 1.1  # than tokens
 LATE_TEXT = 3  # gaps
+MOST_DRAFTED = 16  # messages at once: speculative decoding drafts fewer
 LEAST_GAPS, INNER_GAPS = 16, 0.05  # between words; of these within a message
 FULL_TOKENS, FULL_TIMES, FULL_SHARE = 8, 4, 0.2  # of a first message; the mean of the others; the answer
 OF_TOKENS = {"ttft", "tpot", "itl", "token_time", "ttfvt", "prefill_speed", "user_tps"}  # not measured then
@@ -62,16 +63,35 @@ def _clumps(run: RunEvidence) -> Evidence | None:
     which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
     apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
     which &= apart_ms > HELD_MS
-    if not _is_most(which, shapes):
-        return None
-    late = _lag_ms(run) > LATE_GAPS * run.metrics.itl.mean_ms
-    if late if run.stamped else run.client_cores > IDLE_CORES:
+    if not _is_most(which, shapes) or _is_late(run):
         return None
     return (
         f"{_of(which, shapes)} messages came {float(clump[which].mean()):.3g} at a time, "
         f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy gathers them; TTFT is that of the first "
         "clump, TPOT leaves out what came with it, and ITL is of clumps"
     )
+
+
+def _held_later(run: RunEvidence) -> Evidence | None:
+    """The first message came alone, and the others in clumps that are larger than what is drafted at once."""
+    shapes = run.shapes
+    clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
+    apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
+    which = (shapes.instants > 1) & (clump >= MOST_DRAFTED) & (apart_ms > HELD_MS)
+    if not _is_most(which, shapes) or _is_late(run):
+        return None
+    return (
+        f"{_of(which, shapes)} the messages after the first came {float(clump[which].mean()):.3g} at a time, "
+        f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy, or a parser of the server, holds them back; "
+        "ITL is of clumps, and TPOT is that of the last one"
+    )
+
+
+def _is_late(run: RunEvidence) -> bool:
+    """Whether the client itself may have gathered messages: it read them some gaps late."""
+    if not run.stamped:
+        return run.client_cores > IDLE_CORES
+    return _lag_ms(run) > LATE_GAPS * run.metrics.itl.mean_ms
 
 
 def _one_message(run: RunEvidence) -> Evidence | None:
@@ -90,14 +110,32 @@ def _one_message(run: RunEvidence) -> Evidence | None:
 def _late_text(run: RunEvidence) -> Evidence | None:
     """The first message that counts as a token has no text, and comes long before the others."""
     shapes = run.shapes
-    which = (shapes.text_late_ns > 0) & (shapes.second_ns > LATE_TEXT * shapes.later_gap_ns)
-    which &= shapes.second_ns > HELD_MS * MS_NS
+    which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
     if not _is_most(which, shapes):
         return None
     return (
         f"{_of(which, shapes)} the first message that counts as a token has no text, and the first text came "
         f"{float(shapes.text_late_ns[which].mean()) / MS_NS:.3g} ms after it: that one is not a token, or "
         "hides one; TTFT is its time, and TPOT has the wait"
+    )
+
+
+def _has_late_second(shapes: AnswerShapes) -> Bool:
+    """The second message came long after the first, by the gaps between the others."""
+    which: Bool = shapes.second_ns > LATE_TEXT * shapes.later_gap_ns
+    return which & (shapes.second_ns > HELD_MS * MS_NS)
+
+
+def _extra_first(run: RunEvidence) -> Evidence | None:
+    """More messages have text than there are tokens, and the first comes long before the others."""
+    shapes = run.shapes
+    which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
+    if not _is_most(which, shapes):
+        return None
+    return (
+        f"{_of(which, shapes)} more messages have text than usage counts tokens, and the first one came "
+        f"{float(shapes.second_ns[which].mean()) / MS_NS:.3g} ms before the others: it is not a token (a "
+        "blank to keep the connection open, or the prompt); TTFT is its time, and TPOT has the wait"
     )
 
 
@@ -111,7 +149,7 @@ def _more_messages(run: RunEvidence) -> Evidence | None:
     return (
         f"in {np.count_nonzero(more)} of {np.count_nonzero(which)} answers more messages have text than "
         f"usage counts tokens ({total(messages[more])} and {total(run.records.output_tokens[more])}): the "
-        "count is wrong, or a proxy splits messages; tok/s and TPOT rest on it"
+        "count is wrong, or a proxy splits or repeats messages; tok/s and TPOT rest on it"
     )
 
 
@@ -181,10 +219,12 @@ def _full_first(run: RunEvidence) -> Evidence | None:
 # How arrivals and tokens can differ: the first that holds is the cause.
 _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
     _whole,
+    _extra_first,
+    _more_messages,
     _clumps,
+    _held_later,
     _one_message,
     _late_text,
-    _more_messages,
     _full_first,
     _unseen,
 )
@@ -193,10 +233,11 @@ _CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
 @suspect(
     "arrivals-not-tokens",
     f"in more than {percent(MOST)} of the answers (of {LEAST_TOKENS} tokens or more) all messages came at "
-    "one instant, or two and more at each instant, the first one too, and the client was not late; or all "
-    f"tokens are counted on one message; or the first has no text and comes {LATE_TEXT} gaps before the "
-    f"next; or {MORE_MESSAGES:g} times as many messages have text as usage counts tokens; or the first one "
-    f"carries {FULL_TOKENS} tokens or more, over {percent(FULL_SHARE)} of the answer and over {FULL_TIMES} "
+    f"one instant, or two and more at each instant, the first one too, or {MOST_DRAFTED} and more at each "
+    "instant after it, and the client was not late; or all tokens are counted on one message; or the first "
+    f"has no text, or is one more than usage counts tokens, and comes {LATE_TEXT} gaps before the next; or "
+    f"{MORE_MESSAGES:g} times as many messages have text as usage counts tokens; or the first one carries "
+    f"{FULL_TOKENS} tokens or more, over {percent(FULL_SHARE)} of the answer and over {FULL_TIMES} "
     f"times as many as the others; or usage counts {MORE_TOKENS:g} times as many tokens as there are "
     f"messages, and at most {percent(INNER_GAPS)} of the gaps between words are within a message, so that "
     "each carries one token. Several tokens a message, as of vLLM's --stream-interval or speculative "
@@ -214,7 +255,7 @@ def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
 
 def held_answers(run: RunEvidence) -> Evidence | None:
     """Why messages came together, where neither the client nor the engine explains it."""
-    return (_whole(run) or _clumps(run)) if run.metrics.streamed else None
+    return (_whole(run) or _clumps(run) or _held_later(run)) if run.metrics.streamed else None
 
 
 @suspect(

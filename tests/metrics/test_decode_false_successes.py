@@ -37,6 +37,21 @@ CUT_SHORT: dict[str, tuple[list[bytes], Failure, int]] = {
         1,
     ),
     "inband_message": ([A, data({"message": "no", "code": 7}), DONE], Failure(K.IN_BAND, "7: no"), 1),
+    "inband_errors": (
+        [data({"errors": [{"message": "no"}]}), DONE],
+        Failure(K.IN_BAND, '[{"message":"no"}]'),
+        0,
+    ),
+    "inband_msg": ([data({"status": 9, "msg": "no"}), DONE], Failure(K.IN_BAND, "no"), 0),
+    "another API": (
+        [data({"message": {"role": "assistant", "content": "a"}, "done": False}), data({"done": True}), DONE],
+        Failure(
+            K.MALFORMED,
+            "no message has choices: is it another API? the first: "
+            '{"message":{"role":"assistant","content":"a"},"done":false}',
+        ),
+        0,
+    ),
     "inband, blank": ([A, data({"detail": " "}), DONE], Failure(K.IN_BAND, "an error without a message"), 1),
     "event_error_only": (
         [A, B, b"event: error\n\n", DONE],

@@ -195,6 +195,24 @@ RIGHT: dict[str, tuple[str, list[Timed], float | None]] = {
         TTFT_MS,
     ),
     "generate": ("generate", of_generate(lambda i: i + 1), TTFT_MS),
+    "generate, a finish reason that is text": (
+        "generate",
+        [
+            *of_generate(lambda i: i + 1)[:-1],
+            (
+                GAP_S,
+                {
+                    "text": "".join(WORDS),
+                    "meta_info": {
+                        "prompt_tokens": PROMPT,
+                        "completion_tokens": TOKENS,
+                        "finish_reason": "length",
+                    },
+                },
+            ),
+        ],
+        TTFT_MS,
+    ),
     "generate, counts of zero": ("generate", of_generate(lambda i: 0), TTFT_MS),
     "generate, the whole count on each": ("generate", of_generate(lambda i: TOKENS), TTFT_MS),
     "generate, a count at admission": (
@@ -224,6 +242,33 @@ SUSPECT: dict[str, tuple[str, list[Timed], str]] = {
         "chat",
         streamed([says({"content": w}) for w in WORDS[:39]], first=says({"content": ""})),
         "the first message that counts as a token has no text",
+    ),
+    "a blank that keeps the connection open": (
+        "chat",
+        [(0.01, says({"content": " "})), *each(lambda i, w: {"content": w})[1:]],
+        "before the others: it is not a token",
+    ),
+    "the prompt, before the answer": (
+        "completions",
+        [(0.01, {"choices": [{"text": "prompt"}]}), *streamed([text(i) for i in range(TOKENS)])[1:]],
+        "before the others: it is not a token",
+    ),
+    "all but the first held back": (
+        "chat",
+        [
+            (FIRST_S, says({"content": WORDS[0]})),
+            (39 * GAP_S, says({"content": WORDS[1]})),
+            *[(-1, event) for _, event in each(lambda i, w: {"content": w})[3:]],
+        ],
+        "the messages after the first came 39 at a time",
+    ),
+    "each event twice": (
+        "chat",
+        [
+            *[(wait, says({"content": w})) for i, w in enumerate(WORDS) for wait in (pause(i), -1)],
+            *each(lambda i, w: {"content": w})[-2:],
+        ],
+        "a proxy splits or repeats messages",
     ),
     "a usage of one": ("chat", each(lambda i, w: {"content": w}, used=counts(1)), "more messages have text"),
     "letters in messages of their own": (
