@@ -173,6 +173,8 @@ def _flat(value: Mapping[str, Any], figures: Container[str], depth: int) -> Iter
                 yield from ((f"{key}.{name}", text) for name, text in _flat(item, (), depth + 1))
         elif isinstance(item, str) and " --" in item:
             yield from ((f"{key}.{name}", text) for name, text in _flags(item))
+        elif isinstance(item, list) and not _words(key).isdisjoint(_OF_FIGURES):
+            continue
         elif (text := _text(item)) is not None:
             yield key, text
 

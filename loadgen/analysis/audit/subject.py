@@ -20,7 +20,7 @@ _MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
 SATURATED = 0.85  # of the requested concurrency
 # Clients whose keys mean what vLLM's mean, so that one figure follows from another.
-ALIKE = ("loadgen", "vllm", "sglang", "page", "table")
+ALIKE = ("loadgen", "vllm", "sglang", "page", "table", "evalscope")
 
 
 class Page:

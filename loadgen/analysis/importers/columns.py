@@ -199,7 +199,7 @@ def _titled(title: str) -> TableColumn:
     if not unit and shared in _SHARED and _TOKENS_PER_S.fullmatch(rate):
         return TableColumn(_SHARED[shared])
     if (own := blocks.key_of(title)) is not None:
-        return TableColumn(own)
+        return TableColumn(own.replace("p50_", "median_"))
     if _REQUESTS_PER_S.fullmatch(plain) or (
         _REQUESTS_PER_S.fullmatch(unit) and re.fullmatch(r"(?:request )?(?:throughput|rate)|", base)
     ):
@@ -392,9 +392,12 @@ def _decoded(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, 
 
 
 def rate(cell: str) -> float | None:
-    """Requests per second that were asked for: `4`, `4 req/s`, `inf`; None of anything else."""
+    """Requests per second that were asked for: `4`, `4 req/s`, `inf`, evalscope's -1; else None."""
     part = cell_of(cell)
-    return json_fields.rate(cell.strip().replace("∞", "inf")) if part is None else _number(part)
+    if part is None:
+        return json_fields.rate(cell.strip().replace("∞", "inf"))
+    asked = _number(part)
+    return math.inf if asked is not None and asked < 0 else asked
 
 
 def _number(part: CellNumber) -> float | None:

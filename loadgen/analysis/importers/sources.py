@@ -18,9 +18,12 @@ from loadgen.analysis.importers import (
     aiperf,
     blocks,
     csv_tables,
+    evalscope,
     genai_perf,
     guidellm,
     json_fields,
+    llama_bench,
+    llama_benchy,
     loadgen_runs,
     pages,
     searches,
@@ -29,6 +32,7 @@ from loadgen.analysis.importers import (
     text,
     vllm,
 )
+from loadgen.analysis.importers.json_fields import JsonDocument
 from loadgen.analysis.importers.searches import StoredLimit, StoredSweep
 from loadgen.analysis.importers.table_rows import TableRows
 from loadgen.analysis.run_summary import OURS, Reported
@@ -67,7 +71,9 @@ class ClientFormat(Protocol):
 
 
 # Those whose files hold another's keys come first.
-CLIENTS: tuple[ClientFormat, ...] = (loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm)
+CLIENTS: tuple[ClientFormat, ...] = (
+    loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm, evalscope, llama_bench, llama_benchy,
+)  # fmt: skip
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.MARKS),
     *tables.MARKS,
@@ -222,6 +228,8 @@ class _Found:
             return [path]
         if genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace")) and _has_document(path):
             return []  # the same figures with fewer digits, without model and load
+        if evalscope.is_part(path):
+            return []
         if _PAGE not in raw and not (
             csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
         ):
@@ -234,7 +242,11 @@ class _Found:
         content = text.decoded(raw, path)
         if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
-        if genai_perf.is_sheet(content):
+        if llama_bench.is_sheet(content):
+            for line, row in llama_bench.rows_of_sheet(content, path):
+                where = f"{path}:{line}"
+                self._tried(where, partial(self._add, path, _labelled, llama_bench, row, where))
+        elif genai_perf.is_sheet(content):
             self._add(path, genai_perf.read_sheet, content, path)
         elif csv_tables.tells(content):
             self._rows(path, csv_tables.read(content, path))
@@ -242,7 +254,7 @@ class _Found:
             self._add(path, pages.read, content, path)
         elif not self._rows(path, tables.read(content, path)):
             raise UsageError(
-                f"{path} has no known results: give JSON of vLLM, SGLang, aiperf, genai-perf or guidellm, "
+                f"{path} has no known results: give a result file of a client (docs/others.md), "
                 "a table of figures, or pasted blocks"
             )
 
@@ -254,7 +266,7 @@ class _Found:
 
     def _documents(self, content: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""
-        parts = list(json_fields.documents(content))
+        parts = _joined(list(json_fields.documents(content)))
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
@@ -308,6 +320,12 @@ def _labelled(client: ClientFormat, document: Mapping[str, Any], source: str) ->
     for run in client.read(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
+
+
+def _joined(parts: list[JsonDocument]) -> list[JsonDocument]:
+    """The documents of a file, those that are rows of one table as one."""
+    whole = [] if any(part.error for part in parts) else evalscope.joined([part.value for part in parts])
+    return [replace(parts[0], value=whole[0])] if 0 < len(whole) < len(parts) else parts
 
 
 def _client(document: Mapping[str, Any]) -> ClientFormat | None:

@@ -47,6 +47,7 @@ _PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.R
 # What a row of one request at a time, as a ladder's, has no column of.
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
 _MOST_NAMED = 8  # columns in a remark
+_MOST_WRITTEN = 1e15
 _ZEROS = ("0", "0.0")  # and not -0.0, which is below zero
 
 
@@ -67,6 +68,20 @@ def read(text: str, path: Path) -> TableRows:
         reported += runs
         left += table.left({run.source for run in runs})
     return TableRows(reported, left)
+
+
+def of_client(grid: Grid, client: str, source: str) -> list[Reported]:
+    """The rows with figures of a client's file, whose keys are the titles of the tables that it prints."""
+    stands = _Surroundings(Path(source), (), Subject(), "", "")
+    runs = _Table(transposed.upright(grid), stands).runs()
+    return [replace(run, told_by=client, source=source) for run in runs]
+
+
+def written(value: object) -> str:
+    """A value of a file as a cell that can be read in one way alone; "" of what has parts or is none."""
+    if isinstance(value, float):
+        return f"{value:.9f}" if abs(value) < _MOST_WRITTEN else repr(value)
+    return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
 
 
 def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
