@@ -104,12 +104,19 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
 )
 _UNIT_KINDS = tuple((kind, re.compile(pattern, re.IGNORECASE), unit) for kind, pattern, unit in _KINDS)
 _CELL = re.compile(
-    rf"[~≈]?\s?(?P<number>{numbers.PATTERN.pattern})\s?(?P<thousands>[km](?![a-z]))?\s?"
-    rf"(?:(?:±|\+/-)[\s\d.,%]*)?(?P<unit>{'|'.join(pattern for _, pattern, _ in _KINDS)})?\.?"
+    rf"[~≈]?\s?(?P<number>{numbers.PATTERN.pattern})\s?(?P<thousands>[km](?![a-z])|[km](?=tok|t/s))?\s?"
+    r"(?:(?:±|\+/-)[\s\d.,%]*)?"
+    rf"(?:(?P<unit>{'|'.join(pattern for _, pattern, _ in _KINDS)})(?:/tok(?:en)?)?)?"
+    r"\.?(?:\s?(?:±|\+/-)[\s\d.,]*(?:ms|s|%)?)?"
     r"(?:\s?\([^()]*\))?",
     re.IGNORECASE,
 )
+# Marks of a footnote behind a number.
+_FOOTNOTE = re.compile(
+    r"(?<=\S)\s?(?:[\u00b9\u00b2\u00b3\u2070-\u207e]{1,8}|\[(?:\^\w{1,8}|\d{1,3})\]|[†‡§¶]{1,4})\s{0,4}$"
+)
 _THOUSANDS = {"": 1.0, "k": 1e3, "m": 1e6}
+_KILO = re.compile(r"\bk(?=tok(?:en)?s?/|t/s)", re.IGNORECASE)  # of a unit: ktok/s
 _LONGEST_CELL = 80
 _ROUND = re.compile(r"\d{1,6}(?:\.[05]0?)?|inf(?:inite|inity)?|∞", re.IGNORECASE)
 _MEASURED = re.compile(r".*_(?:ms|throughput|tok_s)")
@@ -163,8 +170,11 @@ def column(title: str, cells: Sequence[str] = ()) -> TableColumn:
 
     A figure whose unit neither the title nor the cells have is not known.
     """
-    plain = " ".join(translation.in_english(title).split())
-    found = _titled(plain)
+    plain = " ".join(translation.in_english(_FOOTNOTE.sub("", title)).split())
+    of_thousands = _KILO.search(plain) is not None
+    found = _titled(_KILO.sub("", plain))
+    if of_thousands:
+        found = replace(found, times=1e3 * found.times)
     if not found.key or (found.key == "memory" and not found.unit):
         units = [part for cell in cells[:_MOST_PROBED] if (part := cell_of(cell)) is not None and part.unit]
         kinds = {part.kind for part in units}
@@ -245,7 +255,8 @@ def _is_round(cell: str) -> bool:
 
 def cell_of(cell: str) -> CellNumber | None:
     """The number of a cell with its unit, without its interval and what stands in brackets behind it."""
-    text = translation.in_english(cell[: _LONGEST_CELL + 1]).strip().strip("*`✅🏆⭐↑↓ ")
+    plain = _FOOTNOTE.sub("", cell[: _LONGEST_CELL + 1])  # before a ¹ becomes a digit
+    text = translation.in_english(plain).strip().strip("*`✅🏆⭐↑↓ ")
     match = _CELL.fullmatch(text) if len(text) <= _LONGEST_CELL else None
     if match is None:
         return None

@@ -37,6 +37,9 @@ def upright(grid: Grid) -> Grid:
     """
     if len(grid.titles) < 2 or not grid.rows:
         return grid
+    grid = _with_one_head(grid)
+    if not grid.rows:
+        return grid
     if (whole := _of_statistics(grid)) is not None:
         return whole
     table = [row.cells for row in grid.rows]
@@ -58,6 +61,20 @@ def upright(grid: Grid) -> Grid:
         for at, label in zip(kept, labels, strict=True)
     )
     return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+
+
+def _with_one_head(grid: Grid) -> Grid:
+    """A table whose first row goes on with its titles, as Mean and P99 below TTFT, with both in one."""
+    first = grid.rows[0].cells
+    below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
+    filled = [cell for cell in below if cell]
+    if len(filled) < 2 or not all(_rank(cell) for cell in filled):
+        return grid
+    named, above = list[str](), ""
+    for title, cell in zip(grid.titles, below, strict=True):
+        above = title or (above if cell else "")
+        named.append(f"{cell} {above}".strip())
+    return Grid(tuple(named), grid.rows[1:], grid.first, grid.last)
 
 
 def _of_statistics(grid: Grid) -> Grid | None:

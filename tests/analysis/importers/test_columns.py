@@ -242,6 +242,48 @@ def test_an_acceptance_rate_is_a_share_or_the_tokens_of_a_pass(
     assert {key: value for key, value in run.figures.items() if "accept" in key} == figures
 
 
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("12.3¹", 12.3), ("12.3 ²³", 12.3), ("12[^1]", 12.0), ("12 [2]", 12.0), ("12.5†", 12.5),
+        ("12.3 ms/tok", 12.3), ("12.3 ms ± 0.2", 12.3), ("12.3 ± 0.2 ms", 12.3), ("0.0123 s/token", 12.3),
+    ],
+)  # fmt: skip
+def test_a_mark_behind_a_number_is_no_digit_of_it(cell: str, value: float) -> None:
+    (run,) = read(table("Model | Concurrency | tok/s | TPOT (ms)", f"m8b | 8 | 300 | {cell}"))
+    assert run.figures["mean_tpot_ms"] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("title", "cell"),
+    [("Throughput (ktok/s)", "3.4"), ("Throughput", "3.4 ktok/s"), ("Throughput (tok/s)", "3.4k")],
+)
+def test_thousands_of_tokens_are_thousands(title: str, cell: str) -> None:
+    (run,) = read(table(f"Model | Concurrency | {title}", f"m8b | 8 | {cell}"))
+    assert run.figures == {"output_throughput": 3400.0}
+
+
+HTML = (
+    '<table><tr><th rowspan="2">Model</th><th colspan="2">TTFT (ms)</th><th colspan="2">TPOT (ms)</th></tr>'
+    "<tr><th>Mean</th><th>P99</th><th>Mean</th><th>P99</th></tr>"
+    "<tr><td>m8b</td><td>50</td><td>80</td><td>11.8</td><td>14</td></tr></table>"
+)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        table("Model | TTFT (ms) | | TPOT (ms) |", " | Mean | P99 | Mean | P99", "m8b | 50 | 80 | 11.8 | 14"),
+        HTML,
+    ],
+)
+def test_titles_in_two_rows_are_read_together(page: str) -> None:
+    (run,) = read(page)
+    assert (run.name, run.figures) == (
+        "m8b", {"mean_ttft_ms": 50.0, "p99_ttft_ms": 80.0, "mean_tpot_ms": 11.8, "p99_tpot_ms": 14.0},
+    )  # fmt: skip
+
+
 def test_rows_of_equal_figures_under_two_labels_are_two() -> None:
     page = table("Config | TTFT (ms)", "A, plain | 900", "B, layout on | 900")
     assert len(groups.distinct(read(page))[0]) == 2
