@@ -11,7 +11,7 @@ import httpx
 
 from loadgen.protocol.http1 import LONGEST_HEAD_BYTES
 from loadgen.transport.capture import A_READ, Capture
-from loadgen.transport.connection import quicken_acks
+from loadgen.transport.connection import quicken_acks, shorten_ack_delay
 from loadgen.transport.deadlines import unanswered
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import READ_COST
@@ -38,6 +38,8 @@ class Link:
         """
         read, sock = stream.read, stream.get_extra_info("socket")
         self.losses = UNKNOWN_LOSSES
+        if sock is not None:
+            shorten_ack_delay(sock)
 
         async def counted(*arguments: Any, **named: Any) -> bytes:
             data: bytes = await read(*arguments, **named)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import socket
 import ssl
 import statistics
 import struct
@@ -12,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -36,10 +38,15 @@ from fakes.scripted_server import (
 )
 from fakes.tapped_server import Tapped
 from fakes.virtual_network import VirtualSocket
-from loadgen.transport.network import Received
+from loadgen.endpoint.discovery import ServerAddress
+from loadgen.transport.connection import Slot, shorten_ack_delay
+from loadgen.transport.httpx_stream import Link
+from loadgen.transport.job import Target
+from loadgen.transport.network import Received, Socket, SystemNetwork
 
 TRANSPORTS = ["wire", pytest.param("ring", marks=needs_ring), "httpx"]
 REQUESTS, TOKENS = 6, 30
+DELACK_MAX_US = 46
 LATE_S, PROMPT_S = 0.06, 0.02  # the kernel delays one by 40 ms
 
 
@@ -197,3 +204,92 @@ def test_the_ring_reads_rarely_only_where_no_server_waits_for_it(
     assert kinds(drive(job_of(target, 4, 4), "ring", server)) == [None] * 4
     assert (len(reads) < 4 * 40) is delay_acks
     assert (len(reads) > 4 * 400) is not delay_acks
+
+
+class Refusing:
+    """A socket of a kernel that takes no shorter delay than a least one, or does not know the option."""
+
+    def __init__(self, least_us: int, code: int) -> None:
+        self.least_us, self.code = least_us, code
+        self.tried: list[int] = []
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        assert (level, option) == (socket.IPPROTO_TCP, DELACK_MAX_US)
+        self.tried.append(value)
+        if value < self.least_us:
+            raise OSError(self.code, "refused")
+
+
+@pytest.mark.parametrize(
+    ("least_us", "code", "tried"),
+    [
+        (2_000, errno.EINVAL, [2_000]),
+        (4_001, errno.EINVAL, [2_000, 5_000]),
+        (10_001, errno.EINVAL, [2_000, 5_000, 12_000]),
+        (50_000, errno.EINVAL, [2_000, 5_000, 12_000]),
+        (50_000, errno.ENOPROTOOPT, [2_000]),
+    ],
+)
+def test_the_shortest_delay_of_acknowledgements_is_asked_for_that_a_kernel_takes(
+    least_us: int, code: int, tried: list[int]
+) -> None:
+    sock = Refusing(least_us, code)
+    shorten_ack_delay(cast(Socket, sock))
+    assert sock.tried == tried
+
+
+def has_short_delays() -> bool:
+    """Whether this kernel can be asked for a shorter delay (Linux 6.15)."""
+    with socket.socket() as sock:
+        try:
+            sock.getsockopt(socket.IPPROTO_TCP, DELACK_MAX_US)
+        except OSError:
+            return False
+    return True
+
+
+@dataclass
+class Wrapped:
+    """A network stream of httpcore's."""
+
+    sock: socket.socket
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        assert name == "socket"
+        return self.sock
+
+    async def read(self) -> bytes:
+        raise AssertionError("nothing reads")
+
+
+def dialed(transport: str, target: Target) -> socket.socket:
+    """A connection as the transport makes it."""
+    if transport == "httpx":
+        sock = socket.create_connection(("127.0.0.1", target.port))
+        Link().tap(Wrapped(sock))
+        return sock
+    slot = Slot(number=0)
+    slot.dial(target, SystemNetwork())
+    assert isinstance(slot.sock, socket.socket)
+    return slot.sock
+
+
+@pytest.mark.realtime
+@pytest.mark.skipif(not has_short_delays(), reason="a kernel before Linux 6.15")
+@pytest.mark.parametrize(("transport", "delay_acks"), [("wire", False), ("wire", True), ("httpx", False)])
+def test_the_kernel_soon_acknowledges_what_a_client_that_does_not_run_has_not_read(
+    transport: str, delay_acks: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        there = ServerAddress(f"http://127.0.0.1:{listening.getsockname()[1]}").target("", None)
+        client = dialed(transport, replace(there, delay_acks=delay_acks))
+        far, _ = listening.accept()
+        waits_s = []
+        with client, far:
+            for _ in range(30):  # the kernel acknowledges the first 16 at once
+                far.sendall(b"data: token\n\n")
+                begun = time.monotonic()
+                while _unacknowledged(far) and time.monotonic() - begun < LATE_S:
+                    time.sleep(0.0001)
+                waits_s.append(time.monotonic() - begun)
+    assert (statistics.median(waits_s[20:]) > PROMPT_S) is delay_acks
