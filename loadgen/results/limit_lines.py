@@ -21,6 +21,7 @@ from loadgen.results.speed_tables import Column, Table
 from loadgen.results.sweep_record import LoadAxis
 
 UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
+_LONG_S = 120.0  # from there on a time is in minutes
 _TITLES: Mapping[LoadAxis, str] = {"concurrency": "concurrency", "rate": "requests/s"}
 _ENDS: Mapping[SearchEnd, str] = {
     "within": "the interval is as narrow as asked",
@@ -119,7 +120,7 @@ def _parts(record: LimitRecord) -> Iterator[str]:
     yield ", ".join([*known, f"{counted(len(record.runs), 'run')} in {minutes:.1f} min"])
     if record.ended is not None:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
-        yield f"ended: {_ENDS[record.ended]}{asked}"
+        yield f"ended: {_short_of(record) or _ENDS[record.ended]}{asked}"
     yield from _doubted(record)
     yield from _cause(record)
     if record.goodput_per_s is not None and record.highest_passing is not None:
@@ -132,6 +133,20 @@ def _parts(record: LimitRecord) -> Iterator[str]:
     yield from (f"note: {note}" for note in record.notes)
     if record.simulated:
         yield SIMULATION
+
+
+def _short_of(record: LimitRecord) -> str:
+    """What the next run needs and what the budget has left for it; "" where it was not the budget."""
+    if record.ended != "budget" or record.budget_s is None or record.next_run_s is None:
+        return ""
+    left_s = record.budget_s - sum(run.took_s for run in record.runs)
+    if left_s <= 0:
+        return ""
+    return f"the next run needs about {_time(record.next_run_s)}, {_time(left_s)} of the budget are left"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _LONG_S else f"{seconds / 60:.1f} min"
 
 
 def _not_shown(record: LimitRecord) -> list[float]:

@@ -112,6 +112,7 @@ class LimitRecord(BaseModel, extra="forbid", frozen=True):
     attempts: int = 0  # how often the next run was begun, and cut off: another one has other prompts
     runs: tuple[LimitRun, ...] = ()
     ended: SearchEnd | None = None  # None: it goes on
+    next_run_s: float | None = None  # that the next run takes at least, where the budget has less left
     limit: LimitEstimate | None = None  # of the highest load that meets the objectives
     highest_passing: float | None = None  # load that is shown to meet them
     lowest_failing: float | None = None  # load above it that is shown to fail

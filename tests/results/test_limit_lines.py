@@ -72,6 +72,23 @@ def test_every_end_is_named(ended: str, line: str) -> None:
     assert line in limit_lines.lines(limit_record(ended=ended))
 
 
+@pytest.mark.parametrize(
+    ("took_s", "needs_s", "says"),
+    [
+        (24.0, 41.2, "the next run needs about 41 s, 36 s of the budget are left"),
+        (24.0, 126.0, "the next run needs about 2.1 min, 36 s of the budget are left"),
+        (60.5, 41.2, "the budget is spent"),
+        (24.0, None, "the budget is spent"),
+    ],
+)
+def test_a_budget_too_small_for_the_next_run_is_not_called_spent(
+    took_s: float, needs_s: float | None, says: str
+) -> None:
+    run = limit_run(0, 4, 120, 130, took_s=took_s)
+    record = limit_record(ended="budget", budget_s=60.0, runs=(run,), next_run_s=needs_s)
+    assert f"ended: {says}" in limit_lines.lines(record)
+
+
 def test_an_unknown_bottleneck_is_said_to_be_unknown_and_why() -> None:
     lines = limit_lines.lines(limit_record(bottleneck="unknown", evidence="no queue time"))
     assert "no evidence of what the bottleneck is: no queue time" in lines

@@ -170,7 +170,10 @@ class LimitSearch:
 
     def _end(self, end: SearchEnd) -> None:
         """Record why the search is over, and what the evidence of the lowest failing load points to."""
-        self._keep(ended=end, **_cause(self.record, end, self.objectives, self.kept.directory))
+        needed_s = search.needed_s(self.settings, self.trials) if end == "budget" else None
+        self._keep(
+            ended=end, next_run_s=needed_s, **_cause(self.record, end, self.objectives, self.kept.directory)
+        )
 
     def _keep(self, **update: object) -> None:
         self.record = self.record.model_copy(update=update)

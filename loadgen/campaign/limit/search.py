@@ -91,8 +91,21 @@ def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
     """The measured time that a run may still have."""
     if settings.budget_s is None:
         return math.inf
-    around_s = max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
-    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - around_s
+    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _around_s(trials)
+
+
+def _around_s(trials: Sequence[Trial]) -> float:
+    """What a run takes beyond its time: warm-up, the last answers, writing."""
+    return max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
+
+
+def needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+    """What the next run takes of the budget at least; None where there is none to be made."""
+    load = _next_load(settings, trials, limiting(settings, trials))
+    if isinstance(load, str):
+        return None
+    least_s, _ = least_run(settings, trials, load)
+    return least_s + _around_s(trials)
 
 
 def _again(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
+from typing import get_args
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from loadgen.campaign.limit.answer import binding, estimate, highest_passing, lowest_failing
-from loadgen.campaign.limit.search import NextRun, least_run, limiting, narrow, next_run
+from loadgen.campaign.limit.search import NextRun, least_run, limiting, narrow, needed_s, next_run
 from loadgen.campaign.limit.trial import SearchSettings, Trial
 from loadgen.metrics.objectives import Objective, ObjectiveEvidence
-from loadgen.results.limit_record import LimitEstimate
+from loadgen.results.limit_record import LimitEstimate, SearchEnd
 
 TPOT = Objective("tpot", 99, 50)
 RATE = SearchSettings("rate", (TPOT,), start=1, lowest=1 / 64, highest=4096, alone_s=1)
@@ -132,7 +135,10 @@ def test_the_budget_is_never_exceeded() -> None:
     settings = replace(RATE, start=100, budget_s=200)
     trials, end = searched(settings, lambda run: trial(run, 10.0 if run.load <= 33 else 900.0))
     assert end == "budget"
-    assert math.fsum(each.took_s for each in trials) <= 200
+    took_s = math.fsum(each.took_s for each in trials)
+    needs_s = needed_s(settings, trials)
+    assert needs_s is not None
+    assert took_s <= 200 < took_s + needs_s
     assert limiting(settings, trials) is not None
 
 
@@ -151,6 +157,37 @@ def test_the_lowest_of_several_edges_is_the_limit() -> None:
     assert end == "within"
     assert found is not None
     assert found.value == pytest.approx(20, rel=0.05)
+
+
+@pytest.mark.parametrize("settings", [RATE, STREAMS], ids=["rate", "concurrency"])
+@pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_noisy_edge_gives_the_limit_or_no_answer(
+    settings: SearchSettings, spread: float, seed: int
+) -> None:
+    """Each run has samples of a lognormal law whose median goes with the load, and drifts from run to run."""
+    limit, rng = 40.0, np.random.default_rng(seed)
+    sigma = 0.5
+
+    def server(run: NextRun) -> Trial:
+        count = max(10, int(run.duration_s * run.load))
+        median_ms = TPOT.limit_ms * run.load / limit / math.exp(2.326 * sigma)  # P99 is at its limit there
+        drift = rng.normal(0, spread * 0.1)
+        share = NormalDist().cdf((math.log(median_ms / TPOT.limit_ms) + drift) / sigma)
+        counts = [(size, int(rng.binomial(size, share))) for size in [count // 10] * 10]
+        samples, over = sum(size for size, _ in counts), sum(over for _, over in counts)
+        bound_ms = TPOT.limit_ms * (0.99 if over == 0 or over < 0.005 * samples else 1.01)
+        evidence = ObjectiveEvidence(TPOT, samples, over, bound_ms, bound_ms, tuple(counts), lower_ms=0.0)
+        return Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=run.load)
+
+    trials, end = searched(settings, server)
+    assert len(trials) <= settings.most_runs
+    assert end in get_args(SearchEnd)
+    found = estimate(settings, trials)
+    if found is not None and found.value is not None:
+        assert found.value == pytest.approx(limit, rel=0.25 + spread / 2)
+    highest = highest_passing(settings, trials)
+    assert highest is None or highest < limit * (1 + spread)
 
 
 def test_a_search_that_is_done_at_its_last_run_ends_as_done() -> None:
