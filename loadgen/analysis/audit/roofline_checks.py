@@ -15,6 +15,7 @@ from loadgen.validity.rule import Evidence, Source, invalid, joined, suspect
 FAR_BEYOND = 1.25  # of the bandwidth; up to here, what a name does not show of the weights may explain it
 SHORT_PROMPT = 1 / 8  # of the answer: a speed that includes the prompt is then of decoding
 SLOW_PREFILL = 0.05  # of the machine's peak
+MOST_DRAFT = 8.0  # tokens a pass, up to which a draft without an acceptance length may be the reason
 LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
 
 
@@ -63,11 +64,16 @@ def share(reported: Reported, ceiling: Ceiling | None) -> float | None:
 def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
     """Decoding beyond the memory bus, where no draft explains it: not even one that is not mentioned."""
     excess = _excess(run)
-    if excess is None or not above < excess.times / run.unstated_draft <= most:
+    if excess is None or not above < excess.times / run.unstated_draft <= most or _may_draft(run, excess):
         return None
     if not run.one_token_a_message:
         return excess.text
     return f"{excess.text}; one token per message (ITL is TPOT) rules out speculative decoding"
+
+
+def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
+    """Whether the source names a draft, without its acceptance length, that may explain an excess."""
+    return bool(run.named_draft) and excess.times <= MOST_DRAFT
 
 
 def _excess(run: AuditedRun) -> bound.Excess | None:
@@ -96,16 +102,19 @@ above_roofline = suspect(
 
 @suspect(
     "draft-not-stated",
-    "decoding is beyond the roofline by its tokens, and not by its messages: mean ITL is so far above mean "
-    "TPOT that each carries several, as with speculative decoding, and no acceptance length is reported",
+    "decoding is beyond the roofline by its tokens, and no acceptance length is reported; but mean ITL is "
+    "so far above mean TPOT that each message carries several, as with speculative decoding, or a name or a label "
+    f"names a draft, up to {MOST_DRAFT:g} times beyond",
     "report it (vLLM's block and file have it): without a draft the figures are impossible",
     Source.ROOFLINE,
 )
 def draft_not_stated(run: AuditedRun) -> Evidence | None:
     """Only a draft that is not mentioned explains the speed."""
     excess = _excess(run)
-    if excess is None or not excess.times > bound.TOLERANCE >= excess.times / run.unstated_draft:
+    if excess is None or excess.times <= bound.TOLERANCE:
         return None
+    if excess.times / run.unstated_draft > bound.TOLERANCE:
+        return f"{excess.text}; {run.named_draft!r} is a draft" if _may_draft(run, excess) else None
     return f"{excess.text}; {run.unstated_draft:.3g} tokens per message (mean ITL ÷ mean TPOT)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,17 @@ from loadgen.roofline.ceiling import Ceiling
 Value = TypeVar("Value", bound=Hashable)
 _MOST_PEERS = 100  # runs that one is compared with
 ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
+# What a source calls speculative decoding in a name, a heading, a column or a flag; and a switch that is off.
+_DRAFT = re.compile(
+    r"(?<!\bno )(?<!\bwithout )(?<!\bw/o )(?:"
+    r"\b(?:eagle|medusa|dflash|hydra|n-?gram|lookahead)-?\d*\b|\b(?:mtp|nextn)(?:[-_ ]?\d+)?\b"
+    r"|\bspec(?:ulative|ulation)?[-_ ]?(?:dec(?:od(?:e|ing))?|config|algorithm|tokens|model)\b"
+    r"|\bspeculati\w+|^spec\b|\bdraft\w*)",
+    re.IGNORECASE,
+)
+_NOT_GIVEN = frozenset(
+    {"", "-", "–", "0", "none", "null", "off", "no", "false", "n/a", "without", "disabled"}
+)
 SATURATED = 0.85  # of the requested concurrency
 # Clients whose keys mean what vLLM's mean, so that one figure follows from another.
 ALIKE = ("loadgen", "vllm", "sglang", "page", "table", "evalscope")
@@ -125,6 +137,16 @@ class AuditedRun:
     def accepted(self) -> float:
         """Tokens that a pass gives by the acceptance length that is reported; 1 where none is."""
         return bound.accepted(self.reported.figures)
+
+    @property
+    def named_draft(self) -> str:
+        """The draft that the name or a label names, where no acceptance length is reported; "" of none."""
+        if self.accepted > 1 or (self.one_token_a_message and not self.shares_gaps):
+            return ""
+        name, told = self.reported.name, self.reported.unread.items()
+        texts = [name, *(f"{key} {text}" for key, text in told if text.strip().lower() not in _NOT_GIVEN)]
+        found = (match[0] for text in texts if (match := _DRAFT.search(text)) is not None)
+        return next(found, "")
 
     @property
     def unstated_draft(self) -> float:

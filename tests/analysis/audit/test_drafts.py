@@ -132,3 +132,27 @@ def test_the_bound_of_a_draft_is_in_passes() -> None:
     assert excess.text.startswith(
         "2.1 ms per token (mean TPOT), 5.25 ms per pass of 2.5 tokens (acceptance length)"
     )
+
+
+TABLE = "| Model | Concurrency | TPOT (ms) | {title} |\n|---|---|---|---|\n| {name} | 1 | {tpot} | {cell} |\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "cell", "tpot", "codes"),
+    [
+        ("Qwen3-8B + EAGLE3", "Config", "", 2.5, ["draft-not-stated"]),
+        ("Qwen3-8B (MTP)", "Config", "", 2.5, ["draft-not-stated"]),
+        ("Qwen3-8B", "Config", "speculative decoding", 2.5, ["draft-not-stated"]),
+        ("Qwen3-8B", "Spec", "on", 2.5, ["draft-not-stated"]),
+        ("Qwen3-8B", "Spec", "off", 2.5, ["beyond-roofline"]),
+        ("Qwen3-8B", "Config", "no spec decode", 2.5, ["beyond-roofline"]),
+        ("Qwen3-8B", "Config", "plain", 2.5, ["beyond-roofline"]),
+        ("Qwen3-8B + EAGLE3", "Config", "", 0.5, ["beyond-roofline"]),
+        ("Qwen3-8B + EAGLE3", "Config", "", 6.0, []),
+    ],
+)
+def test_a_draft_that_is_named_makes_no_table_impossible(
+    name: str, title: str, cell: str, tpot: float, codes: list[str], tmp_path: Path
+) -> None:
+    one = audited(tmp_path / "page.md", TABLE.format(name=name, title=title, cell=cell, tpot=tpot))
+    assert [each.rule.code for each in one.findings] == codes
