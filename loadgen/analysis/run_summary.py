@@ -13,7 +13,15 @@ from msgspec.structs import asdict
 
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE, SELECTABLE_RATES
-from loadgen.metrics.vllm_keys import Figures, peaks, rate_statistics, statistics, throughputs, traffic
+from loadgen.metrics.vllm_keys import (
+    OF_PROMPTS,
+    Figures,
+    counted,
+    peaks,
+    rate_statistics,
+    statistics,
+    traffic,
+)
 from loadgen.protocol import engines
 from loadgen.protocol.address import is_this_machine
 from loadgen.results import data_identity, labels, load_table, saturated_run
@@ -181,7 +189,7 @@ _KEYS = (
 def of_run(directory: Path, run: Result) -> Reported:
     """A run of ours; its figures are every one that a layout can show."""
     metrics, facts = run.metrics, run.facts
-    top = traffic(facts.block()) | throughputs(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
+    top = traffic(facts.block()) | counted(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
     figures = {key: top[key] for key in _KEYS}
     for key in SELECTABLE:
         figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
@@ -199,6 +207,8 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
     """A run of ours from its result file; raises KeyError or TypeError where that is damaged."""
     latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
     figures = {key: stored[key] for key in _KEYS}
+    if latencies.get("unknown_inputs"):  # older files have 0 where prompt tokens are not known
+        figures |= dict.fromkeys(OF_PROMPTS & {*figures})
     for key in SELECTABLE:
         if key in _LATER and key not in latencies:
             continue  # the file is older than the figure
@@ -220,7 +230,8 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
 def _derived(figures: dict[str, Any], e2el: Mapping[str, Any], max_itl_ms: object) -> dict[str, Any]:
     """The figures under vLLM's keys, what only SGLang prints too; None where a number is out of bounds."""
     if (duration_s := figures["duration"]) and e2el["n"]:
-        figures["input_throughput"] = figures["total_input_tokens"] / duration_s
+        inputs = figures["total_input_tokens"]
+        figures["input_throughput"] = None if inputs is None else inputs / duration_s
         figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
     figures["max_itl_ms"] = max_itl_ms
     return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
@@ -292,11 +303,11 @@ def short_name(model: str) -> str:
 
 
 def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
-    profile, completed = facts.profile, figures["completed"]
+    profile, completed, inputs = facts.profile, figures["completed"], figures["total_input_tokens"]
     return Load(
         name=profile.name,
         requests=facts.own_requests,
-        input_len=figures["total_input_tokens"] / completed if completed else None,
+        input_len=None if inputs is None or not completed else inputs / completed,
         output_len=figures["total_output_tokens"] / completed if completed else None,
         asked_output_len=data_identity.asked_output(facts),
         max_concurrency=facts.max_concurrency,

@@ -23,7 +23,7 @@ class BlockFacts(msgspec.Struct, frozen=True):
     selected: tuple[str, ...] = STREAMED  # --percentile-metrics
 
 
-_OF_PROMPTS = frozenset({
+OF_PROMPTS = frozenset({
     "total_input_tokens", "total_input_text_tokens", "input_throughput", "total_token_throughput",
 })  # fmt: skip
 
@@ -35,7 +35,16 @@ def figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
 
 def known(figures: Mapping[str, Any], metrics: Metrics) -> dict[str, Any]:
     """The figures without those that rest on prompt tokens, where some are not known: these count 0."""
-    return {key: figures[key] for key in figures if not metrics.unknown_inputs or key not in _OF_PROMPTS}
+    return {key: figures[key] for key in figures if not metrics.unknown_inputs or key not in OF_PROMPTS}
+
+
+def counted(metrics: Metrics) -> dict[str, Any]:
+    """Counts and rates over the whole run; None of those that rest on prompt tokens where some are not known.
+
+    A file has null for them: vLLM's own readers take the keys that they name as columns, which must be there.
+    """
+    every = throughputs(metrics)
+    return {**dict.fromkeys(every), **known(every, metrics)}
 
 
 def traffic(facts: BlockFacts) -> dict[str, Any]:

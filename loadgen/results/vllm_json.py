@@ -78,7 +78,7 @@ def vllm_result(
         "burstiness": strict(facts.profile.burstiness),
         "max_concurrency": traffic["max_concurrency"],
         **_ramp(facts.profile),
-        **vllm_keys.throughputs(metrics),
+        **vllm_keys.counted(metrics),
         **_requests(records, each, detailed),
         **vllm_keys.peaks(metrics),
         **vllm_keys.latencies(metrics, block),

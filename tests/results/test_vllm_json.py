@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from builders import made_data
 from builders.made_cases import run
+from loadgen.analysis.importers import vllm
+from loadgen.analysis.run_summary import of_json
 from loadgen.errors import UsageError
 from loadgen.metrics.metrics import compute
 from loadgen.metrics.record import Record, Records
@@ -255,3 +258,27 @@ def test_metadata_pairs_are_read_or_refused() -> None:
     assert parse_metadata(["a = b=c", "d="]) == {"a": "b=c", "d": ""}
     with pytest.raises(UsageError, match="--metadata gpu: write KEY=VALUE"):
         parse_metadata(["gpu"])
+
+
+def test_what_rests_on_prompt_tokens_is_null_where_they_are_not_known() -> None:
+    unknown = replace_inputs(recorded_run())
+    result = result_of(unknown)
+    assert [result[key] for key in ("total_input_tokens", "total_token_throughput")] == [None, None]
+    assert (result["total_output_tokens"], result["completed"]) == (RECORDED["total_output_tokens"], 32)
+    stored = json.loads(json.dumps(result))
+    stored["loadgen"]["verdict"] = {"level": "VALID", "doubts": []}
+    old = {**stored, "total_input_tokens": 0, "total_token_throughput": 1.0}  # as files were written once
+    for document in (stored, old):
+        reported = of_json(facts_of(), document, "f", None)
+        assert (reported.figure("total_input_tokens"), reported.figure("total_token_throughput")) == (
+            None,
+            None,
+        )
+        assert reported.load.input_len is None
+    (foreign,) = vllm.read({key: stored[key] for key in stored if key != "loadgen"}, "f")
+    assert "total_input_tokens" not in foreign.figures
+
+
+def replace_inputs(records: Records) -> Records:
+    """The records of a server that reports no usage."""
+    return replace(records, input_tokens=np.full(len(records), -1))

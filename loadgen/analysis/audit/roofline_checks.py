@@ -102,9 +102,9 @@ above_roofline = suspect(
 
 @suspect(
     "draft-not-stated",
-    "decoding is beyond the roofline by its tokens, and no acceptance length is reported; but mean ITL is "
-    "so far above mean TPOT that each message carries several, as with speculative decoding, or a name or a label "
-    f"names a draft, up to {MOST_DRAFT:g} times beyond",
+    "decoding is beyond the roofline by its tokens, and no acceptance length is reported; but mean ITL is so "
+    "far above mean TPOT that each message carries several, as with speculative decoding, or a name or a "
+    f"label names a draft, up to {MOST_DRAFT:g} times beyond",
     "report it (vLLM's block and file have it): without a draft the figures are impossible",
     Source.ROOFLINE,
 )
