@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -106,18 +107,29 @@ def kind_of(keys: Collection[str]) -> str:
     raise ValueError(f"its keys ({_listed(keys)}) are of no kind that is known: give {_WANTED}")
 
 
-def unread(keys: Collection[str], kind: str) -> str:
-    """Why rows of a kind with these keys are not sent as the file's load, and what to do; "" if they are."""
+def unread(keys: Collection[str], kind: str, path: str = "") -> str:
+    """Why rows of a kind with these keys are not sent as the file's load, and what to do; "" if they are.
+
+    `path` is of the JSON lines that they stand in; "": they are columns.
+    """
     found = [key for key in _OF_LOADS if key in keys and key not in _READ[kind]]
     if not found:
         return ""
     listed = ", ".join(f"`{key}`" for key in found)
-    without = ", ".join(f".{key}" for key in found)
+    make, are = ("makes", "is") if len(found) == 1 else ("make", "are")
     return (
-        f"{listed} make the load of a trace or of conversations, and are not read of {kind}: write the rows "
-        "as conversations (`conversation_id`, `turn`, `role`, `content`, `delay_seconds`), or leave these "
-        f"keys out (of JSONL: jq -c 'del({without})') to send the rows without times and sessions"
+        f"{listed} {make} the load of a trace or of conversations, and {are} not read of {kind}: write the "
+        "rows as conversations (`conversation_id`, `turn`, `role`, `content`, `delay_seconds`), or send them "
+        f"without times and sessions: {_without(found, path)}"
     )
+
+
+def _without(keys: Sequence[str], path: str) -> str:
+    """What leaves keys out of every row of a file."""
+    if not path:
+        return "leave out these columns"
+    selected = ", ".join(f".{key}" for key in keys)
+    return f"jq -c 'del({selected})' {shlex.quote(path)} > rows.jsonl, then --dataset-path rows.jsonl"
 
 
 def first_kind(lines: Lines) -> str:
@@ -138,7 +150,7 @@ def first_kind(lines: Lines) -> str:
         if not _is_of_kind(own, kind):
             return kind  # and so is a row of another kind
         keys |= own
-    if why := unread(keys, kind):
+    if why := unread(keys, kind, lines.path):
         raise lines.file.refusal(why)
     return kind
 
@@ -168,7 +180,7 @@ def _of_kind(lines: Lines, i: int, keys: tuple[str, ...], kind: str) -> None:
         found = kind_of(keys)
     except ValueError as error:
         raise lines.refusal(i, str(error)) from None
-    if found == kind and (why := unread(keys, kind)):
+    if found == kind and (why := unread(keys, kind, lines.path)):
         raise lines.refusal(i, why)
     if found != kind:
         raise lines.refusal(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -207,12 +209,35 @@ def test_keys_of_a_trace_that_are_not_read_are_named(
     file = jsonl(tmp_path, rows)
     with pytest.raises(UsageError) as raised:
         planned(file)
-    assert f"{keys} make the load of a trace or of conversations, and are not read of {kind}: " in str(
+    make, are = ("make", "are") if "," in keys else ("makes", "is")
+    assert f"{keys} {make} the load of a trace or of conversations, and {are} not read of {kind}: " in str(
         raised.value
     )
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the command that is given needs jq")
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "a", "timestamp": 1},
+        {"prompt": "a", "timestamp": "2026-01-01T00:00:00Z", "session_id": "s", "output_length": 4},
+        {"messages": MESSAGES, "delay": 2},
+    ],
+)
+def test_the_command_that_a_line_gives_makes_a_file_that_is_sent(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = jsonl(tmp_path, [row, row])
+    with pytest.raises(UsageError) as raised:
+        planned(file)
+    command = str(raised.value).partition("sessions: ")[2].partition(", then --dataset-path rows.jsonl")[0]
+    subprocess.run(["bash", "-c", command], check=True, timeout=20)
+    keys = {"custom_output_len": 4} if "prompt" in row else {"backend": "openai-chat"}
+    assert len(planned(str(tmp_path / "rows.jsonl"), **keys)) == 2
+
+
 def test_a_late_row_with_a_key_of_a_trace_is_refused_by_its_number(tmp_path: Path) -> None:
     rows = [{"messages": MESSAGES}] * 1500 + [{"messages": MESSAGES, "delay": 1}]
-    with pytest.raises(UsageError, match=r"row 1501: `delay` make"):
+    with pytest.raises(UsageError, match=r"row 1501: `delay` makes"):
         planned(jsonl(tmp_path, rows))
