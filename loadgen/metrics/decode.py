@@ -14,7 +14,7 @@ from loadgen.metrics import streams
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.reasoning import Reasoning, first_visible
 from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.metrics.streams import DecodedStream, content_type, is_one_body
+from loadgen.metrics.streams import DecodedStream, content_type, has_many_objects, is_one_body
 from loadgen.metrics.text_tokens import needs_text, written
 from loadgen.metrics.token_counts import StreamSummary, count, summarize, too_many, without_usage
 from loadgen.metrics.word_gaps import EXAMINED, count_gaps, is_to_examine
@@ -26,7 +26,7 @@ from loadgen.protocol.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 
-_NOT_EVENTS = "JSON objects one after another, not server-sent events: is it another API?"
+_OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
 LONGEST_REASON = 32  # characters of a finish reason; real ones have up to 28
 _LONGEST_WAIT = 60  # characters of a Retry-After: a date has 29
@@ -177,12 +177,16 @@ class Decoder(msgspec.Struct, eq=False):
         failure, _ = self._whole(record, answer)
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
+        if has_many_objects(answer.body):
+            return Failure(FailureKind.MALFORMED, _OBJECTS)
         return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:
         """Fill in what an answer in one piece holds; why it failed, and whether it was complete."""
         if answer.malformed:
             return Failure(FailureKind.MALFORMED, answer.malformed), False
+        if has_many_objects(answer.body):
+            return Failure(FailureKind.MALFORMED, _OBJECTS), False
         json = sse.one_line(answer.body)
         try:
             messages = self.dialect.messages(json)
@@ -190,8 +194,6 @@ class Decoder(msgspec.Struct, eq=False):
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False
             return Failure(FailureKind.MALFORMED, f"{error}: {answer.body.decode('utf-8', 'replace')}"), False
-        if len(messages) != 1:
-            return Failure(FailureKind.MALFORMED, f"{len(messages)} {_NOT_EVENTS}"), False
         summary = _summary(messages, json)
         counted = summary.usage.completion_tokens if summary.usage else None
         malformed = too_many(counted or 0, len(answer.body))

@@ -83,7 +83,7 @@ def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
         lines=events.lines,
         malformed=answer.malformed or malformed,
         fault=events.fault,
-        unread=b"" if len(events.ends) else answer.body.strip(),
+        unread=b"" if len(events.ends) or events.done or b":" in answer.body[:1] else answer.body.strip(),
     )
 
 
@@ -113,6 +113,17 @@ def is_one_body(answer: HttpBody) -> bool:
     """Whether an answer in one piece came where a stream was asked for; some name a stream JSON."""
     body = answer.body.lstrip()
     return body[:1] == b"{" or (content_type(answer.headers) == "application/json" and b"data:" not in body)
+
+
+def has_many_objects(body: bytes) -> bool:
+    """Whether a body is JSON objects, each in a line: Ollama's own API streams so."""
+    first, _, others = body.strip().partition(b"\n")
+    if not others:
+        return False
+    try:
+        return isinstance(msgspec.json.decode(first), dict)
+    except NOT_JSON:
+        return False
 
 
 def _messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:

@@ -118,6 +118,12 @@ NEVER = "without a finish reason or [DONE], after"
             Failure(K.IN_BAND, "503: full"),
             [],
         ),
+        (
+            fixed(b"200 OK", b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n'),
+            Failure(K.MALFORMED, "JSON objects in lines, not server-sent events: is it another API?"),
+            [],
+        ),
+        (fixed(b"200 OK", b"<html>"), Failure(K.EMPTY, "no events in the body: <html>"), []),
     ],
 )
 def test_how_a_stream_can_end(data: list[bytes], failure: Failure | None, tokens: list[int]) -> None:
@@ -290,3 +296,11 @@ def test_decoding_leaves_nothing_to_the_collector_which_is_off_meanwhile(name: s
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("events", [3, 60])
+def test_a_stream_that_is_labelled_json_is_a_stream(events: int) -> None:
+    plain = b"".join(stream(*[A] * events, LAST, DONE))
+    labelled = plain.replace(b"text/event-stream", b"application/json")
+    assert labelled != plain
+    assert recorded.decode("completions", [labelled]).failure is None
