@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -254,26 +254,29 @@ def _fitted(whole: Table) -> Table:
 def dips(rows: Sequence[LoadRow]) -> list[str]:
     """Where throughput falls and rises again with the load, in words: more of it is no reason for that.
 
-    Rows of one model and load are compared that differ in it alone, none of them ended early.
+    Rows of one model and load are compared that differ in it alone, none of them ended early; several at one
+    load count as their mean.
     """
-    curves: dict[object, list[tuple[tuple[float, float], float, LoadRow]]] = {}
+    curves: dict[object, dict[tuple[float, float], list[tuple[float, LoadRow]]]] = {}
     for row in rows:
         figure = row.figures.get("output_throughput")
         if figure is not None and math.isfinite(figure.mean) and not row.saturated:
-            key = row.name, row.load, row.lengths, row.shape
-            curves.setdefault(key, []).append((row.pressure, figure.mean, row))
-    lines = []
-    for curve in curves.values():
-        curve.sort(key=lambda point: point[0])
-        for place, (_, tokens_per_s, row) in enumerate(curve[1:-1], 1):
-            before = max(point[1] for point in curve[:place])
-            after = max(point[1] for point in curve[place + 1 :])
-            if tokens_per_s < _DIP * min(before, after):
-                lines.append(
-                    f"throughput falls at {row.at} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
-                    f"({after:.0f}): something else took the machine, or the load was not held: measure again"
-                )
-    return lines
+            curve = curves.setdefault((row.name, row.load, row.lengths, row.shape), {})
+            curve.setdefault(row.pressure, []).append((figure.mean, row))
+    return [line for curve in curves.values() for line in _dips_of([curve[load] for load in sorted(curve)])]
+
+
+def _dips_of(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
+    """The lines of one curve, whose loads go up, each with the throughput of its rows."""
+    means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
+    for place, tokens_per_s in enumerate(means[1:-1], 1):
+        before, after = max(means[:place]), max(means[place + 1 :])
+        if tokens_per_s < _DIP * min(before, after):
+            _, row = loads[place][0]
+            yield (
+                f"throughput falls at {row.at} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
+                f"({after:.0f}): something else took the machine, or the load was not held: measure again"
+            )
 
 
 def legend(rows: Sequence[LoadRow]) -> list[str]:

@@ -282,3 +282,14 @@ def test_other_models_and_saturated_loads_make_no_dip() -> None:
     ]
     low = replace(rows[2], figures={"output_throughput": Mean(1.0)})
     assert load_table.dips([*rows[:2], low, *rows[3:]]) == []
+
+
+def test_runs_at_one_load_are_one_point_of_its_curve() -> None:
+    """A search measures a load again; that one of its runs was slower is no fall with the load."""
+    rows = [
+        row(concurrency=at, figures={"output_throughput": Mean(value)})
+        for at, value in ((1, 151.0), (1, 90.0), (2, 300.0), (2, 160.0), (4, 461.0))
+    ]
+    assert load_table.dips(rows) == []
+    (line,) = load_table.dips([*rows, row(concurrency=3, figures={"output_throughput": Mean(100.0)})])
+    assert line.startswith("throughput falls at 3 at a time (230 → 100 tok/s) and rises again (461)")

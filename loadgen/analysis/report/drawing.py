@@ -19,11 +19,11 @@ _HEIGHT, _BAR, _LEGEND, _TITLE = 226, 38, 17, 24
 _EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 44, 10, 26, 40
 _LINE, _DOT, _MARK = 1.6, 3.4, 5.5
 DOTS_OPACITY = 0.75
-_LABEL, _TEXT = 10.0, 10.5  # letters next to a point, and all others
+_TEXT = 11.0  # letters: no smaller on a telephone 390 px wide
 _SAMPLE = 27  # what stands before a name in a legend
 _FULL, _HALF = WIDTH - _EDGE - _RIGHT - _SAMPLE, (WIDTH - 2 * _EDGE) // 2 - _SAMPLE - 4  # a name's room there
 # Where a label stands, from its point downwards: below the marks of a distribution, else where there is room.
-_DOWNS, _DOWN = (-4.0, 10.0, -13.0, 19.0, -22.0, 28.0), (11.0,)
+_DOWNS, _DOWN = (-4.0, 11.0, -15.0, 22.0, -26.0, 33.0), (12.0,)
 _MOST_TICKS = 6
 _BARS_WIDTH = WIDTH - _EDGE - _RIGHT
 
@@ -230,8 +230,8 @@ def _labels(curve: Curve, x: Axis, y: Axis, taken: list[Box]) -> Iterator[Text]:
     """What stands next to points, on their right while there is room; "" where there is none."""
     downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
     for point, text in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
-        label = placed(text, (point[0], point[1]), downs, _LABEL, (x.start, x.end), taken)
-        yield Text(label.x, label.y, label.text, size=_LABEL, anchor=label.anchor, part=Part.LABEL)
+        label = placed(text, (point[0], point[1]), downs, _TEXT, (x.start, x.end), taken)
+        yield Text(label.x, label.y, label.text, size=_TEXT, anchor=label.anchor, part=Part.LABEL)
 
 
 def _spans(spans: Spans, x: Axis, y: Axis) -> Polyline:
