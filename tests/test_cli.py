@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -262,3 +263,20 @@ def test_help_fits_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_each_flag_of_a_verb_has_a_word_of_help(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):
+        cli.main([verb, "--help"])
+    lines = [*capsys.readouterr().out.splitlines(), ""]
+    # A flag's own words begin in its line, behind two spaces, or in the next, further to the right.
+    bare = [
+        line.strip()
+        for line, below in itertools.pairwise(lines)
+        if line.startswith("  -") and "  " not in line.strip() and not below.startswith(10 * " ")
+    ]
+    assert bare == []

@@ -165,6 +165,7 @@ def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file
             writer.write_table(pyarrow.Table.from_pylist(batch, schema))
 
 
+_NAMES = {"jsonl": "JSON, a line each", "csv": "CSV", "parquet": "Parquet (the parquet extra)"}
 # By a file's ending.
 FORMS: dict[str, Callable[[Iterator[list[Row]], Mapping[str, str], IO[bytes]], None]] = {
     "jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet,
@@ -201,7 +202,13 @@ def export_parser() -> argparse.ArgumentParser:
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")
     form = parser.add_mutually_exclusive_group(required=True)
     for name in FORMS:
-        form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+        form.add_argument(
+            f"--{name}",
+            dest="form",
+            action="store_const",
+            const=name,
+            help=f"a row a request as {_NAMES[name]}",
+        )
     parser.add_argument(
         "--output", metavar="FILE", help=f"default: {REQUESTS}.FORM in RUN_DIR; - is standard output"
     )

@@ -72,7 +72,7 @@ def add_launch_flags(group: argparse._ArgumentGroup) -> None:
     add("--quantization", metavar="NAME", help="default: from the checkpoint")
     add("--skip-tokenizer", action="store_true", help="serve token ids only")
     add("--prefix-caching", action=yes_no, help="default: the engine's own")
-    add("--server-seed", type=int, metavar="N")
+    add("--server-seed", type=int, metavar="N", help="default: the engine's own")
     add("--max-running", type=int, metavar="N", help="requests that it runs at once (llamacpp: its slots)")
     add("--launch-timeout-sec", dest="launch_timeout_s", type=float, metavar="S",
         help="wait S seconds for it to be ready (default 1200)")

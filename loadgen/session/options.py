@@ -263,7 +263,7 @@ def _target_flags(group: Group) -> None:
         help="address of a running server, http or https; several times: servers of one model that share the "
         "requests (docs/targets.md)")
     add("--host", help="with --port, instead of --base-url")
-    add("--port", type=whole(0, 65535))
+    add("--port", type=whole(0, 65535), help="default 8000; of --backend sglang 30000, of lmdeploy 23333")
     add("--endpoint", metavar="PATH", help="default: the backend's, /v1/completions or /v1/chat/completions")
     add("--backend", type=parsed_by(backends.known), metavar="{" + ",".join(backends.OWN) + "}",
         help="API (default openai: completions; sglang: its own /generate)")
@@ -290,7 +290,8 @@ def add_workload_flags(group: Group) -> None:
     """The flags of how many requests there are, and when."""
     add = group.add_argument
     add("--profile", metavar="NAME[,NAME…]", help="see `loadgen profiles`, or a path to a .toml file")
-    add("--num-prompts", type=int, metavar="N")
+    add("--num-prompts", type=int, metavar="N",
+        help="requests in all (default: the profile's or the file's, else 1000)")
     add("--max-concurrency", type=int, metavar="N", help="most requests in flight (default: no limit)")
     add("--request-rate", type=float, metavar="RPS", help="requests per second (default inf)")
     add("--burstiness", type=float, metavar="B", help="1 Poisson (default), <1 bursts, >1 even, inf constant")
@@ -307,12 +308,13 @@ def _request_flags(group: Group) -> None:
         help="generate every planned token (default of random prompts and traces, where supported)")
     add("--min-tokens", type=int, metavar="N", help="output tokens at least, where --ignore-eos is refused")
     for name, kind in (("temperature", float), ("top-p", float), ("top-k", int), ("min-p", float)):
-        add(f"--{name}", type=kind, metavar="X")
+        add(f"--{name}", type=kind, metavar="X", help="default: the profile's, else the server's own")
     for name in ("frequency-penalty", "presence-penalty", "repetition-penalty"):
-        add(f"--{name}", type=float, metavar="X")
-    add("--logprobs", type=int, metavar="N")
+        add(f"--{name}", type=float, metavar="X", help="default: the profile's, else the server's own")
+    add("--logprobs", type=int, metavar="N", help="request those of N tokens at each place (default: none)")
     add("--extra-body", type=_json_object, metavar="JSON", help="merged into every request")
-    add("--chat-template-kwargs", type=_json_object, metavar="JSON")
+    add("--chat-template-kwargs", type=_json_object, metavar="JSON",
+        help="variables of the chat template, sent with every chat request")
     add("--disable-stream", dest="stream", action="store_false", help="whole responses: E2E latency only")
     add("--continuous-usage", action="store_true", help="request the token count with every message")
     add("--request-id-prefix", metavar="TEXT", help="of x-request-id (default: random)")
@@ -332,8 +334,8 @@ def _run_flags(group: Group) -> None:
     add("--workers", type=_workers, metavar="N|auto",
         help="processes that share the load, each with a capturing process (default 1; auto: as needed)")
     add("--live-totals", metavar="FILE", help="publish running totals in FILE, for another program to read")
-    add("--request-timeout", type=float, metavar="S", help="per request, 0 for none (default 21600)")
-    add("--stall-timeout", type=float, metavar="S", help="without a token, 0 for none (default 300)")
+    add("--request-timeout", type=float, metavar="S", help="seconds of a request, 0: no limit (default 21600)")
+    add("--stall-timeout", type=float, metavar="S", help="seconds without a token, 0: no limit (default 300)")
     add("--repeat", type=whole(1, _MOST_REPEATS), metavar="N",
         help="runs of each profile, with new prompts each")
     add("--selftest", action="store_true", help="first measure this client's own error at the same load")
@@ -378,10 +380,11 @@ def _output_flags(group: Group) -> None:
     add("--append-result", action="store_true", help="append to the file instead")
     add("--save-requests", action="store_true", help="also write requests.jsonl, a row per request")
     add("--result-dir", metavar="DIR", help="for --save-result (default: the current directory)")
-    add("--result-filename", metavar="FILE")
+    add("--result-filename", metavar="FILE", help="default: the name that vLLM gives it")
     add("--run-dir", metavar="DIR", help="parent of run directories (default: runs)")
-    add("--metadata", nargs="+", action="extend", type=hide, metavar="KEY=VALUE")  # as in every result
-    add("--label", type=hide)
+    add("--metadata", nargs="+", action="extend", type=hide,  # as in every result
+        metavar="KEY=VALUE", help="kept in the results")
+    add("--label", type=hide, help="kept in the results, and the beginning of vLLM's file name")
 # fmt: on
 
 

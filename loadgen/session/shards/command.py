@@ -45,7 +45,7 @@ def shards_parser() -> argparse.ArgumentParser:
     job = parser.add_argument_group("with --k8s")
     job.add_argument("--image", help="that has loadgen")
     job.add_argument("--claim", metavar="PVC", help="PersistentVolumeClaim that takes the run directories")
-    job.add_argument("--namespace", metavar="NAME")
+    job.add_argument("--namespace", metavar="NAME", help="default: kubectl's own")
     job.add_argument("--secret", metavar="NAME/KEY", help="of the API key, as a Secret")
     job.add_argument("--memory", default=None, metavar="SIZE", help="of each shard (default 1Gi)")
     return parser

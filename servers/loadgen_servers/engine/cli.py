@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--host", default="127.0.0.1")
+    add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=_port, default=0, help="0 picks a free one (default)")
     add("--preset", default=DEFAULT, help=f"machine and model to simulate (default: {DEFAULT})")
     add("--preset-json", metavar="JSON", help="a custom preset: name and a row of presets.toml")
