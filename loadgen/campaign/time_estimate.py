@@ -74,7 +74,7 @@ class Pace:
             for planned in left:
                 seconds = self._cell_s(planned.cell)
                 if seconds is None:
-                    seconds, at_best = at_best_s(start.arm, planned.workload), True
+                    seconds, at_best = at_best_s(start.arm.options, planned.workload), True
                 if seconds is None:
                     return Left(None)
                 total += seconds
@@ -97,13 +97,12 @@ def _took_s(run: Mapping[str, Any]) -> float:
     return (ended - began).total_seconds()
 
 
-def at_best_s(arm: Arm, workload: Profile) -> float | None:
+def at_best_s(options: Options, workload: Profile) -> float | None:
     """Seconds of a cell by a preset's steps or at the roofline, warm-up included; None if lengths, or both
     preset and machine or model, are unknown.
 
     A trace takes at least as long as the window that is named; what a file holds is not known before.
     """
-    options = arm.options
     if sources.of(workload) != sources.RANDOM:
         return _window_s(workload)
     if workload.input_dist or workload.output_dist:
@@ -114,6 +113,13 @@ def at_best_s(arm: Arm, workload: Profile) -> float | None:
         return _run_s(steps, workload)
     rungs = (workload.model_copy(update={"input_len": length}) for length in workload.ladder)
     return sum(_run_s(steps, rung) for rung in rungs)
+
+
+def simulated_s(options: Options, workload: Profile) -> float | None:
+    """Seconds of a run on the embedded engine, by the preset's steps; None where none is named."""
+    from loadgen.session import embedded_engine
+
+    return None if embedded_engine.steps(options) is None else at_best_s(options, workload)
 
 
 class Steps(Protocol):

@@ -135,7 +135,7 @@ def _preview(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
         starts = counted(len({tuple(point.serve.items()) for point in left}), "start")
         yield f"{starts} of a server, unless it ends by itself"
     timed = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
-    time = forecast(left, timed, ()).words
+    time = forecast(left, timed, (), request.options).words
     yield f"estimated time: {time}; warm-up and starts come on top" if time else "estimated time: unknown"
     yield "nothing was started or written (--dry-run)"
 

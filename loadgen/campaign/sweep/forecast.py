@@ -1,4 +1,4 @@
-"""Forecast: how long the points that are left take, from their loads and the points that are done."""
+"""Forecast: how long the points that are left take: by their loads, the points that are done, or a preset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from statistics import median
 import msgspec
 
 from loadgen.campaign.sweep.grid import GridPoint
-from loadgen.campaign.time_estimate import duration
+from loadgen.campaign.time_estimate import duration, simulated_s
+from loadgen.session.options import Options
 from loadgen.workload.profile import Profile
 
 
@@ -34,17 +35,22 @@ class Forecast(msgspec.Struct, frozen=True):
         return f"{'at least' if self.unknown else 'about'} {duration(self.seconds)}"
 
 
-def forecast(left: Sequence[GridPoint], done: Sequence[TimedPoint], starts_s: Sequence[float]) -> Forecast:
-    """The time for the points that are left, those done being known, and how long starts of servers took."""
-    times = [_seconds(point, done) for point in left]
+def forecast(
+    left: Sequence[GridPoint], done: Sequence[TimedPoint], starts_s: Sequence[float], options: Options
+) -> Forecast:
+    """The time for the points that are left, those done being known, and how long starts of servers took.
+
+    Before any is done, a preset among the options has it in its steps.
+    """
+    times = [_seconds(point, done, options) for point in left]
     served = {tuple(timed.point.serve.items()) for timed in done}
     starts = {tuple(point.serve.items()) for point in left} - served
     waiting = median(starts_s) * len(starts) if starts_s else 0.0
     return Forecast(waiting + sum(filter(None, times)), times.count(None))
 
 
-def _seconds(point: GridPoint, done: Sequence[TimedPoint]) -> float | None:
-    """What a point takes; None where neither its load nor a point that is done shows it."""
+def _seconds(point: GridPoint, done: Sequence[TimedPoint], options: Options) -> float | None:
+    """What a point takes; None where neither its load, nor a point that is done, nor a preset shows it."""
     workload = point.workload
     if workload.duration is not None:
         return workload.duration
@@ -56,7 +62,7 @@ def _seconds(point: GridPoint, done: Sequence[TimedPoint]) -> float | None:
         return median(same)
     nearest = min(done, key=lambda timed: _distance(timed.point.workload, workload), default=None)
     if nearest is None:
-        return None
+        return simulated_s(options, workload)
     # As long a request as there: the time goes with the requests of each slot.
     return nearest.seconds * _turns(workload) / _turns(nearest.point.workload)
 

@@ -89,7 +89,7 @@ class Sweeping:
         """What these points take, by those that are done."""
         states = zip(self.record.points, self.points, strict=True)
         done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
-        return forecast(left, done, self.servers.starts_s)
+        return forecast(left, done, self.servers.starts_s, self.servers.options)
 
     def _begin(self, point: GridPoint, attempts: int) -> None:
         """Announce a point that is measured again, takes long, or no one knows how long."""
