@@ -343,9 +343,9 @@ _LOSSY_REMEDY = (
 )
 network_lossy = suspect(
     "network-lossy",
-    f"in over {percent(LOSSY)} of the answers TCP segments came out of order, or the request's were sent "
-    "again, by the kernel's count: the network lost or reordered them, and latencies include the wait for "
-    "them; what was read over 1 ms after its kernel timestamp counts as arrived when it was read",
+    f"in over {percent(LOSSY)} of the answers TCP segments came out of order, or the request's were lost "
+    "and sent again, by the kernel's count: the network lost or reordered them, and latencies include the "
+    "wait for them; what was read over 1 ms after its kernel timestamp counts as arrived when it was read",
     _LOSSY_REMEDY,
 )(partial(_lossy, above=LOSSY, most=math.inf))
 network_losses = note(

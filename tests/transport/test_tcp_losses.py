@@ -14,10 +14,11 @@ from loadgen.metrics.record import UNKNOWN
 from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
 
 
-def info(out_of_order: int, retransmitted: int, size: int = 240) -> bytes:
+def info(out_of_order: int, retransmitted: int, size: int = 240, twice: int = 0) -> bytes:
     """struct tcp_info of Linux, as far as a kernel fills it."""
     whole = bytearray(240)
     struct.pack_into("=I", whole, 100, retransmitted)
+    struct.pack_into("=I", whole, 216, twice)
     struct.pack_into("=I", whole, 224, out_of_order)
     return bytes(whole[:size])
 
@@ -39,6 +40,10 @@ class Kernel:
         (info(7, 2, size=232), Losses(7, 2)),
         (info(7, 2, size=224), Losses(UNKNOWN, 2)),  # before Linux 5.4
         (info(7, 2, size=104), Losses(UNKNOWN, 2)),
+        (info(7, 5, twice=3), Losses(7, 2)),  # the receiver had three of them already
+        (info(7, 5, twice=5), Losses(7, 0)),  # probes alone, as of a server that reads slowly
+        (info(7, 5, twice=6), Losses(7, 0)),  # one was doubled on the way
+        (info(7, 5, twice=3, size=216), Losses(UNKNOWN, 5)),
         (info(7, 2, size=100), UNKNOWN_LOSSES),
         (b"", UNKNOWN_LOSSES),
         (OSError(9, "Bad file descriptor"), UNKNOWN_LOSSES),
