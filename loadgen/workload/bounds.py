@@ -85,7 +85,8 @@ def seconds(text: str) -> float:
     """A time as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{shown(text)} is not a time: write it as 60s; units ms, s, m, h")
+        example = f"{text.strip()}s" if _TIME.fullmatch(f"{text.strip()}s") else "60s"
+        raise ValueError(f"{shown(text)} is not a time: write it as {example}; units ms, s, m, h")
     return float(match[1]) * _UNITS_S[match[2]]
 
 

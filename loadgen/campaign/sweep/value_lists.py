@@ -89,7 +89,8 @@ def _number(word: str, text: str) -> Fraction:
         value = Decimal(word if len(word) <= _LONGEST_NUMBER else "")
         plain = float(value)
     except (ArithmeticError, ValueError):
-        how = ": two numbers before a … show how it goes on, as in 1,2…64" if ".." in word else ""
+        is_range = any(sign in word for sign in ("..", "-", ":"))
+        how = ": two numbers before a … show how it goes on, as in 1,2…64" if is_range else ""
         raise ValueError(f"{shown(text)}: {shown(word)} is not a number{how}") from None
     if not value:
         return Fraction(0)

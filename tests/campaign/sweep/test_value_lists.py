@@ -51,6 +51,10 @@ def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float
             "1..16",
             "'1..16': '1..16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
         ),
+        (
+            "1-16",
+            "'1-16': '1-16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
+        ),
         ("1,2,1", "'1,2,1': 1 is listed twice: --repeat measures points again"),
         ("1,1.001…9999", "'1,1.001…9999': has more than 1000 numbers"),
         ("", "'': the list is empty: write values, as 1,2,4"),

@@ -52,7 +52,7 @@ SHORT = {"name": "short", "share": 70, "input_len": 5, "output_len": 2}
         ),
         ({**RAMP, "duration": 60.0}, 'by time --schedule "rate 1 to 8 over 60s"'),
         ({"bursts": "0 every 2s"}, "a burst has 1 to"),
-        ({"bursts": "5 every 2"}, "is not a time: write it as 60s"),
+        ({"bursts": "5 every 2"}, "is not a time: write it as 2s"),
         ({"bursts": "often"}, "write it as `50 every 10s`"),
         ({"classes": [LONG]}, "--class: the shares of the classes sum to 30 %: make them 100 %"),
         (
