@@ -50,7 +50,7 @@ def test_a_server_with_other_flags_takes_a_start() -> None:
 
 def test_a_preset_has_the_time_in_its_steps() -> None:
     """16 prompts of 64 / 16, one at a time, take four times as long as four at a time, and less than that."""
-    keys = {"input_len": 64, "output_len": 16, "num_prompts": 16}
+    keys: dict[str, Any] = {"input_len": 64, "output_len": 16, "num_prompts": 16}
     alone, together = (point(at, max_concurrency=at, **keys) for at in (1, 4))
     preset = Options(preset="h20/qwen3-8b-fp8")
     one, four = (forecast([each], (), (), preset) for each in (alone, together))
