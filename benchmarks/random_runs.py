@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -284,7 +285,7 @@ def _rows(records: Records) -> dict[int, Record]:
     made = {}
     for at, index in enumerate(records.index.tolist()):
         begin, end = records.start[at : at + 2].tolist()
-        columns = {name: int(column[at]) for name, column in records.columns.items()}
+        columns: dict[str, Any] = {name: int(column[at]) for name, column in records.columns.items()}
         made[index] = Record(
             **columns,
             arrival_ns=records.arrival_ns[begin:end],

@@ -190,10 +190,9 @@ class _Exchange:
         """An answer in one piece."""
         text = " a" * self.asked
         if self.row.path == "/generate":
-            counts = {"prompt_tokens": self.row.prompt_tokens, "completion_tokens": self.asked}
-            return msgspec.json.encode(
-                {"text": text, "meta_info": {**counts, "finish_reason": {"type": "length"}}}
-            )
+            meta: dict[str, Any] = {"finish_reason": {"type": "length"}, "completion_tokens": self.asked}
+            meta["prompt_tokens"] = self.row.prompt_tokens
+            return msgspec.json.encode({"text": text, "meta_info": meta})
         part: dict[str, Any] = {"text": text}
         if "chat" in self.row.path:
             part = {"message": {"role": "assistant", "content": text}}

@@ -334,8 +334,8 @@ def _run_flags(group: Group) -> None:
     add("--workers", type=_workers, metavar="N|auto",
         help="processes that share the load, each with a capturing process (default 1; auto: as needed)")
     add("--live-totals", metavar="FILE", help="publish running totals in FILE, for another program to read")
-    add("--request-timeout", type=float, metavar="S", help="seconds of a request, 0: no limit (default 21600)")
-    add("--stall-timeout", type=float, metavar="S", help="seconds without a token, 0: no limit (default 300)")
+    add("--request-timeout", type=float, metavar="S", help="seconds of a request, 0: none (default 21600)")
+    add("--stall-timeout", type=float, metavar="S", help="seconds without a token, 0: none (default 300)")
     add("--repeat", type=whole(1, _MOST_REPEATS), metavar="N",
         help="runs of each profile, with new prompts each")
     add("--selftest", action="store_true", help="first measure this client's own error at the same load")
