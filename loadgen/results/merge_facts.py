@@ -172,7 +172,8 @@ def _different_of(of: NamedValues) -> str:
 
 
 _SUMMED = (
-    "cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "workers", "reconnects",
+    "cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "held_segments", "workers",
+    "reconnects",
 )  # fmt: skip
 JOINS_OF_CLIENT: dict[str, Join] = {
     **dict.fromkeys(("transport", "why", "why_workers", "cpus"), _different_of),

@@ -55,6 +55,7 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, made: 
         segments=health.segments,
         dropped_segments=health.dropped_segments,
         fallen_back=health.fallen_back,
+        held_segments=health.held_segments,
         workers=outcome.workers,
         why_workers=known.client.why_workers,
         busiest_cpu_s=health.busiest_cpu_ns / 1e9,

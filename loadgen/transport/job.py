@@ -184,6 +184,7 @@ class Health(msgspec.Struct, tag="health", array_like=True):
     busiest_cpu_ns: int = 0  # of the busiest process where there were several; `cpu_ns` is the sum then
     reconnects: int = 0  # turns of sessions before which the server had closed their connection
     bodies_digest: str = ""  # of the bodies of sessions' turns that were sent
+    held_segments: int = 0  # that came late, as a server with Nagle's algorithm waited for our late reads
 
 
 class CaptureFault(msgspec.Struct, tag="fault", array_like=True):

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.arrays import Int64
+from loadgen.clock import SECOND_NS
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, int64s
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import READ_BYTES, Slot, State
@@ -25,8 +26,9 @@ from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.packet_ring import PacketRing, SegmentSource
 from loadgen.transport.ring_network import SEQUENCE, RingNetwork, RingPoller
 from loadgen.transport.ring_sockets import ANCILLARY_BYTES, RingSocket, SealedSocket, places, unplaced
-from loadgen.transport.segments import Rows, in_order, joined, payload
+from loadgen.transport.segments import Rows, held_back, in_order, joined, payload
 from loadgen.transport.source_ports import SourcePorts
+from loadgen.transport.tcp_losses import least_rtt_ns
 
 _SPARE_FILES = 128
 _LEAST_DRAINED = 16  # reads of an answer that is given up: more than a socket lets wait
@@ -49,6 +51,7 @@ class RingTransport(EpollTransport):
         self.ring: _Ring | None = None
         self.instead = ""
         self.fallen_back = 0  # requests whose arrivals are their sockets' timestamps
+        self.held_back = 0  # segments that waited for an acknowledgement of ours, which was late
         try:
             self.ring = _Ring(job, network, source)
         except OSError as error:
@@ -71,6 +74,7 @@ class RingTransport(EpollTransport):
             segments=self.ring.poller.segments,
             dropped_segments=self.ring.poller.dropped,
             fallen_back=self.fallen_back,
+            held_segments=max(self.held_back, 0),
         )
 
     def _sweep(self, now_ns: int) -> None:
@@ -112,10 +116,13 @@ class RingTransport(EpollTransport):
         sock.delivered_bytes = end
         sock.owed += 1
         size = sum(map(len, got[::A_READ]))
-        fill = partial(self._fill, capture, got, sock, span)
+        rtt_ns = 0 if self.job.target.delay_acks else least_rtt_ns(sock)
+        fill = partial(self._fill, capture, got, sock, span, rtt_ns)
         self.outbox.put(capture, size, fill)
 
-    def _fill(self, capture: Capture, got: list[Any], sock: RingSocket, span: tuple[int, int]) -> None:
+    def _fill(
+        self, capture: Capture, got: list[Any], sock: RingSocket, span: tuple[int, int], rtt_ns: int
+    ) -> None:
         """Give a capture its bytes and each segment's time; each read's where some segment is missing."""
         assert self.ring is not None
         sock.owed -= 1
@@ -127,6 +134,11 @@ class RingTransport(EpollTransport):
             return
         ends, rows = found
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
+        if not self.job.target.delay_acks:
+            read_ends = (
+                places(got) - span[0] if sealed else np.fromiter(map(len, got[::A_READ]), np.int64).cumsum()
+            )
+            self._note_held(ends, rows, np.fromiter(got[2::A_READ], np.int64), read_ends, rtt_ns)
         if sealed:  # of each record the segment that completed it
             rows = rows[ends.searchsorted(places(got) - span[0])]
             capture.read_lengths = int64s(map(len, got[::A_READ]))
@@ -138,6 +150,11 @@ class RingTransport(EpollTransport):
         kernel = np.empty((len(rows), 2), np.int64)
         kernel[:, 0], kernel[:, 1] = rows["seconds"], rows["nanoseconds"]
         capture.kernel = kernel.tobytes()
+
+    def _note_held(self, ends: Int64, rows: Rows, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> None:
+        """Count the segments of an answer that waited for an acknowledgement which this process sent late."""
+        came_ns = rows["seconds"].astype(np.int64) * SECOND_NS + rows["nanoseconds"] - self.wall.now_ns
+        self.held_back += held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
 
     def _close(self) -> None:
         if self.ring is not None:

@@ -34,6 +34,7 @@ SEGMENT = np.dtype(
 )
 Rows = NDArray[np.void]  # of SEGMENT
 _NOTHING = np.zeros(1, np.int64)
+_LATE_NS, _NEAR_NS, _OF_CHANCE = 2_000_000, 100_000, 3
 
 
 def joined(earlier: Rows, later: Rows) -> Rows:
@@ -130,6 +131,23 @@ def in_order(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tuple[Int6
         new = ends > before[:-1]  # others were sent again
         return ends[new], of_it[new]
     return _merged(first, ends, of_it, total)
+
+
+def held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:
+    """How many segments came as soon as the one before them was read, late; less what may be chance.
+
+    A server with Nagle's algorithm waits for the acknowledgement, which leaves with the read. Without it,
+    about as many come right before that as right after: three times as many are taken off. `came_ns` and
+    `ends` are int64[arrivals], when each came and how much there was then; `read_ns` and `read_ends`
+    int64[reads]. All times are of one clock.
+    """
+    read = np.minimum(read_ends.searchsorted(ends), len(read_ends) - 1)
+    acknowledged_ns = read_ns[read[:-1]]
+    late = (acknowledged_ns - came_ns[:-1] > _LATE_NS) & (read[1:] > read[:-1])
+    after_ns = (came_ns[1:] - acknowledged_ns - rtt_ns)[late] + _NEAR_NS
+    at_once = np.count_nonzero((after_ns >= 0) & (after_ns < 2 * _NEAR_NS))
+    before = np.count_nonzero((after_ns < 0) & (after_ns >= -2 * _NEAR_NS))
+    return int(at_once - _OF_CHANCE * before)
 
 
 def _merged(first: Int64, ends: Int64, of_it: Int64, total: int) -> tuple[Int64, Int64] | None:

@@ -10,7 +10,9 @@ UNKNOWN = -1  # this kernel does not report it
 _TCP_INFO: int = getattr(socket, "TCP_INFO", 0)
 _BYTES = 256  # struct tcp_info grows: an older kernel fills less of it
 _COUNT = struct.Struct("=I")
-_TOTAL_RETRANS, _DSACK_DUPS, _RCV_OOOPACK = 100, 216, 224  # where Linux has these; the latter from 5.4 on
+# Where Linux has these; the last two from 5.4 on.
+_TOTAL_RETRANS, _MIN_RTT, _DSACK_DUPS, _RCV_OOOPACK = 100, 148, 216, 224
+_NO_RTT = (1 << 32) - 1  # of a connection without one yet
 
 
 class Informed(Protocol):
@@ -53,6 +55,16 @@ def losses_of(sock: Informed | None) -> Losses:
     # long request slowly gets such probes on loopback too.
     needless = max(_count(info, _DSACK_DUPS), 0)
     return Losses(_count(info, _RCV_OOOPACK), UNKNOWN if again < 0 else max(again - needless, 0))
+
+
+def least_rtt_ns(sock: Informed) -> int:
+    """The shortest time that an acknowledgement of the peer's took; 0 where the kernel reports none."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _MIN_RTT + _COUNT.size)
+    except (OSError, ValueError):  # closed
+        return 0
+    rtt_us = _count(info, _MIN_RTT)
+    return rtt_us * 1000 if 0 <= rtt_us < _NO_RTT else 0
 
 
 def _count(info: bytes, at: int) -> int:

@@ -18,6 +18,7 @@ from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspe
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
+HELD = 0.005  # of the segments: P99 ITL is of a hundredth of the gaps
 HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers
@@ -94,6 +95,25 @@ def _starved(run: RunEvidence) -> str:
     if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
         return ""
     return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
+
+
+@suspect(
+    "acks-late",
+    f"over the packet ring more than {percent(HELD)} of the segments came as soon as the client had read, "
+    "over 2 ms late, the one before them (less those by chance): a server with Nagle's algorithm sends on "
+    "once that is acknowledged",
+    "leave the client a core (taskset), or switch Nagle's algorithm off in the server (TCP_NODELAY)",
+)
+def acks_late(run: RunEvidence) -> Evidence | None:
+    """The server waited for acknowledgements, which the client sent late."""
+    client = run.facts.client
+    if client.held_segments <= HELD * client.segments:
+        return None
+    share = percent(client.held_segments / client.segments)
+    return (
+        f"{share} of the segments waited for the client to acknowledge the one before, which it read late"
+        f"{_starved(run)}: percentiles of ITL have the client's delay in them"
+    )
 
 
 @suspect(

@@ -70,6 +70,7 @@ DOUBTS: tuple[Rule[RunEvidence], ...] = (
     client.other_processes,
     client.client_stopped,
     client.reads_late,
+    client.acks_late,
     client.client_busy,
     client.beyond_capacity,
     client.impossible_timestamps,

@@ -78,6 +78,7 @@ class Client(BaseModel, extra="forbid", frozen=True):
     segments: int = 0  # TCP segments that a packet ring timed
     dropped_segments: int = 0  # that the ring had no room for
     fallen_back: int = 0  # requests timed by their sockets' reads although there was a ring
+    held_segments: int = 0  # that the server sent as soon as the client had read, late, the one before
     workers: int = 1  # capturing processes, each with a decoding one
     why_workers: str = ""  # that number, where --workers auto chose it
     busiest_cpu_s: float = 0.0  # of that capturing process with the most, where there are several

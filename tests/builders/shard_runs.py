@@ -19,7 +19,7 @@ from loadgen.validity.shard_facts import ClockReading, ShardFacts
 HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
 _FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint", "cache_reset")
 _SUMMED = ("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished")
-_CLIENT_SUMMED = ("reconnects", "late_bodies", "segments", "dropped_segments", "fallen_back")
+_CLIENT_SUMMED = ("reconnects", "late_bodies", "segments", "dropped_segments", "fallen_back", "held_segments")
 
 
 def shard(number: int, of: int, **changes: Any) -> ShardFacts:

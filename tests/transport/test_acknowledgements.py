@@ -230,7 +230,7 @@ class Refusing:
         (50_000, errno.ENOPROTOOPT, [2_000]),
     ],
 )
-def test_the_shortest_delay_of_acknowledgements_is_asked_for_that_a_kernel_takes(
+def test_the_shortest_delay_that_a_kernel_takes_is_asked_for(
     least_us: int, code: int, tried: list[int]
 ) -> None:
     sock = Refusing(least_us, code)
@@ -277,9 +277,7 @@ def dialed(transport: str, target: Target) -> socket.socket:
 @pytest.mark.realtime
 @pytest.mark.skipif(not has_short_delays(), reason="a kernel before Linux 6.15")
 @pytest.mark.parametrize(("transport", "delay_acks"), [("wire", False), ("wire", True), ("httpx", False)])
-def test_the_kernel_soon_acknowledges_what_a_client_that_does_not_run_has_not_read(
-    transport: str, delay_acks: bool
-) -> None:
+def test_what_a_client_cannot_read_is_soon_acknowledged(transport: str, delay_acks: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         there = ServerAddress(f"http://127.0.0.1:{listening.getsockname()[1]}").target("", None)
         client = dialed(transport, replace(there, delay_acks=delay_acks))

@@ -16,7 +16,7 @@ from fakes.virtual_ring import frame, frames
 from loadgen.arrays import Int64
 from loadgen.transport.packet_filter import HEADERS
 from loadgen.transport.packet_ring import Frames
-from loadgen.transport.segments import SEGMENT, TAIL, Rows, SegmentLog, in_order, joined, payload
+from loadgen.transport.segments import SEGMENT, TAIL, Rows, SegmentLog, held_back, in_order, joined, payload
 
 V4, V6 = HEADERS[socket.AF_INET], HEADERS[socket.AF_INET6]
 SERVER, PORT = ("127.0.0.1", 8000), 40000
@@ -49,6 +49,48 @@ def by_bytes(pieces: Pieces, total: int) -> list[tuple[int, int]] | None:
         if there > before:
             arrived.append((there, index))
     return arrived if there == total else None
+
+
+# What waited for an acknowledgement.
+
+MS = 1_000_000
+
+
+def held(came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float) -> int:
+    """How many of an answer's segments were held back, of ten bytes each; a read takes some of them."""
+    came_ns, read_ns = ((np.array(times) * MS).astype(np.int64) for times in (came_ms, read_ms))
+    ends = 10 * np.arange(1, len(came_ms) + 1)
+    return held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
+
+
+@pytest.mark.parametrize(
+    ("came_ms", "read_ms", "of_reads", "rtt_ms", "count"),
+    [
+        ([0], [9], [1], 0, 0),
+        ([0, 9.02, 18.03], [9, 18, 30], [1, 1, 1], 0, 2),  # each as the one before it was read
+        ([0, 8.99, 17.98], [9, 18, 30], [1, 1, 1], 0, 2),  # while that was: the call returns after it
+        ([0, 10, 20], [0.1, 10.1, 20.1], [1, 1, 1], 0, 0),  # read at once
+        ([0, 1.5, 3], [1.5, 3, 4.5], [1, 1, 1], 0, 0),  # not late
+        ([0, 15, 30], [9, 24, 39], [1, 1, 1], 0, 0),  # late, and what comes next does not care
+        ([0, 8.8, 20], [9, 15, 25], [1, 1, 1], 0, -3),  # right before, which no server that waits does
+        ([0, 8.9, 17.9], [9, 18], [2, 1], 0, 0),  # one read took both
+        ([0, 14.05, 28.05], [9, 23, 37], [1, 1, 1], 5, 2),  # a far server's come a round trip later
+        ([0, 9.05, 18.05], [9, 18, 30], [1, 1, 1], 5, 0),
+    ],
+)
+def test_segments_that_wait_for_a_late_read_are_counted(
+    came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float, count: int
+) -> None:
+    assert held(came_ms, read_ms, of_reads, rtt_ms) == count
+
+
+def test_segments_that_come_by_chance_with_late_reads_are_not_counted() -> None:
+    chance, total = random.Random(7), 0
+    for _ in range(5_000):
+        came_ms = [5 * number + 4 * chance.random() for number in range(8)]
+        read_ms = [came + 2 + 2 * chance.random() for came in came_ms]
+        total += held(came_ms, read_ms, [1] * 8, 0)
+    assert total <= 0
 
 
 # Arrivals.

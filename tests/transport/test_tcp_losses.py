@@ -11,7 +11,7 @@ import pytest
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
 from loadgen.metrics.record import UNKNOWN
-from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, least_rtt_ns, losses_of
 
 
 def info(out_of_order: int, retransmitted: int, size: int = 240, twice: int = 0) -> bytes:
@@ -53,6 +53,20 @@ def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses)
     assert losses_of(Kernel(found)) == losses
 
 
+@pytest.mark.parametrize(
+    ("found", "rtt_ns"),
+    [
+        (bytes(148) + struct.pack("=I", 35), 35_000),
+        (bytes(148) + struct.pack("=I", 35) + bytes(100), 35_000),
+        (bytes(148) + b"\xff" * 4, 0),  # no acknowledgement yet
+        (bytes(148), 0),  # before Linux 4.6
+        (OSError(9, "Bad file descriptor"), 0),
+    ],
+)
+def test_a_kernel_reports_the_shortest_round_trip(found: bytes | OSError, rtt_ns: int) -> None:
+    assert least_rtt_ns(Kernel(found)) == rtt_ns
+
+
 def test_without_a_socket_nothing_is_known() -> None:
     assert losses_of(None) == UNKNOWN_LOSSES
 
@@ -84,7 +98,9 @@ def test_each_answer_has_its_own_count(transport: str, monkeypatch: pytest.Monke
     asked = VirtualSocket.getsockopt
 
     def answered(self: VirtualSocket, level: int, option: int, *length: int) -> Any:
-        return info(next(counts), 0) if length else asked(self, level, option)
+        if not length:
+            return asked(self, level, option)
+        return info(next(counts), 0) if length[0] > 224 else b""
 
     monkeypatch.setattr(VirtualSocket, "getsockopt", answered)
     server = VirtualServer(lambda _: stream(5, 0.002))

@@ -268,6 +268,11 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         "requests are timed by reads: the packet ring lost 10 of 100 segments",
         set(),
     ),
+    "acks-late": (
+        run(client=client(transport="ring", segments=100, held_segments=1)),
+        "1 % of the segments waited for the client to acknowledge the one before",
+        set(),
+    ),
     "late-bodies": (run(client=client(late_bodies=9)), "9 request bodies were not built", set()),
     "headroom": (
         run(calibration=measured(800)),

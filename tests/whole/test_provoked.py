@@ -236,6 +236,9 @@ PROVOCATIONS = {
     "a client that was suspended": Provocation(
         null(), SHORT, {"client-stopped"}, played=made.of_the_client(stopped_s=5.0)
     ),
+    "a server that waited for late acknowledgements": Provocation(
+        null(), SHORT, {"acks-late"}, played=made.of_the_client(held_segments=10, segments=100)
+    ),
     "a client without kernel stamps that was suspended": Provocation(
         null(),
         f"{SHORT} --transport httpx",

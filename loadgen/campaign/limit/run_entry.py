@@ -24,7 +24,7 @@ _DISTURBING = frozenset(
     {
         "reads-late", "client-busy", "beyond-capacity", "sends-late", "turns-late", "rate-not-reached",
         "concurrency-not-held", "client-stopped", "impossible-timestamps", "clock-stepped", "other-processes",
-        "load-lost", "rest-of-the-load",
+        "load-lost", "rest-of-the-load", "acks-late",
     }
 )  # fmt: skip
 # What makes a run INVALID because the server did not stand its load; of anything else it shows nothing.

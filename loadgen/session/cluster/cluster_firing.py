@@ -66,6 +66,7 @@ class ClusterFiring:
             segments=client.segments,
             dropped_segments=client.dropped_segments,
             fallen_back=client.fallen_back,
+            held_segments=client.held_segments,
             reconnects=client.reconnects,
             bodies_digest=self.merged.facts.bodies_digest,
         )

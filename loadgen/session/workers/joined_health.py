@@ -28,6 +28,7 @@ def joined(several: Sequence[Health]) -> Health:
         segments=sum(health.segments for health in several),
         dropped_segments=sum(health.dropped_segments for health in several),
         fallen_back=sum(health.fallen_back for health in several),
+        held_segments=sum(health.held_segments for health in several),
         reconnects=sum(health.reconnects for health in several),
         bodies_digest=joined_digest(health.bodies_digest for health in several),
         instead=next((health.instead for health in several if health.instead), ""),
