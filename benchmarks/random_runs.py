@@ -79,7 +79,7 @@ def drawn(seed: int, number: int) -> Drawn:
     flags += ["--workers", str(max(targets, draw.choice([1, 1, 2, 4]))), "--save-requests", "--quiet"]
     flags += ["--stall-timeout", str(_STALL_S)] + ["--no-observe"] * draw.choice([0, 1])
     flags += load + _lengths(draw, api, sessions) + _options(draw, sessions)
-    if _chance(draw, 0.08) and "3tok" not in flags:
+    if _chance(draw, 0.08) and not {"3tok", "--prefill-concurrency"} & {*flags}:
         flags += ["--disable-stream", "--request-timeout", str(_STALL_S)]
     stops = _stops(draw)
     return Drawn(
