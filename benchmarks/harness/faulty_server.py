@@ -197,8 +197,8 @@ class _Exchange:
         if "chat" in self.row.path:
             part = {"message": {"role": "assistant", "content": text}}
         choice = {"index": 0, **part, "finish_reason": "length"}
-        counts = {} if usage is None else {"usage": usage}
-        return msgspec.json.encode({"choices": [choice], **counts})
+        more = {} if usage is None else {"usage": usage}
+        return msgspec.json.encode({"choices": [choice], **more})
 
     async def middle(self) -> None:
         """What comes before a fault in mid-answer."""
