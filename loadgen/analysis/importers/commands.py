@@ -14,6 +14,14 @@ _BENCHMARK = re.compile(
     r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
     r"|vllm-bench|loadgen\s+bench)\b"
 )
+_SERVER = re.compile(
+    r"(?:vllm\s+serve|vllm\.entrypoints\S{0,40}api_server|sglang\S{0,20}launch_server|sglang\s+serve|llama-server"
+    r"|trtllm-serve|lmdeploy\s+serve)\b"
+)
+_VARIABLE = re.compile(r"(?:^|\s)([A-Z][A-Z0-9_]{2,40})=([^\s;]{1,100})")
+_WORDS = re.compile(r"[>*_\s-]{0,8}([A-Za-z][\w ,.+@/()-]{1,48}?)[*_\s:]{0,6}")
+_NUMBERED = re.compile(r"(.+?)[\s#:._-]{0,3}(\d{1,6})")
+_MOST_WORDS = 5  # of a line that names the block below it
 _NAMESPACE = "Namespace("
 _PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
 _PROMPT = re.compile(r"[\w.@:~/()\[\] -]*+[$#%>]\s+")
@@ -44,15 +52,50 @@ def asked(lines: Sequence[str]) -> dict[str, str]:
     return requested
 
 
-def unread_flags(lines: Sequence[str]) -> dict[str, str]:
-    """The labels of the last benchmark command in these lines that `asked` does not read, by flag."""
-    command = ""
+def labels_above(lines: Sequence[str]) -> dict[str, str]:
+    """What these lines above a block have that `asked` does not read, and that tells it from other blocks.
+
+    The flags of the last benchmark command and of the last server's, the environment of either, and the words
+    of the nearest line, as Before: or concurrency 8.
+    """
+    bench = server = ""
+    told: dict[str, str] = {}
     remaining = iter(lines)
     for line in remaining:
-        if len(line) <= _LONGEST and _BENCHMARK.search(line) is not None:
+        if len(line) > _LONGEST:
+            continue
+        is_bench = _BENCHMARK.search(line) is not None
+        if is_bench or _SERVER.search(line) is not None:
             command = _joined(line, remaining)
+            bench, server = (command, server) if is_bench else (bench, command)
+            told |= _environment(command)
+        elif line.lstrip().startswith("export "):
+            told |= _environment(line)
     read = {name for names in _FLAGS.values() for name in names}
-    return {flag: value for flag, value in labels.flags(command).items() if flag not in read}
+    told |= {flag: value for flag, value in labels.flags(bench).items() if flag not in read}
+    told |= {f"server.{flag}": value for flag, value in labels.flags(server).items()}
+    return told | ({"above": words} if (words := _nearest(lines)) else {})
+
+
+def _environment(command: str) -> dict[str, str]:
+    """The variables that a command line sets, but for what is another in every run."""
+    found = _VARIABLE.findall(command)
+    return {name: value for name, value in found if labels.is_label(name, [value])}
+
+
+def _nearest(lines: Sequence[str]) -> str:
+    """The words of the nearest line above, where these are few and no number of a run; "" of any other."""
+    plain = (line.strip() for line in reversed(lines))
+    near = next((line for line in plain if line and not line.startswith(("```", "~~~"))), "")
+    is_text = not is_command(near) and _SERVER.search(near) is None and " --" not in near
+    match = _WORDS.fullmatch(near) if is_text else None
+    if match is None or len(match[0].split()) > _MOST_WORDS:
+        return ""
+    words = match[1].strip()
+    numbered = _NUMBERED.fullmatch(words)
+    if numbered is not None and not labels.is_label(numbered[1], [numbered[2]]):
+        return ""
+    return words
 
 
 def is_command(line: str) -> bool:

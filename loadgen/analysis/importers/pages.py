@@ -103,7 +103,7 @@ def _pasted(text: str) -> Iterator[_Pasted]:
 
 def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
-    pasted = _Pasted(line, subject, commands.asked(above), commands.unread_flags(above))
+    pasted = _Pasted(line, subject, commands.asked(above), commands.labels_above(above))
     for text in above:
         if (simulated := _SIMULATED.match(text)) is not None:
             pasted.simulated = simulated[1] or unnamed_preset(True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.analysis.comparison import groups
 from loadgen.analysis.importers import blocks, pages
 from loadgen.analysis.run_summary import Reported
 from loadgen.results.result_block import LAYOUTS, render
@@ -267,3 +268,30 @@ def test_blocks_under_commands_that_differ_in_a_flag_are_two_sides() -> None:
     text = "\n\n".join(f"{command.format(n, t, n)}\n{BLOCK}" for n, t in enumerate(("0", "0.7", "0.7")))
     unread = [dict(run.unread) for run in read(text)]
     assert unread == [{"temperature": "0"}, {"temperature": "0.7"}, {"temperature": "0.7"}]
+
+
+@pytest.mark.parametrize(
+    ("above", "names"),
+    [
+        (("Before:", "After:"), ["Qwen3-8B (Before)", "Qwen3-8B (After)"]),
+        (("concurrency 8", "concurrency 16"), ["Qwen3-8B (concurrency 8)", "Qwen3-8B (concurrency 16)"]),
+        (
+            ("vllm serve m --max-num-seqs 64", "vllm serve m --max-num-seqs 256"),
+            ["Qwen3-8B (max_num_seqs 64)", "Qwen3-8B (max_num_seqs 256)"],
+        ),
+        (
+            ("vllm serve m --enforce-eager --port 1", "vllm serve m --port 2"),
+            ["Qwen3-8B (enforce_eager on)", "Qwen3-8B"],
+        ),
+        (
+            ("VLLM_USE_V1=0 vllm bench serve --model m", "VLLM_USE_V1=1 vllm bench serve --model m"),
+            ["Qwen3-8B (VLLM_USE_V1 0)", "Qwen3-8B (VLLM_USE_V1 1)"],
+        ),
+        (("Run 1", "Run 2"), ["Qwen3-8B", "Qwen3-8B"]),
+        (("100%|███| 100/100 [00:20<00:00]", "100%|███| 100/100 [00:24<00:00]"), ["Qwen3-8B", "Qwen3-8B"]),
+        (("export RUN_ID=7", "export RUN_ID=8"), ["Qwen3-8B", "Qwen3-8B"]),
+    ],
+)
+def test_the_lines_above_a_block_tell_it_from_another(above: tuple[str, str], names: list[str]) -> None:
+    text = "# Qwen3-8B\n\n" + "\n\n".join(f"{line}\n\n```\n{BLOCK}```" for line in above)
+    assert groups.row_names(read(text)) == names
