@@ -30,6 +30,7 @@ from loadgen.analysis.importers import (
     sglang,
     tables,
     text,
+    trtllm,
     vllm,
 )
 from loadgen.analysis.importers.json_fields import JsonDocument
@@ -77,6 +78,7 @@ CLIENTS: tuple[ClientFormat, ...] = (
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.MARKS),
     *tables.MARKS,
+    trtllm.MARK.encode(),
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
 
@@ -252,6 +254,8 @@ class _Found:
             self._rows(path, csv_tables.read(content, path))
         elif blocks.HEADER.search(content) is not None:
             self._add(path, pages.read, content, path)
+        elif trtllm.tells(content) and (runs := trtllm.read(content, path)):
+            self._add(path, lambda: runs)
         elif not self._rows(path, tables.read(content, path)):
             raise UsageError(
                 f"{path} has no known results: give a result file of a client (docs/others.md), "
