@@ -35,7 +35,7 @@ def audit_parser() -> argparse.ArgumentParser:
         prog="loadgen audit",
         allow_abbrev=False,
         description="Find impossible figures in published results. A PLACE is a page with pasted "
-        "Serving Benchmark Results, a result file of vLLM, SGLang, aiperf or guidellm, a speed table, "
+        "Serving Benchmark Results, a result file of any client of docs/others.md, a speed table, "
         "a run directory, a campaign.",
         epilog="Runs that stand together are held against each other: give a page whole. "
         "docs/audit.md lists the doubts.",

@@ -207,7 +207,7 @@ TELLING = {
 
 @pytest.mark.parametrize("form", ["table", "sheet"])
 @pytest.mark.parametrize("title", TELLING)
-def test_a_setting_that_is_no_figure_tells_the_rows_of_a_table_and_of_a_sheet_apart(
+def test_a_setting_tells_the_rows_of_a_table_and_of_a_sheet_apart(
     title: str, form: str, tmp_path: Path
 ) -> None:
     cells, names = TELLING[title]

@@ -82,7 +82,7 @@ def test_an_overview_has_its_figures_its_load_and_its_setup(tmp_path: Path) -> N
     assert audited.level is Level.VALID
 
 
-def test_two_overviews_of_one_text_are_two_and_their_settings_tell_them_apart(tmp_path: Path) -> None:
+def test_the_settings_of_two_overviews_tell_them_apart(tmp_path: Path) -> None:
     runs = read(tmp_path, PRINTED + PRINTED.replace("EP Size:                None", "EP Size:   2"))
     assert groups.row_names(runs) == [
         "Llama-3.1-8B-Instruct-FP8 (ep size None)", "Llama-3.1-8B-Instruct-FP8 (ep size 2)",
