@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from html.entities import html5
 from typing import Any
-from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 import msgspec
 
@@ -247,11 +247,11 @@ def _in_arguments(arguments: Iterable[str]) -> Iterator[str]:
 def _in_url(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
-        password = parts.password
+        name, password = parts.username, parts.password
     except ValueError:
         return
-    if password:
-        yield password
+    if credential := password or name:  # a name without a password is a key
+        yield from (credential, unquote(credential))
     yield from (value for name, value in parse_qsl(parts.query) if is_secret(name))
 
 

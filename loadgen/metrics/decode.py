@@ -178,7 +178,7 @@ class Decoder(msgspec.Struct, eq=False):
         if failure is not None and failure.kind is FailureKind.IN_BAND:
             return failure
         if has_many_objects(answer.body):
-            return Failure(FailureKind.MALFORMED, _OBJECTS)
+            return Failure(FailureKind.NOT_STREAMED, _OBJECTS)
         return Failure(FailureKind.NOT_STREAMED, "one JSON body where a stream was requested")
 
     def _whole(self, record: Record, answer: HttpBody) -> tuple[Failure | None, bool]:

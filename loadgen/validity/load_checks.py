@@ -160,7 +160,8 @@ def tokens_not_counted(run: RunEvidence) -> Evidence | None:
     f"{percent(ANSWER_OFF)} on average, without those whose tokens were not counted; a server that honours "
     "it is exact; or it was not sent, and they are that much longer than the longest that was requested",
     "pass --no-ignore-eos if the server does not know ignore_eos, as most hosted APIs; else check that "
-    "prompt and answer fit its context (--context-len with --launch; vLLM: --max-model-len)",
+    "prompt and answer fit its context (--context-len with --launch; vLLM: --max-model-len), and that it "
+    "does not cap the length of answers",
 )
 def answer_lengths(run: RunEvidence) -> Evidence | None:
     """Answers do not have the length they were made to have."""

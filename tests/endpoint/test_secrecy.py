@@ -365,3 +365,16 @@ def test_a_server_of_our_own_listens_on_loopback_alone(module: str, tmp_path: Pa
 
 def listening(process: psutil.Process) -> set[str]:
     return {one.laddr.ip for one in process.net_connections() if one.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("http://user:p%40ss-w0rd%2F1@host:1", "p@ss-w0rd/1"),
+        ("http://user:p%40ss-w0rd%2F1@host:1", "p%40ss-w0rd%2F1"),
+        ("http://a-key-of-the-host@host:1", "a-key-of-the-host"),
+        ("http://host:1/v1?api_key=q%40ery-key-1", "q@ery-key-1"),
+    ],
+)
+def test_a_credential_in_a_url_is_hidden_in_each_spelling(url: str, secret: str) -> None:
+    assert Secrets.of(url=url).conceal(f"no {secret} here") == "no *** here"

@@ -120,7 +120,7 @@ NEVER = "without a finish reason or [DONE], after"
         ),
         (
             fixed(b"200 OK", b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n'),
-            Failure(K.MALFORMED, "JSON objects in lines, not server-sent events: is it another API?"),
+            Failure(K.NOT_STREAMED, "JSON objects in lines, not server-sent events: is it another API?"),
             [],
         ),
         (fixed(b"200 OK", b"<html>"), Failure(K.EMPTY, "no events in the body: <html>"), []),
