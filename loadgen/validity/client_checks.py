@@ -18,7 +18,7 @@ from loadgen.validity.rule import Evidence, Source, invalid, joined, note, suspe
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
 LATE_BODIES = 0.01  # of the requests
-HELD = 0.005  # of the segments: P99 ITL is of a hundredth of the gaps
+HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
 HEADROOM = 2  # times
 STEP_MS, FAR_STEP_MS = 1.0, 1000.0
 IMPOSSIBLE = 0.01  # of the reads, of the answers

@@ -269,8 +269,8 @@ PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
         set(),
     ),
     "acks-late": (
-        run(client=client(transport="ring", segments=100, held_segments=1)),
-        "1 % of the segments waited for the client to acknowledge the one before",
+        run(client=client(transport="ring", segments=100, held_segments=2)),
+        "2 % of the segments waited for the client to acknowledge the one before",
         set(),
     ),
     "late-bodies": (run(client=client(late_bodies=9)), "9 request bodies were not built", set()),
