@@ -17,6 +17,7 @@ from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from loadgen import cli
 from loadgen.analysis.importers import sources
+from loadgen.campaign.sweep import sweeping
 from loadgen.campaign.sweep.sweep_store import SweepStore
 from loadgen.results import data_identity
 from loadgen.results.run_directory import load
@@ -327,15 +328,19 @@ def test_values_as_long_as_paths_are_measured() -> None:
     assert len(list(the_store().directory.glob("vllm/*/summary.json"))) == 2
 
 
-def test_a_log_shows_how_many_points_there_are_and_what_begins(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_shows_how_many_points_there_are_and_what_begins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_LONG_S", 0.0)  # a point as short as these has no line when it begins
     assert sweep("--preset", "instant", "--concurrency", "1,2", "--disable-stream", *TINY[:-1]) == 0
     begun, first, *lines = capsys.readouterr().out.splitlines()
-    assert begun == f"2 points, in {the_store().directory}"
-    assert first == "[1/2] concurrency=1: measuring 6 requests"
+    assert begun == f"2 points, less than 1 s, in {the_store().directory}"
+    assert first == "[1/2] concurrency=1: measuring 6 requests, less than 1 s"
     assert lines[0].startswith("[1/2] concurrency=1: ")
     assert " tok/s, mean E2EL " in lines[0]
-    assert lines[1].startswith("[2/2] concurrency=2: ")  # whose time the first one shows
-    assert not any("nan" in line or " 0 s left" in line for line in lines[:2])
+    assert lines[1].startswith("[2/2] concurrency=2: measuring 6 requests, ")  # as the first one took
+    assert lines[2].startswith("[2/2] concurrency=2: ")
+    assert not any("nan" in line or " 0 s left" in line for line in lines[:3])
 
 
 def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
