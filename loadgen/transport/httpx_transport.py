@@ -83,7 +83,7 @@ class HttpxTransport:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
         for _ in range(self.job.first_slots):
-            self._add_client()
+            self._add_slot()
         self.begin_ns = await self._started_ns(stop)
         self.gates = gates_of(self.job, self.begin_ns)
         if self.job.sessions is not None:
@@ -112,12 +112,18 @@ class HttpxTransport:
                 return self.now_ns()
         return begin_ns
 
-    def _add_client(self) -> None:
-        target, position = self.job.target, len(self.clients)
+    def _add_slot(self) -> None:
+        position = len(self.clients)
+        self.idle.append((position, self.begin_ns))
+        self.clients.append(self._new_client(position))
+        self.links.append(Link())
+
+    def _new_client(self, position: int) -> httpx.AsyncClient:
+        target = self.job.target
         source = target.source(position + self.job.share.number)
         limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
         verify = target.tls if target.tls is not None else False
-        client = httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
+        return httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
             verify=verify,
             http2=self.job.http2,
             trust_env=not is_loopback(target.host),
@@ -129,9 +135,15 @@ class HttpxTransport:
             if source
             else None,
         )
-        self.idle.append((position, self.begin_ns))
-        self.clients.append(client)
-        self.links.append(Link())
+
+    async def _replace_client(self, slot: int) -> None:
+        """Give a slot a new client.
+
+        A request that is cancelled while its connection is made or closed can leave it in httpcore's pool,
+        neither idle nor closed. The pool has room for one: the slot's next request would wait for ever.
+        """
+        former, self.clients[slot] = self.clients[slot], self._new_client(slot)
+        await former.aclose()
 
     async def _fire(self) -> None:
         """Start each request when it is due and a slot is free."""
@@ -142,7 +154,7 @@ class HttpxTransport:
                 while (left_ns := due_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
                     await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) < self.job.most_slots:
-                    self._add_client()
+                    self._add_slot()
                 while not (self.idle and all(gate.opens(self.now_ns()) for gate in self.gates)):
                     await self._wait_for_room()
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
@@ -194,6 +206,8 @@ class HttpxTransport:
             self._deliver(exchange, CANCELLED)
             raise
         self._deliver(exchange, failure)
+        if exchange.given_up is not None or (failure is not None and failure.kind is FailureKind.MEMORY):
+            await self._replace_client(exchange.slot)
         exchange.index = -1
         self.ended += 1
         for gate in self.gates:
@@ -206,7 +220,7 @@ class HttpxTransport:
     def _make_room(self, read: Exchange) -> Failure | None:
         """Cut the largest answer under way; the failure where it is the one that was just read.
 
-        That one ends by itself: a cancellation while it closes its connection would leave its client without.
+        That one ends by itself, without being cancelled while it closes its connection.
         """
         largest = max(self.under_way.values(), key=lambda each: 0 if each.given_up else each.held_bytes)
         failure = self.job.limits.no_room(largest.held_bytes)

@@ -25,9 +25,11 @@ from fakes.scripted_server import (
     token,
     whole,
 )
+from fakes.virtual_network import VirtualServer
 from loadgen.metrics.record import Record
 from loadgen.protocol.address import is_loopback
-from loadgen.transport.failure import FailureKind
+from loadgen.transport.failure import USER_CANCELLED, FailureKind
+from loadgen.transport.httpx_stream import Exchange
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
@@ -124,6 +126,35 @@ def test_stamps_are_the_clients_own_and_say_so() -> None:
     for record in records(driven):
         assert record.unstamped_reads == record.reads > 0
         assert record.sent_ns < record.arrival_ns[0] <= record.end_ns
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "connection.connect_tcp.started",
+        "connection.connect_tcp.complete",
+        "http11.send_request_headers.started",
+        "http11.send_request_body.complete",
+        "http11.receive_response_headers.complete",
+        "http11.receive_response_body.started",
+        "http11.receive_response_body.complete",
+        "http11.response_closed.started",
+    ],
+)
+def test_a_request_given_up_at_any_step_costs_the_next_one_nothing(
+    event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Exchange.trace
+
+    async def given_up(exchange: Exchange, name: str, info: dict[str, object]) -> None:
+        await trace(exchange, name, info)
+        if exchange.index == 0 and name == event:
+            exchange.give_up(USER_CANCELLED)
+
+    monkeypatch.setattr(Exchange, "trace", given_up)
+    driven = drive(job_of((server := VirtualServer(lambda _: stream(3))).target(), 3, 1), "httpx", server)
+    assert kinds(driven)[1:] == [None, None]
+    assert kinds(driven)[0] in (FailureKind.USER_CANCELLED, None)  # None: it had ended by then
 
 
 @pytest.mark.parametrize(
