@@ -30,7 +30,6 @@ from loadgen.results.printing import printed
 from loadgen.results.speed_tables import Table
 from loadgen.session.options import add_roofline_flags
 from loadgen.spelling import Parser, arguments
-from loadgen.workload.paths import place
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 _Form = tuple[
@@ -57,7 +56,6 @@ _CSV: _Form = export.csv, speed_tables.csv, lambda title: "", lambda notes: ""
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where there are figures."""
     given = arguments(compare_parser(), argv)
-    places, again = _places(given.places)
     ask = ComparisonOptions(
         baseline=given.baseline,
         margin=None if given.margin is None else given.margin / 100,
@@ -65,10 +63,10 @@ def main(argv: Sequence[str]) -> int:
         headline=given.headline,
         allow_unlike=given.allow_unlike,
         hardware=Hardware.given(given),
-        campaign=campaigns.settings(places),
+        campaign=campaigns.settings(given.places),
     )
-    read = sources.read(places)
-    complain([*again, *read.errors])
+    read = sources.read(given.places)
+    complain(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     shown = _shown(compared(read, ask), limits.compare(read.limits, ask), missing, given)
     printed(plain(shown), sys.stdout, end="")
@@ -113,14 +111,6 @@ def compare_parser() -> argparse.ArgumentParser:
     instead.add_argument("--effects", action="store_true", help="models × quantizations, × that of BF16")
     instead.add_argument("--fits", action="store_true", help="what goes into 8, 16, 24, 48 and 96 GiB")
     return parser
-
-
-def _places(named: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Each place once, and a line on each that was named before."""
-    real = [place(name).resolve() for name in named]
-    first = [name for at, name in enumerate(named) if real[at] not in real[:at]]
-    again = [name for at, name in enumerate(named) if real[at] in real[:at]]
-    return first, [f"{name} was named before: it is read once" for name in again]
 
 
 def complain(problems: Sequence[str]) -> None:

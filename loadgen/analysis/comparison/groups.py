@@ -34,10 +34,16 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
-    """Each run once, in order; then the repeated: same times and plan; of other clients, equal figures."""
-    first: dict[object, Reported] = {}
-    repeated = [run for run in reported if first.setdefault(_identity(run), run) is not run]
-    return list(first.values()), repeated
+    """Each run once, in order; then the repeated: same times and plan; of other clients, equal figures.
+
+    Of a run that is there twice, the one that was named itself is used, else the first.
+    """
+    runs = list(reported)
+    used: dict[object, Reported] = {}
+    for run in sorted(runs, key=lambda run: run.place not in (run.source, run.file)):
+        used.setdefault(_identity(run), run)
+    kept = set(map(id, used.values()))
+    return [run for run in runs if id(run) in kept], [run for run in runs if id(run) not in kept]
 
 
 def in_order(reported: Sequence[Reported]) -> list[Reported]:

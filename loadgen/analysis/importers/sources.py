@@ -84,7 +84,7 @@ _MARKS = (
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What was read, and a message for each thing that could not be."""
+    """What was read, and a message for each thing that could not be, or is in two places."""
 
     reported: tuple[Reported, ...]
     errors: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Sources(msgspec.Struct, frozen=True):
     @property
     def outside_searches(self) -> Sources:
         """The same without the runs of searches for a limit, whose loads are those that a search tried."""
-        inside = {id(run) for limit in self.limits for run in limit.runs}
+        inside = {id(run) for limit in self.limits for run in limit.runs if run.place == limit.place}
         return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
 
 
@@ -107,15 +107,19 @@ def read(places: Sequence[str]) -> Sources:
     paths = [place(named) for named in places]
     if missing := [str(path) for path in paths if _is_missing(path)]:
         raise UsageError(f"{some(missing, _NAMED)}: No such file or directory")
-    results = _Found()
-    for path in paths:
+    named: dict[str, Path] = {}
+    again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
+    results = _Found(named)
+    for path in named.values():
         results.place(path)
     if not (results.reported or results.failures or results.sweeps or results.limits):
         first = results.errors[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
         more = len(results.errors) - len(first)
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
     left = len(results.errors) - _MOST_ERRORS
-    errors = results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
+    errors = [f"{path} was named before: it is read once" for path in again]
+    errors += map(_shared, results.shared, results.shared.values())
+    errors += results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
     return Sources(
         tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps),
         tuple(_with_runs(limit, results.reported) for limit in results.limits),
@@ -123,23 +127,39 @@ def read(places: Sequence[str]) -> Sources:
 
 
 def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
-    own = set(map(str, limit.run_directories))
-    return replace(limit, runs=tuple(run for run in reported if run.source in own))
+    own = set(map(os.path.realpath, limit.run_directories))
+    return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
+
+
+def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
+    """What is in two places that were named, and under which of them it is used."""
+    used, other = which
+    named = some(list(map(str, paths)), _NAMED)
+    return f"given twice, used once: {named}, under {used} and not under {other}"
 
 
 @dataclass
 class _Found:
-    """What was read so far; a place is read once, even if it is found several times."""
+    """What was read so far: each thing once, of the place that names it itself, else of the first.
 
+    `named` are the places by their real paths.
+    """
+
+    named: dict[str, Path]
     reported: list[Reported] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     failures: list[FailedCell] = field(default_factory=list)
     sweeps: list[StoredSweep] = field(default_factory=list)
     limits: list[StoredLimit] = field(default_factory=list)
-    met: set[str] = field(default_factory=set)
+    met: dict[str, Path] = field(default_factory=dict)  # the place that each thing is of, by real paths
+    shared: dict[tuple[Path, Path], list[Path]] = field(
+        default_factory=dict
+    )  # by its place and the other one
+    current: Path = Path()
 
     def place(self, path: Path) -> None:
         """Read a place that was named; what is read there is of that place."""
+        self.current = path
         runs, limits = len(self.reported), len(self.limits)
         self._place(path)
         self.reported[runs:] = [replace(run, place=str(path)) for run in self.reported[runs:]]
@@ -149,8 +169,6 @@ class _Found:
         if not path.is_dir():
             self._tried(path, lambda: self._file(path, text.read(path)))
             return
-        if os.path.realpath(path) in self.met:
-            return
         before = self._count
         looked = self._directory(path)
         if before == self._count:
@@ -158,9 +176,9 @@ class _Found:
 
     @property
     def _count(self) -> int:
-        """How many things were read, errors too."""
+        """How many things were read, errors and what is of another place too."""
         results = len(self.reported) + len(self.failures) + len(self.sweeps) + len(self.limits)
-        return results + len(self.errors)
+        return results + len(self.errors) + sum(map(len, self.shared.values()))
 
     def _directory(self, path: Path) -> int:
         """Read a directory and what is in it; how many files were checked."""
@@ -298,10 +316,14 @@ class _Found:
             self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
     def _new(self, path: Path) -> bool:
-        """Whether a place is new."""
+        """Whether something is new, and of the place that is being read."""
         real = os.path.realpath(path)
+        owner = self.named.get(real) or self.met.get(real, self.current)
+        if owner != self.current:
+            self.shared.setdefault((owner, self.current), []).append(path)
+            return False
         new = real not in self.met
-        self.met.add(real)
+        self.met[real] = owner
         return new
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
-from loadgen.analysis.comparison import ceilings, render
+from loadgen.analysis.comparison import ceilings, groups, render
 from loadgen.analysis.comparison.campaigns import CampaignSettings
 from loadgen.analysis.comparison.ceilings import Hardware
 from loadgen.analysis.comparison.comparison import compare
@@ -255,6 +255,14 @@ def test_a_run_that_is_given_twice_is_used_once() -> None:
     found = only(compared(BASE, cells("Qwen3-8B-FP8", FAST), cells("Qwen3-8B-FP8", FAST)))
     assert line(found, "Qwen3-8B-FP8").effects["output_throughput"].units == 5
     assert any(remark.startswith("given twice, used once: Qwen3-8B-FP8/200.0") for remark in found.remarks)
+
+
+def test_a_run_given_twice_is_used_where_it_was_named_itself() -> None:
+    run = replace(cells("a", FAST)[0], source="runs/one")
+    within, itself = replace(run, place="runs"), replace(run, place="runs/one")
+    for given in ([within, itself], [itself, within]):
+        (kept,), (repeated,) = groups.distinct(given)
+        assert (kept.place, repeated.place) == ("runs/one", "runs")
 
 
 def test_nothing_is_no_comparison() -> None:

@@ -83,8 +83,11 @@ def test_what_a_directory_of_runs_holds_is_read_once_and_in_order(tmp_path: Path
     (tmp_path / "a-vllm-server" / "server.log").write_text("INFO nothing\n")
     (tmp_path / "deep" / "loop").symlink_to(tmp_path)
     found = read(tmp_path, tmp_path / "a", tmp_path)
-    assert names(found) == ["x", "a", "b", "deep/er/c"]
-    assert found.errors == ()
+    assert names(found) == ["x", "b", "deep/er/c", "a"]
+    assert found.errors == (
+        f"{tmp_path} was named before: it is read once",
+        f"given twice, used once: {tmp_path}/a, under {tmp_path}/a and not under {tmp_path}",
+    )
 
 
 def test_what_holds_nothing_is_told_in_one_line(tmp_path: Path) -> None:
@@ -343,3 +346,62 @@ def test_infinities_are_no_figures_of_a_run(tmp_path: Path) -> None:
     (known,) = read(tmp_path / "f").reported
     assert known.load.max_concurrency is None
     assert not [value for value in known.figures.values() if isinstance(value, float) and math.isinf(value)]
+
+
+def _named(directory: Path) -> dict[str, list[Path]]:
+    """Places that share a file, by what is tested of them; the shared one is first in its directory."""
+    for number, name in enumerate("abc"):
+        figures = {**json.loads(VLLM), "output_throughput": 2000.0 + number}
+        for side in ("one", "other"):
+            if side == "one" or name == "c":
+                written = directory / side / f"{name}.json"
+                written.parent.mkdir(exist_ok=True)
+                written.write_text(json.dumps({**figures, "p99_ttft_ms": len(side)}), "utf-8")
+    one, other, link = directory / "one", directory / "other", directory / "link.json"
+    link.symlink_to(one / "a.json")
+    (other / "again.json").symlink_to(one / "a.json")
+    return {
+        "directory first": [one, one / "a.json"],
+        "file first": [one / "a.json", one],
+        "a link": [one, link],
+        "directories": [one, other],
+        "one within the other": [directory, other],
+    }
+
+
+@pytest.mark.parametrize(
+    ("places", "counts", "line"),
+    [
+        ("directory first", [2, 1], "{0}/one/a.json, under {0}/one/a.json and not under {0}/one"),
+        ("file first", [1, 2], "{0}/one/a.json, under {0}/one/a.json and not under {0}/one"),
+        ("a link", [2, 1], "{0}/one/a.json, under {0}/link.json and not under {0}/one"),
+        ("directories", [3, 1], "{0}/other/again.json, under {0}/one and not under {0}/other"),
+        ("one within the other", [3, 1], "{0}/other, under {0}/other and not under {0}"),
+    ],
+)
+def test_what_two_places_share_is_in_a_line(
+    places: str, counts: list[int], line: str, tmp_path: Path
+) -> None:
+    given = _named(tmp_path)[places]
+    found = read(*given)
+    assert [[run.place for run in found.reported].count(str(place)) for place in given] == counts
+    assert f"given twice, used once: {line.format(tmp_path)}" in found.errors
+
+
+def test_a_directory_is_not_empty_of_what_is_named_itself(tmp_path: Path) -> None:
+    directory, inside = tmp_path / "runs", tmp_path / "runs" / "one"
+    run_in(inside)
+    found = read(directory, inside)
+    assert [run.place for run in found.reported] == [str(inside)]
+    assert found.errors == (f"given twice, used once: {inside}, under {inside} and not under {directory}",)
+
+
+def test_one_place_by_several_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in(tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("one")
+    found = read(Path("one"), tmp_path / "one", Path("link"))
+    assert len(found.reported) == 1
+    assert found.errors == tuple(
+        f"{name} was named before: it is read once" for name in (f"{tmp_path}/one", "link")
+    )
