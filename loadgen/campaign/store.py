@@ -18,8 +18,10 @@ from loadgen.campaign.kept_directory import KeptDirectory, made
 from loadgen.campaign.matrix import Planned
 from loadgen.campaign.record import CampaignRecord
 from loadgen.errors import UsageError
+from loadgen.protocol.untrusted import file_bytes
 from loadgen.results import run_directory
 from loadgen.results.limit_record import LIMIT
+from loadgen.results.stored_record import LARGEST_BYTES
 from loadgen.results.vllm_json import OURS
 from loadgen.validity.campaign_cell import Cell
 
@@ -51,7 +53,7 @@ class Store(KeptDirectory):
         """What is run; raises UsageError where the directory is no campaign's."""
         path = self.directory / RECORD
         try:
-            text = path.read_text("utf-8")
+            text = file_bytes(path, LARGEST_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "not a text file"
             raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
@@ -75,7 +77,7 @@ class Store(KeptDirectory):
         try:
             names = sorted(self.failed()) if failed else []
             paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
-            cells += [json.loads(path.read_text("utf-8"))["cell"] for path in paths]
+            cells += [_json(path)["cell"] for path in paths]
             return [Cell.model_validate(cell) for cell in cells if cell is not None]
         except (
             ValidationError,
@@ -96,7 +98,7 @@ class Store(KeptDirectory):
         ]
         for path in [place / run_directory.RESULT, *below]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                yield dict(json.loads(path.read_text("utf-8"))[OURS])
+                yield dict(_json(path)[OURS])
 
     def clear(self) -> None:
         """Remove what an interrupted campaign left unfinished."""
@@ -118,7 +120,7 @@ class Store(KeptDirectory):
         path = self.directory / ATTEMPTS
         counts: dict[str, int] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
-            counts = {str(name): int(count) for name, count in json.loads(path.read_text("utf-8")).items()}
+            counts = {str(name): int(count) for name, count in _json(path).items()}
         before = counts.get(planned.id, 0)
         self.replace(path, {**counts, planned.id: before + 1})
         return before
@@ -184,6 +186,11 @@ def latest(base: Path, name: str) -> Store:
             if Store(path.parent).record.name == name:
                 return Store(path.parent)
     raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
+
+
+def _json(path: Path) -> Any:
+    """What a JSON file holds; raises OSError, ValueError and RecursionError."""
+    return json.loads(file_bytes(path, LARGEST_BYTES))
 
 
 def _names(directory: Path, suffix: str = "") -> set[str]:

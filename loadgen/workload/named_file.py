@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.protocol.untrusted import NOT_JSON
+from loadgen.protocol.untrusted import NOT_JSON, file_head
 from loadgen.workload.paths import place
 
 _MOST_HEAD_BYTES = 1 << 20
@@ -23,8 +23,7 @@ def is_trace(path: str) -> bool:
     if at.is_dir() or at.name.endswith(_NO_HEADER):
         return True
     try:
-        with at.open("rb") as file:
-            head = file.read(_MOST_HEAD_BYTES) if at.is_file() else b""
+        head = file_head(at, _MOST_HEAD_BYTES)
     except OSError:
         return False
     first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0]

@@ -351,8 +351,7 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
 def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     """The table in a file; raises UsageError where it cannot be read or is no TOML."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_TOML_BYTES + 1)
+        raw = untrusted.file_head(path, _MOST_TOML_BYTES + 1)
         if len(raw) > _MOST_TOML_BYTES:
             raise UsageError(
                 f"{kind} {path} is larger than the {_MOST_TOML_BYTES >> 10} KiB that a {kind} may have"

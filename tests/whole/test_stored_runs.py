@@ -197,6 +197,18 @@ def test_what_is_no_regular_file_is_not_waited_for(
     refused(tmp_path, capsys)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("verb", ["compare", "audit"])
+def test_a_fifo_in_place_of_arrivals_leaves_the_stored_figures(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path)
+    (tmp_path / ARRIVALS).unlink()
+    os.mkfifo(tmp_path / ARRIVALS)
+    assert cli.main([verb, str(tmp_path)]) == 0
+    assert "only the stored figures are shown" in " ".join(capsys.readouterr().out.split())
+
+
 FACTS = {
     "deep": lambda facts: "[" * 100_000,
     "a rate of 0": lambda facts: json.dumps({**facts, "profile": {**facts["profile"], "request_rate": 0}}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -163,3 +164,40 @@ def test_a_wrong_command_line_is_one_line(line: str, capsys: pytest.CaptureFixtu
     assert re.fullmatch(r"loadgen: [^\n]+\n", said.err)
     assert len(said.err) < 1000
     assert not list(Path().glob("runs/*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are Unix's")
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("profiles {}/a.toml", "a.toml"),
+        ("bench --profile {}/a.toml", "a.toml"),
+        ("campaign {}/a.toml", "a.toml"),
+        ("campaign --resume {}", "campaign.json"),
+        ("data {}/a.jsonl", "a.jsonl"),
+        ("data {}/a.csv", "a.csv"),
+        ("data --trace {}/a.jsonl", "a.jsonl"),
+        ("data --profile smoke --prompt-format corpus --prompt-corpus {}/a.txt", "a.txt"),
+        ("data --profile smoke --input-dist histogram:{}/a.csv", "a.csv"),
+        ("bench --profile smoke --api-key-file {}/key", "key"),
+        ("compare {}/a.json", "a.json"),
+        ("compare {}", "sweep.json"),
+        ("compare {}", "limit.json"),
+        ("audit {}/a.md", "a.md"),
+        ("report {}", "result.json"),
+        ("report {}", "sweep.json"),
+        ("report {}", "limit.json"),
+        ("report {}", "journal.bin"),
+        ("merge {}", "result.json"),
+    ],
+)
+def test_a_fifo_is_refused_and_not_waited_for(
+    line: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / name)
+    assert cli.main(shlex.split(line.format(tmp_path))) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.count("\n") == 1
+    assert found.err.startswith("loadgen: ")

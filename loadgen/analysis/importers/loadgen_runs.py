@@ -83,7 +83,8 @@ def run(directory: Path) -> Reported:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
     facts = _facts(stored, str(directory))
-    if not is_zipfile(directory / ARRIVALS):
+    arrivals = directory / ARRIVALS
+    if not (arrivals.is_file() and is_zipfile(arrivals)):  # a FIFO would keep us waiting
         reported = _summary(stored, str(directory), None)
         remark = f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
         return replace(reported, remarks=(*reported.remarks, remark))

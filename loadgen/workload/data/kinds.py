@@ -244,6 +244,5 @@ def _twice(fields: RowObject, row: bytes) -> str:
 
 
 def _listed(keys: Collection[str]) -> str:
-    quoted = [shown(key) for key in keys]
-    more = f" and {len(quoted) - _SHOWN_KEYS} more" if len(quoted) > _SHOWN_KEYS else ""
-    return (", ".join(quoted[:_SHOWN_KEYS]) or "none") + more
+    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
+    return (", ".join(map(shown, islice(keys, _SHOWN_KEYS))) or "none") + more

@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -107,8 +108,9 @@ def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
         raise file.refusal(f"is CSV of {kind}: give them as JSONL", _HEADER_ROW)
     if why := kinds.unread(names, kind):
         raise file.refusal(why, _HEADER_ROW)
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise file.refusal(f"has the column {shown(twice[0])} twice", _HEADER_ROW)
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise file.refusal(f"has the column {shown(twice)} twice", _HEADER_ROW)
     prompt, length = names.index(_PROMPT), names.index(_LENGTH) if _LENGTH in names else None
     for number, row in enumerate(cells, _HEADER_ROW + 1):
         if not row:

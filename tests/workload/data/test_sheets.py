@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,28 @@ def test_csv_that_cannot_be_sent_is_refused(tmp_path: Path, text: str | bytes, w
     with pytest.raises(UsageError) as error:
         planned(path)
     assert str(error.value).startswith(f"--dataset-path {path}{why}")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["prompt", *(f"x{i}" for i in range(150_000))], " row 2: has 1 cells, and the header 150001"),
+        (["prompt", "", ""], " row 1: has the column '' twice"),
+        (
+            ["x"] * 1_000_000,
+            " row 1: its keys ('x', 'x', 'x', 'x', 'x', 'x', 'x', 'x' and 999992 more) are of",
+        ),
+    ],
+    ids=["all different", "two without a name", "all alike"],
+)
+def test_a_header_of_any_length_is_read_in_a_moment(tmp_path: Path, names: list[str], why: str) -> None:
+    path = written(tmp_path, ",".join(names) + "\na\n")
+    begin_s = time.process_time()
+    with pytest.raises(UsageError) as error:
+        planned(path)
+    assert str(error.value).startswith(f"--dataset-path {path}{why}")
+    assert time.process_time() - begin_s < 4
 
 
 def test_parquet_has_rows_of_any_kind(tmp_path: Path) -> None:
