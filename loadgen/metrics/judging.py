@@ -12,7 +12,7 @@ from loadgen.arrays import Bool, Float64, Int64
 from loadgen.clock import MS_NS
 from loadgen.metrics import confidence
 from loadgen.metrics.metrics import MetricOptions, PerRequest, gaps
-from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.metrics.objectives import Objective, ObjectiveEvidence, judgeable
 from loadgen.metrics.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 
@@ -31,6 +31,9 @@ class _Samples(msgspec.Struct, frozen=True):
     observations: int  # of them, that count as independent
 
 
+_NO_SAMPLES = _Samples(np.zeros(0), np.zeros(0, np.int64), 0)
+
+
 def judged(
     records: Records, objectives: Iterable[Objective], ask: MetricOptions
 ) -> tuple[ObjectiveEvidence, ...]:
@@ -38,12 +41,19 @@ def judged(
 
     A request that failed counts as above any limit, of ITL and token time with as many samples as were
     planned; left out are those that the client ended or lost, and answers that have no such latency (one
-    token has no TPOT). The gaps of one answer are alike, so bounds of ITL and token time rest on as many
-    observations as there are requests.
+    token has no TPOT). Where no token was timed, nothing has one. The gaps of one answer are alike, so bounds
+    of ITL and token time rest on as many observations as there are requests.
     """
     each = PerRequest.of(records, ask)
     return tuple(
-        _judged(objective, _samples(objective.metric, records, each), records) for objective in objectives
+        _judged(
+            objective,
+            _samples(objective.metric, records, each)
+            if judgeable(objective, ask.times_tokens)
+            else _NO_SAMPLES,
+            records,
+        )
+        for objective in objectives
     )
 
 

@@ -42,6 +42,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
     goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
     streamed: bool = True  # False: only whole answers came, so E2EL is all there is
     gpus: int = 0  # that the server runs on; 0: not known
+    arrivals_are_tokens: bool = True  # False: what arrived shows when no token came, so E2EL is all there is
 
     def __post_init__(self) -> None:
         blind = sorted({"ttft", "tpot"} & set(self.goodput_slo_ms))
@@ -49,6 +50,11 @@ class MetricOptions(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"--goodput {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
             )
+
+    @property
+    def times_tokens(self) -> bool:
+        """Whether the run has TTFT, TPOT, ITL and what is made of them."""
+        return self.streamed and self.arrivals_are_tokens
 
 
 class FailureTally(msgspec.Struct, frozen=True):
@@ -65,7 +71,7 @@ class PerRequest(msgspec.Struct, frozen=True):
     failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side
     cancelled: Bool  # as planned
     first_ns: Int64  # arrival of the first message that carried a token
-    ttft_ns: Int64  # first_ns - sent_ns
+    ttft_ns: Int64  # first_ns - sent_ns, where arrivals are tokens
     last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
     e2el_ns: Int64  # last_ns - sent_ns
     input_tokens: Int64  # usage, else the planned length
@@ -90,20 +96,22 @@ class PerRequest(msgspec.Struct, frozen=True):
             failed=~(ok | records.cancelled | records.cut_off),
             cancelled=records.cancelled,
             first_ns=first_ns,
-            ttft_ns=np.where(first_ns == UNKNOWN, UNKNOWN, first_ns - sent_ns),
+            ttft_ns=np.where((first_ns == UNKNOWN) | (not ask.times_tokens), UNKNOWN, first_ns - sent_ns),
             last_ns=last_ns,
             e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
             input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
             output_tokens=_output_tokens(records, ok),
             ttfvt_ns=np.where(
-                (records.visible_ns == UNKNOWN) | (not ask.streamed), UNKNOWN, records.visible_ns - sent_ns
+                (records.visible_ns == UNKNOWN) | (not ask.times_tokens),
+                UNKNOWN,
+                records.visible_ns - sent_ns,
             ),
         )
 
     @property
     def has_ttft(self) -> Bool:
         """Which requests count towards TTFT, bool[requests]."""
-        begun: Bool = self.first_ns != UNKNOWN
+        begun: Bool = self.ttft_ns != UNKNOWN
         return self.ok & begun
 
     @property
@@ -185,6 +193,12 @@ class Metrics(msgspec.Struct, frozen=True):
     ]  # of successes, most frequent first; `none`: without one, `other`: rare ones
     cancelled: int = 0  # requests that the client gave up as planned (--cancel-rate)
     cut_off: int = 0  # requests under way when a signal or a rule ended the run, or their process ended
+    arrivals_are_tokens: bool = True  # False (doubt arrivals-not-tokens): TTFT, TPOT and ITL do not exist
+
+    @property
+    def times_tokens(self) -> bool:
+        """Whether the run has TTFT, TPOT, ITL and what is made of them."""
+        return self.streamed and self.arrivals_are_tokens
 
     @property
     def messages_per_s(self) -> float:
@@ -203,7 +217,7 @@ class Metrics(msgspec.Struct, frozen=True):
             "e2el_including_client_queue": self.e2el_intended,
         }
         per_token = {"e2el_per_token": self.e2el_per_token}
-        if not self.streamed:
+        if not self.times_tokens:
             return whole | per_token
         stream = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl}
         return {**stream, **whole, "token_time": self.token_time, "ttfvt": self.ttfvt, **per_token}
@@ -212,7 +226,7 @@ class Metrics(msgspec.Struct, frozen=True):
     def selectable_rates(self) -> dict[str, RateDistribution]:
         """The speeds that `--percentile-metrics` can name, where the run has them."""
         rates = {"prefill_speed": self.prefill_speed, "user_tps": self.user_tps}
-        return rates if self.streamed else {}
+        return rates if self.times_tokens else {}
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
@@ -290,6 +304,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         finish_reasons=_finish_reasons(records),
         cancelled=cancelled,
         cut_off=len(records) - completed - failed - cancelled,
+        arrivals_are_tokens=ask.arrivals_are_tokens,
     )
 
 
@@ -305,8 +320,8 @@ def _output_tokens(records: Records, ok: Bool) -> Int64:
 
 
 def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
-    """Which requests met --goodput, bool[requests]; None: it names no objective."""
-    if not ask.goodput_slo_ms:
+    """Which requests met --goodput, bool[requests]; None: it names no objective, or what was not measured."""
+    if not ask.goodput_slo_ms or not (ask.times_tokens or ask.goodput_slo_ms.keys() <= {"e2el"}):
         return None
     values_ms = {
         "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / MS_NS,
@@ -325,7 +340,7 @@ def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[st
 
     ok, begun, intended_ns = each.ok, each.has_ttft, records.intended_ns
     none = over(_NONE)
-    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.streamed else (none, none)
+    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.times_tokens else (none, none)
     return {
         "ttft": over(each.ttft_ns[begun]),
         "tpot": over(each.tpot_ns()[each.has_tpot]),

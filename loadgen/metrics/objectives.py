@@ -110,9 +110,9 @@ def together(standings: Iterable[Standing]) -> Standing:
     return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
 
 
-def judgeable(objective: Objective, streamed: bool) -> bool:
+def judgeable(objective: Objective, times_tokens: bool) -> bool:
     """Whether a run has what the objective is of: one that is not streamed has no time of a token."""
-    return streamed or objective.metric in WHOLE
+    return times_tokens or objective.metric in WHOLE
 
 
 def goodput_slo_ms(objectives: Sequence[Objective]) -> dict[str, float]:

@@ -82,10 +82,10 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     """Mean, median, std and percentiles of each selected metric, in milliseconds.
 
     vLLM's conditions: queue time only under --max-concurrency, E2EL with it only at a finite rate too.
-    A run that was not streamed shows E2EL whatever was selected. A distribution of nothing is None
+    A run in which no token was timed shows E2EL whatever was selected. A distribution of nothing is None
     (vLLM's 0.00 would be a latency that no request had), and its section is left out.
     """
-    shown = set(facts.selected) if metrics.streamed else {*facts.selected, "e2el"}
+    shown = set(facts.selected) if metrics.times_tokens else {*facts.selected, "e2el"}
     if facts.max_concurrency is None:
         shown -= {"client_queue_time", "e2el_including_client_queue"}
     if math.isinf(facts.request_rate_per_s):
@@ -110,7 +110,7 @@ def of_sglang(metrics: Metrics) -> dict[str, Any]:
         "total_input_text_tokens": metrics.total_input_tokens,
         "input_throughput": metrics.input_throughput_per_s if duration_s else None,
         "concurrency": e2el.n * e2el.mean_ms / 1e3 / duration_s if duration_s and e2el.n else None,
-        "max_itl_ms": itl.max_ms if metrics.streamed and itl.n else None,
+        "max_itl_ms": itl.max_ms if metrics.times_tokens and itl.n else None,
     }
 
 

@@ -88,7 +88,7 @@ def row(run: Result, test: DepthTest) -> DepthRow:
     known = msgspec.structs.replace(known, requests=int(measured.sum()), cached_tokens=least)
     if why := _not_at_depth(test, None if cached is None else cached[measured]):
         return msgspec.structs.replace(known, note="; ".join([why, *notes]))
-    each = PerRequest.of(run.records, run.facts.ask())
+    each = PerRequest.of(run.records, run.ask)
     speeds = _SPEEDS[test.kind](each, run.records, _zeros(cached, measured))[measured]
     speeds = speeds[np.isfinite(speeds)]
     server = _SERVER[test.kind](run.records)[measured]

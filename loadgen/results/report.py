@@ -76,7 +76,7 @@ def _block(result: Result, options: ReportOptions) -> Iterator[str]:
     """The block; a layout that has its own percentiles shows these, and every latency of its own."""
     metrics, facts, layout = result.metrics, result.facts.block(), options.layout
     if layout.percentiles:
-        metrics = compute(result.counted, replace(result.facts.ask(), metric_percentiles=layout.percentiles))
+        metrics = compute(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
     facts = replace(facts, selected=result.measured(facts.selected))
     sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
@@ -219,7 +219,7 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     metrics = result.metrics
     if not metrics.streamed:
         yield "TTFT, TPOT and ITL need a stream: leave out --disable-stream to measure them"
-    elif "ttft" not in result.measured(["ttft"]):
+    elif not metrics.times_tokens:
         yield "TTFT, TPOT and ITL were not measured, and are left out of the block: see arrivals-not-tokens"
     elif metrics.completed and not metrics.itl.n:
         yield "TPOT and ITL need responses of more than one message: there were none"

@@ -89,7 +89,7 @@ class Run:
     @cached_property
     def metrics(self) -> Metrics:
         """Every figure, latencies in milliseconds with mean, median, standard deviation, P90, P95 and P99."""
-        ask = self.result.facts.ask()
+        ask = self.result.ask
         wanted = tuple(dict.fromkeys((*_PERCENTILES, *ask.metric_percentiles)))
         return compute(self.result.counted, replace(ask, metric_percentiles=wanted))
 

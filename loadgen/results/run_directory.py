@@ -11,13 +11,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from loadgen.errors import UsageError
 from loadgen.metrics import files, objectives, steady_state, text_tokens, until_dry
 from loadgen.metrics.class_figures import ClassFigures
 from loadgen.metrics.judging import judged
-from loadgen.metrics.metrics import Metrics, PerRequest, compute
+from loadgen.metrics.metrics import MetricOptions, Metrics, PerRequest, compute
 from loadgen.metrics.objectives import ObjectiveEvidence
 from loadgen.metrics.record import Records
 from loadgen.metrics.session_rows import session_rows
@@ -30,7 +30,7 @@ from loadgen.results.sample_file import SAMPLES, KeptSamples
 from loadgen.results.session_figures import StoredSessions
 from loadgen.results.vllm_json import OURS, Derived, filename, vllm_result
 from loadgen.validity import reconcile, run_metadata, target_figures, verdict
-from loadgen.validity.arrival_checks import OF_TOKENS, arrivals_not_tokens
+from loadgen.validity.arrival_checks import arrivals_not_tokens
 from loadgen.validity.evidence import RunEvidence
 from loadgen.validity.run_facts import Facts
 from loadgen.validity.run_metadata import FORMATS, LateFacts
@@ -57,29 +57,53 @@ class Result:
         return session_figures.counted(self.facts, self.records)
 
     @cached_property
+    def ask(self) -> MetricOptions:
+        """Which figures the run has: where what arrived is not tokens, none of a token's time."""
+        ask = self.facts.ask()
+        believed = arrivals_not_tokens.code not in self.verdict.reasons
+        return ask if believed else replace(ask, arrivals_are_tokens=False)
+
+    @property
     def metrics(self) -> Metrics:
         """The figures of the run, those to be quoted."""
-        ask = self.facts.ask()
-        ended = compute(self.counted, ask)
-        if self.counted is self.records or not ended.duration_s:
-            return ended
-        return until_dry.rates(ended, self.records, int(self.counted.end_ns.max()), ask)
+        return self._figures[0]
 
-    @cached_property
+    @property
     def whole(self) -> Metrics:
         """The figures of all records, to be held against what was planned and what the server counted."""
-        return self.metrics if self.counted is self.records else compute(self.records, self.facts.ask())
+        return self._figures[1]
+
+    @cached_property
+    def _figures(self) -> tuple[Metrics, Metrics]:
+        return self._arrived if self.ask.arrivals_are_tokens else self._computed(self.ask)
+
+    @cached_property
+    def _arrived(self) -> tuple[Metrics, Metrics]:
+        """The figures as if each arrival were a token: what the verdict judges, to find whether it is."""
+        return self._computed(self.facts.ask())
+
+    def _computed(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
+        """The figures of the counted records, and of all."""
+        ended = compute(self.counted, ask)
+        if self.counted is self.records:
+            return ended, ended
+        whole = compute(self.records, ask)
+        if not ended.duration_s:
+            return ended, whole
+        return until_dry.rates(ended, self.records, int(self.counted.end_ns.max()), ask), whole
 
     @cached_property
     def verdict(self) -> RunVerdict:
         """Whether the figures can be believed."""
-        return verdict.judge(RunEvidence(self.facts, self.records, self.whole, self.metrics))
+        metrics, whole = self._arrived
+        return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
 
     def measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
         """Those latencies that were measured: where what arrived is not tokens, E2EL and no other is."""
-        if arrivals_not_tokens.code not in self.verdict.reasons:
+        if self.ask.arrivals_are_tokens:
             return tuple(latencies)
-        return tuple(key for key in dict.fromkeys((*latencies, "e2el")) if key not in OF_TOKENS)
+        known = {**self.metrics.selectable, **self.metrics.selectable_rates}
+        return tuple(key for key in dict.fromkeys((*latencies, "e2el")) if key in known)
 
     @cached_property
     def steady(self) -> Steady | Unsteady:
@@ -93,7 +117,7 @@ class Result:
             self.records,
             self.facts.held_concurrency,
             trim,
-            self.facts.ask(),
+            self.ask,
             None if begins is None else begins.begins,
             self.facts.queues,
         )
@@ -101,7 +125,7 @@ class Result:
     @cached_property
     def objectives(self) -> tuple[ObjectiveEvidence, ...]:
         """What the run shows of each objective of --slo."""
-        return judged(self.counted, objectives.parse(self.facts.profile.slo), self.facts.ask())
+        return judged(self.counted, objectives.parse(self.facts.profile.slo), self.ask)
 
     @property
     def reconciled(self) -> list[reconcile.ReconciledFigure]:
@@ -116,23 +140,23 @@ class Result:
     @property
     def by_target(self) -> list[TargetFigures]:
         """The figures of each of several servers; empty where there was one."""
-        each = PerRequest.of(self.records, self.facts.ask())
+        each = PerRequest.of(self.records, self.ask)
         return target_figures.figures(self.facts.targets, self.records, each, self.whole.duration_s)
 
     @cached_property
     def by_stage(self) -> list[StageFigures]:
         """The figures of each stage of a load over time; empty where it did not change."""
-        return shape_figures.by_stage(self.facts, self.records)
+        return shape_figures.by_stage(self.facts, self.records, self.ask)
 
     @cached_property
     def by_class(self) -> list[ClassFigures]:
         """The figures of each class of requests; empty where there is one."""
-        return shape_figures.by_class(self.facts, self.records)
+        return shape_figures.by_class(self.facts, self.records, self.ask)
 
     @cached_property
     def by_turn(self) -> list[TurnFigures]:
         """The figures of each turn of sessions, or range of turns; empty where there are none."""
-        return session_figures.by_turn(self.facts, self.counted)
+        return session_figures.by_turn(self.facts, self.counted, self.ask)
 
     @cached_property
     def sessions(self) -> StoredSessions | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.metrics.metrics import PerRequest
+from loadgen.metrics.metrics import MetricOptions, PerRequest
 from loadgen.metrics.record import Records
 from loadgen.metrics.session_figures import MeasuredPart, SessionFigures, measured_part, session_figures
 from loadgen.metrics.session_rows import SessionRows, dry_ns, session_rows
@@ -66,12 +66,12 @@ def counted(facts: Facts, records: Records) -> Records:
     return records.only(within) if (within & records.ok).any() else records
 
 
-def by_turn(facts: Facts, records: Records) -> list[TurnFigures]:
+def by_turn(facts: Facts, records: Records, ask: MetricOptions | None = None) -> list[TurnFigures]:
     """The figures of each turn, or range of turns; empty where there are no sessions."""
     rows = session_rows(records, facts.session_turns)
     if rows is None:
         return []
-    return turn_figures(rows.turn, records, PerRequest.of(records, facts.ask()))
+    return turn_figures(rows.turn, records, PerRequest.of(records, ask or facts.ask()))
 
 
 def stored(facts: Facts, records: Records, of: Records) -> StoredSessions | None:

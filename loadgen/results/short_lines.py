@@ -99,7 +99,7 @@ def server_reported(result: Result, options: object) -> Iterator[str]:
 
 def _by_answer(result: Result) -> Iterator[str]:
     """What answers report of themselves: how much of TTFT was their prompt, and how long they took then."""
-    timings = answer_timings.of(result.records, result.metrics.streamed)
+    timings = answer_timings.of(result.records, result.metrics.times_tokens)
     if timings is None or not timings.decoded:
         return
     apart = timings.decode_ms - timings.server_decode_ms

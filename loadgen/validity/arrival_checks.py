@@ -24,7 +24,6 @@ LATE_TEXT = 3  # gaps
 MOST_DRAFTED = 16  # messages at once: speculative decoding drafts fewer
 LEAST_GAPS, INNER_GAPS = 16, 0.05  # between words; of these within a message
 FULL_TOKENS, FULL_TIMES, FULL_SHARE = 8, 4, 0.2  # of a first message; the mean of the others; the answer
-OF_TOKENS = {"ttft", "tpot", "itl", "token_time", "ttfvt", "prefill_speed", "user_tps"}  # not measured then
 
 
 def _is_most(which: Bool, shapes: AnswerShapes) -> bool:

@@ -192,7 +192,7 @@ def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) 
 
 def by_answer(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
     """What each answer reports of its own request, paired with the client's; it needs no scrape."""
-    timed = (_row(*row) for row in answer_timings.figures(records, metrics.streamed))
+    timed = (_row(*row) for row in answer_timings.figures(records, metrics.times_tokens))
     return [row for row in (*_per_answer(metrics, records), *timed) if row.server is not None]
 
 
@@ -200,7 +200,7 @@ def _per_answer(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure
     """What vLLM's `metrics` has: the queue, and TTFT."""
     queued = records.ok & (records.server_queue_ns >= 0)
     yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
-    each = PerRequest.of(records, MetricOptions(streamed=metrics.streamed))
+    each = PerRequest.of(records, MetricOptions(streamed=metrics.times_tokens))
     both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
     server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
     yield _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns))

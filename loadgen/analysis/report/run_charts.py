@@ -44,14 +44,14 @@ def panels(run: Result) -> list[Panel]:
 def latency_ms(run: Result, key: str) -> Floats:
     """The latencies of a key of LATENCIES over successful requests, as Metrics counts them; any order."""
     records = run.counted
-    each = PerRequest.of(records, run.facts.ask())
+    each = PerRequest.of(records, run.ask)
     if key == "e2el":
         return each.e2el_ns[each.ok] / MS_NS
     if key == "ttft":
         return each.ttft_ns[each.has_ttft] / MS_NS
     if key == "tpot":
         return each.tpot_ns()[each.has_tpot] / MS_NS
-    return gaps(records, each.ok)[0] / MS_NS if run.facts.profile.stream else np.zeros(0)
+    return gaps(records, each.ok)[0] / MS_NS if run.ask.times_tokens else np.zeros(0)
 
 
 def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
@@ -113,7 +113,7 @@ def over_time(run: Result) -> Iterator[Panel]:
     panels = [_in_flight(records, sent, begin_ns, window_s)]
     if len(records.arrival_ns):
         panels.insert(0, _rate(records, begin_ns, window_s, shaded=band is not None))
-    each = PerRequest.of(records, run.facts.ask())
+    each = PerRequest.of(records, run.ask)
     begun = each.has_ttft
     if begun.any():
         sent_s = (records.sent_ns[begun] - begin_ns) / SECOND_NS
@@ -201,7 +201,7 @@ def timeline(run: Result) -> Iterator[Panel]:
     sent = np.flatnonzero(records.sent)
     if not len(sent):
         return
-    each = PerRequest.of(records, run.facts.ask())
+    each = PerRequest.of(records, run.ask)
     order = sent[np.argsort(records.sent_ns[sent], kind="stable")]
     stride = -(-len(order) // MOST_REQUESTS)
     rows = order[::stride]

@@ -161,7 +161,7 @@ def _data(run: Result) -> Iterator[tuple[str, str]]:
 
 def _with_percentiles(run: Result) -> Metrics:
     """The run's metrics with the percentiles that are always shown, whichever were requested."""
-    ask = run.facts.ask()
+    ask = run.ask
     missing = [rank for rank in _COLUMNS if rank not in ask.metric_percentiles]
     if not missing:
         return run.metrics

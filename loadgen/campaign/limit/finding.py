@@ -104,7 +104,7 @@ class LimitSearch:
             raise signals.Stopped(point.signal)
         if point.run is None or not point.run.records.ok.any():
             raise MeasureError(f"one request at a time was not served: {point.reason}")
-        check_samples(judged(point.run.records, self.objectives, point.run.facts.ask()))
+        check_samples(judged(point.run.records, self.objectives, point.run.ask))
         alone_s, simulated = point.run.metrics.e2el.mean_ms / 1e3, bool(point.run.facts.server.simulated)
         self.record = self.record.model_copy(
             update=_bounds(self.record, alone_s) | {"simulated": simulated, "attempts": 0}

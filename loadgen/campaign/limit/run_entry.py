@@ -46,7 +46,7 @@ def entry(
             disturbed=not point.server_gone,
             took_s=point.duration_s,
         )
-    evidence = judged(run.records, objectives, run.facts.ask())
+    evidence = judged(run.records, objectives, run.ask)
     saturated = run.facts.saturated
     disturbing = [] if saturated else _disturbing(run)
     figures = run.metrics
@@ -92,7 +92,7 @@ def trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
 
 def _p99_e2el_ms(run: Result) -> float | None:
     """The P99 of E2EL, whichever percentiles the report has; None without a success."""
-    each = PerRequest.of(run.records, run.facts.ask())
+    each = PerRequest.of(run.records, run.ask)
     e2el_ns = each.e2el_ns[each.ok]
     return percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None
 

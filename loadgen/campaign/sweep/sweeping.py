@@ -177,7 +177,7 @@ def _figures(run: Result) -> str:
     metrics = run.metrics
     tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
     # An answer that comes whole has no first token.
-    name, latency = ("TTFT", metrics.ttft) if run.facts.profile.stream else ("E2EL", metrics.e2el)
+    name, latency = ("TTFT", metrics.ttft) if metrics.times_tokens else ("E2EL", metrics.e2el)
     early = ", ended early: saturated" * run.facts.saturated
     standing = load_table.standing(run)
     slo = f"objectives: {standing}, " if standing else ""
