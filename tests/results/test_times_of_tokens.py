@@ -34,7 +34,7 @@ TOKENS = 10
 
 def _plain() -> Result:
     workload = {"slo": "ttft p90 < 500ms, itl p50 < 1s, e2el p90 < 2s", "goodput": ("ttft:500",)}
-    buckets = dict.fromkeys(("50", "90", "99"), (1.0, 2.0))
+    buckets: dict[str, tuple[float, float | None]] = dict.fromkeys(("50", "90", "99"), (1.0, 2.0))
     latency = ServerLatency(count=320, mean_ms=60.0, brackets_ms=buckets)
     made = case(changed(closed()), workload=workload, window=observed(ttft=latency, itl=latency))
     return Result(made.facts, made.records)
@@ -58,7 +58,7 @@ def _sessions() -> Result:
 
 def _targets() -> Result:
     made = _plain()
-    return replace(made, facts=made.facts.learned({"targets": ("http://a", "http://b")}))
+    return replace(made, facts=made.facts.model_copy(update={"targets": ("http://a", "http://b")}))
 
 
 MADE: dict[str, Callable[[], Result]] = {
@@ -110,11 +110,11 @@ def _seen(result: Result) -> dict[str, list[str]]:
         "short report": report.short(result, ""),
         "point of a sweep": sweeping._figures(result),
         "cards": " ".join(f"{card.label} {card.figures[0].number.text}" for card in shown.cards),
-        "latencies": " ".join(str(row[0]) + " 1.0" for row in shown.latencies.rows),
+        "latencies": " ".join(str(row[0]) + " 1.0" for row in () if shown.latencies is None else shown.latencies.rows),
         "pictures": " ".join(panel.title for panel in shown.drawn),
     }
-    tables = [table for table in (shown.by_turn, shown.by_target) if table is not None]
-    cells = [number.key for table in tables for row in table.rows for number in row if hasattr(number, "key")]
+    tables = [table.rows for table in (shown.by_turn, shown.by_target) if table is not None]
+    cells = [number.key for rows in tables for row in rows for number in row if hasattr(number, "key")]
     return {
         **seen,
         **{name: _SHOWN.findall(_without_verdict(text)) for name, text in texts.items()},
