@@ -110,7 +110,9 @@ def _seen(result: Result) -> dict[str, list[str]]:
         "short report": report.short(result, ""),
         "point of a sweep": sweeping._figures(result),
         "cards": " ".join(f"{card.label} {card.figures[0].number.text}" for card in shown.cards),
-        "latencies": " ".join(str(row[0]) + " 1.0" for row in () if shown.latencies is None else shown.latencies.rows),
+        "latencies": " ".join(
+            str(row[0]) + " 1.0" for row in (shown.latencies.rows if shown.latencies else ())
+        ),
         "pictures": " ".join(panel.title for panel in shown.drawn),
     }
     tables = [table.rows for table in (shown.by_turn, shown.by_target) if table is not None]
