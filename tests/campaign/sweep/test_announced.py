@@ -32,7 +32,7 @@ def test_a_long_point_is_announced(keys: dict[str, Any], line: str | None) -> No
     points = (GridPoint(0, load, {}, 0, Profile(**keys)),)
     record = SweepRecord(name="s", command=(), fixed="", seed=0, points=planned(points))
     lines: list[str] = []
-    servers = cast("Any", SimpleNamespace(starts_s=[]))
+    servers = cast("Any", SimpleNamespace(starts_s=[], options=SimpleNamespace(preset=None)))
     sweeping = Sweeping(SweepStore(Path()), record, points, servers, Seed(0), lines.append)
     sweeping._begin(points[0], attempts=0)
     assert lines == [line] * (line is not None)
