@@ -70,7 +70,8 @@ def rows(file: OpenedFile) -> Lines:
     """
     if file.read(0, len(_PARQUET)) == _PARQUET:
         return Lines(SpooledFile(file, _parquet_rows(file), 1))
-    return Lines(SpooledFile(file, _csv_rows(file), _HEADER_ROW + 1))
+    with _long_cells():  # here, not where rows are made: an error keeps that generator from its end
+        return Lines(SpooledFile(file, _csv_rows(file), _HEADER_ROW + 1))
 
 
 def row_cells(lines: Lines, begin: int, stop: int) -> Iterator[list[str]]:
@@ -133,7 +134,7 @@ def _whole(file: OpenedFile, cell: str, number: int) -> int:
 def _cells(file: OpenedFile) -> Iterator[list[str]]:
     """The rows of CSV; a blank line has no cells."""
     number = 0
-    with _long_cells(), _text(file) as text:
+    with _text(file) as text:
         try:
             for row in csv.reader(text, delimiter=_separator(file) or ",", strict=True):
                 number += 1

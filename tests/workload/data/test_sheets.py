@@ -52,7 +52,9 @@ def test_a_long_cell_is_read_and_the_limit_put_back(tmp_path: Path) -> None:
     before = csv.field_size_limit()
     plan = planned(written(tmp_path, f"prompt,output_tokens\n{'a' * 200_000},1\n"))
     assert len(plan.payload(0)["prompt"]) == 200_000
-    assert csv.field_size_limit() == before
+    with pytest.raises(UsageError) as error:
+        planned(written(tmp_path, "prompt,output_tokens\na\n"))
+    assert csv.field_size_limit() == before, error  # which holds on to all that was under way
 
 
 @pytest.mark.parametrize(
