@@ -197,7 +197,7 @@ def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
             [whole(b'{"error":{"message":"out of memory"}}', "500 Oops")],
             "http-status: 500: out of memory",
         ),
-        ([whole(b"<html>", kind="text/html")], "empty: a complete stream of 0 messages without a token"),
+        ([whole(b"<html>", kind="text/html")], "empty: no events in the body: <html>"),
         (
             [HEAD, chunk(token("a")), LAST],
             "truncated: the stream ended without a finish reason or [DONE], after 1 messages",

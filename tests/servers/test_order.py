@@ -25,11 +25,12 @@ ORDER = {
     ],
     BENCHMARKS: [
         "harness/process", "harness/page", "harness/truth", "harness/made_files",
+        "harness/faulty_server", "harness/self_signed",
         "clients/adapters",
         "simulated/engine", "simulated/populations", "simulated/queue", "simulated/serving",
         "bars/trials", "bars/streams", "bars/starved", "bars/local", "bars/data", "bars/replay",
         "bars/sessions", "bars/scale", "bars/install", "bars/limits", "bars/limits_clock", "bars/saturation",
-        "comparing", "kills", "memory", "merging", "pictures", "planned", "run",
+        "comparing", "kills", "memory", "merging", "pictures", "planned", "random_runs", "run",
     ],
 }
 # fmt: on

@@ -263,7 +263,7 @@ def test_ctrl_c_once_reports_what_finished(transport: str, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert out.startswith("PARTIAL")
     assert "Successful requests:                     2" in out
-    assert "failed: 2 × cancelled" in out
+    assert "not finished: 2 × cancelled" in out
     assert json.loads((run_directory() / RESULT).read_text())["loadgen"]["interrupted"] is True
 
 
