@@ -56,7 +56,8 @@ def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT)
+    roomy = LIMIT | {"budget_s": 40}  # a busy machine is not to end the search
+    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=roomy)
     add = LimitSearch._add
 
     def once(self: LimitSearch, *given: Any) -> None:
