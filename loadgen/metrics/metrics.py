@@ -45,8 +45,7 @@ class MetricOptions(msgspec.Struct, frozen=True):
     arrivals_are_tokens: bool = True  # False: what arrived shows when no token came, so E2EL is all there is
 
     def __post_init__(self) -> None:
-        blind = sorted({"ttft", "tpot"} & set(self.goodput_slo_ms))
-        if blind and not self.streamed:
+        if (blind := self.token_goals) and not self.streamed:
             raise UsageError(
                 f"--goodput {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
             )
@@ -55,6 +54,11 @@ class MetricOptions(msgspec.Struct, frozen=True):
     def times_tokens(self) -> bool:
         """Whether the run has TTFT, TPOT, ITL and what is made of them."""
         return self.streamed and self.arrivals_are_tokens
+
+    @property
+    def token_goals(self) -> list[str]:
+        """The latencies of --goodput that need the time of a token."""
+        return sorted({"ttft", "tpot"} & self.goodput_slo_ms.keys())
 
 
 class FailureTally(msgspec.Struct, frozen=True):
@@ -321,7 +325,7 @@ def _output_tokens(records: Records, ok: Bool) -> Int64:
 
 def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     """Which requests met --goodput, bool[requests]; None: it names no objective, or what was not measured."""
-    if not ask.goodput_slo_ms or not (ask.times_tokens or ask.goodput_slo_ms.keys() <= {"e2el"}):
+    if not ask.goodput_slo_ms or (ask.token_goals and not ask.times_tokens):
         return None
     values_ms = {
         "ttft": np.where(each.has_ttft, each.ttft_ns, np.nan) / MS_NS,

@@ -78,7 +78,6 @@ def _block(result: Result, options: ReportOptions) -> Iterator[str]:
     if layout.percentiles:
         metrics = compute(result.counted, replace(result.ask, metric_percentiles=layout.percentiles))
         facts = replace(facts, selected=tuple(section.key for section in layout.sections))
-    facts = replace(facts, selected=result.measured(facts.selected))
     sglang = {"backend": result.facts.profile.backend, **vllm_keys.of_sglang(metrics)}
     figures = {**sglang, **vllm_keys.figures(metrics, facts)}
     yield result_block.render(vllm_keys.known(figures, metrics), layout)
@@ -176,7 +175,7 @@ def _hint(detail: str) -> Iterator[str]:
 def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     """The same, of the most frequent kinds of failures alone."""
     tallies = result.whole.failures
-    kinds = sorted(((kind, of) for kind, of in tallies.items() if kind not in CUT_OFF), key=_frequency)
+    kinds = [(kind, tally) for kind, tally in tallies.items() if kind not in CUT_OFF]
     for kind, tally in kinds[:_MOST_KINDS]:
         yield cut(_failure(kind, tally), _MOST_DETAIL)
         yield from _hint(tally.detail)
@@ -188,10 +187,6 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
             yield cut(_failure(kind, tally), _MOST_DETAIL)
     yield from cancel_lines(result)
     yield from _missing(result)
-
-
-def _frequency(kind: tuple[str, FailureTally]) -> int:
-    return -kind[1].count
 
 
 def _missing(result: Result) -> Iterator[str]:

@@ -66,12 +66,12 @@ def counted(facts: Facts, records: Records) -> Records:
     return records.only(within) if (within & records.ok).any() else records
 
 
-def by_turn(facts: Facts, records: Records, ask: MetricOptions | None = None) -> list[TurnFigures]:
+def by_turn(facts: Facts, records: Records, ask: MetricOptions) -> list[TurnFigures]:
     """The figures of each turn, or range of turns; empty where there are no sessions."""
     rows = session_rows(records, facts.session_turns)
     if rows is None:
         return []
-    return turn_figures(rows.turn, records, PerRequest.of(records, ask or facts.ask()))
+    return turn_figures(rows.turn, records, PerRequest.of(records, ask))
 
 
 def stored(facts: Facts, records: Records, of: Records) -> StoredSessions | None:

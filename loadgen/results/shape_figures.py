@@ -20,7 +20,7 @@ from loadgen.workload.streams import RandomStream
 _NEVER_NS = 1 << 61  # no sum with a reading of a clock overflows
 
 
-def by_stage(facts: Facts, records: Records, ask: MetricOptions | None = None) -> list[StageFigures]:
+def by_stage(facts: Facts, records: Records, ask: MetricOptions) -> list[StageFigures]:
     """The figures of each stage of a schedule or ramp; empty where the load did not change."""
     profile = facts.profile
     if not profile.shaped or profile.timed or not len(records):
@@ -34,7 +34,7 @@ def by_stage(facts: Facts, records: Records, ask: MetricOptions | None = None) -
     if facts.partial:
         next_ns = None if offsets_ns is None else _next_due_ns(offsets_ns, records) + begin_ns
         windows = stages.reached(windows, stages.sending_ended_ns(records, next_ns) - begin_ns)
-    return stages.figures(windows, records, PerRequest.of(records, ask or facts.ask()), due_ns, begin_ns)
+    return stages.figures(windows, records, PerRequest.of(records, ask), due_ns, begin_ns)
 
 
 def unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
@@ -71,12 +71,11 @@ def class_names(facts: Facts, records: Records) -> list[str]:
     return [names[number] for number in numbers.tolist()]
 
 
-def by_class(facts: Facts, records: Records, ask: MetricOptions | None = None) -> list[ClassFigures]:
+def by_class(facts: Facts, records: Records, ask: MetricOptions) -> list[ClassFigures]:
     """The figures of each class; empty where there is one class."""
     numbers = class_numbers(facts, records)
     if numbers is None:
         return []
-    ask = ask or facts.ask()
     each = PerRequest.of(records, ask)
     return class_figures.figures(facts.profile.classes, numbers, each, good(each, ask))
 

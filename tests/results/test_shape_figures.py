@@ -164,7 +164,7 @@ def test_a_ramp_of_requests_is_read_in_quarters() -> None:
 def test_a_load_that_changes_has_no_steady_state() -> None:
     steady = shaped(schedule=STAGES).steady
     assert steady == Unsteady(f"the load changes ({STAGES})")
-    assert shape_figures.by_stage(run().facts, run().records) == []
+    assert shape_figures.by_stage(run().facts, run().records, run().ask) == []
 
 
 def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
