@@ -143,8 +143,9 @@ class AuditedRun:
         """The draft that the name or a label names, where no acceptance length is reported; "" of none."""
         if self.accepted > 1 or (self.one_token_a_message and not self.shares_gaps):
             return ""
-        name, told = self.reported.name, self.reported.unread.items()
-        texts = [name, *(f"{key} {text}" for key, text in told if text.strip().lower() not in _NOT_GIVEN)]
+        labels = self.reported.unread.items()
+        given = (f"{key} {text}" for key, text in labels if text.strip().lower() not in _NOT_GIVEN)
+        texts = [self.reported.name, *given]
         found = (match[0] for text in texts if (match := _DRAFT.search(text)) is not None)
         return next(found, "")
 

@@ -59,7 +59,7 @@ def labels_above(lines: Sequence[str]) -> dict[str, str]:
     of the nearest line, as Before: or concurrency 8.
     """
     bench = server = ""
-    told: dict[str, str] = {}
+    found: dict[str, str] = {}
     remaining = iter(lines)
     for line in remaining:
         if len(line) > _LONGEST:
@@ -68,13 +68,13 @@ def labels_above(lines: Sequence[str]) -> dict[str, str]:
         if is_bench or _SERVER.search(line) is not None:
             command = _joined(line, remaining)
             bench, server = (command, server) if is_bench else (bench, command)
-            told |= _environment(command)
+            found |= _environment(command)
         elif line.lstrip().startswith("export "):
-            told |= _environment(line)
+            found |= _environment(line)
     read = {name for names in _FLAGS.values() for name in names}
-    told |= {flag: value for flag, value in labels.flags(bench).items() if flag not in read}
-    told |= {f"server.{flag}": value for flag, value in labels.flags(server).items()}
-    return told | ({"above": words} if (words := _nearest(lines)) else {})
+    found |= {flag: value for flag, value in labels.flags(bench).items() if flag not in read}
+    found |= {f"server.{flag}": value for flag, value in labels.flags(server).items()}
+    return found | ({"above": words} if (words := _nearest(lines)) else {})
 
 
 def _environment(command: str) -> dict[str, str]:

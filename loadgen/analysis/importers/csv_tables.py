@@ -89,8 +89,8 @@ def read(text: str, path: Path) -> TableRows:
         if (run := _row(own, f"{path}:{line}", known)) is None:
             empty_rows.append((line, [*own.values()]))
             continue
-        told = {name: own[name] for name in own_labels} | dict(run.unread)
-        runs.append(replace(run, remarks=(*run.remarks, *remarks), unread=told))
+        unread = {name: own[name] for name in own_labels} | dict(run.unread)
+        runs.append(replace(run, remarks=(*run.remarks, *remarks), unread=unread))
     return TableRows(runs, [*table_rows.without_figures(path, empty_rows, len(rows))])
 
 

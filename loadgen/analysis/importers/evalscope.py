@@ -52,13 +52,12 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     found = [run for grid in grids for run in tables.of_client(grid, CLIENT, source)]
     if not found:
         raise UsageError(f"{source} has no figures")
-    own, *rest = found
     figures = {key: value for run in reversed(found) for key, value in run.figures.items()}
     yield replace(
-        own,
+        found[0],
         name=_model(arguments, path),
         figures=figures,
-        remarks=tuple(dict.fromkeys(remark for run in (own, *rest) for remark in run.remarks)),
+        remarks=tuple(dict.fromkeys(remark for run in found for remark in run.remarks)),
         unread=labels.settings(arguments),
     )
 

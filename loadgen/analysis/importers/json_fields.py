@@ -110,6 +110,14 @@ def written_count(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
+def written_number(text: str) -> float | None:
+    """A number as a program writes it, NaN and infinity too; None of anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def rate(value: object) -> float | None:
     """Requests per second, in which clients write an infinity as Infinity, "inf" or "Infinity"."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
@@ -165,7 +173,7 @@ def kept(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     Clients write 0 where there was nothing to take a mean of.
     """
-    empty = [key for key in _TIMED if _is_zero(figures.get(f"mean_{key}_ms"))]
+    empty = [key for key in _TIMED if is_zero(figures.get(f"mean_{key}_ms"))]
     measured = {
         name: value
         for name, value in figures.items()
@@ -183,7 +191,7 @@ def has_figures(figures: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_zero(value: object) -> bool:
+def is_zero(value: object) -> bool:
     """Whether a figure is 0, and not -0.00, which is below zero."""
     figure = number(value)
     return figure == 0 and math.copysign(1.0, figure) > 0

@@ -53,14 +53,7 @@ def rows_of_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]
 def _numbered(cells: Mapping[str, str]) -> dict[str, Any]:
     """A row with what it was tested with as numbers."""
     counts = {name: json_fields.written_count(cells.get(name, "")) for name in _TESTED}
-    return {**cells, **counts, "avg_ts": _speed(cells.get("avg_ts", ""))}
-
-
-def _speed(written: str) -> float | None:
-    try:
-        return float(written)
-    except ValueError:
-        return None
+    return {**cells, **counts, "avg_ts": json_fields.written_number(cells.get("avg_ts", ""))}
 
 
 def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:

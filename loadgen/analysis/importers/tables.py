@@ -17,6 +17,7 @@ from loadgen.analysis.importers import (
     csv_tables,
     grids,
     headings,
+    json_fields,
     llama_tests,
     pages,
     table_rows,
@@ -48,7 +49,6 @@ _PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.R
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
 _MOST_NAMED = 8  # columns in a remark
 _MOST_WRITTEN = 1e15
-_ZEROS = ("0", "0.0")  # and not -0.0, which is below zero
 
 
 def read(text: str, path: Path) -> TableRows:
@@ -129,19 +129,22 @@ class _Table:
         self.output_length = int(generated[1]) if generated else GENERATED
 
     @cached_property
+    def keys(self) -> set[str]:
+        """What its columns hold."""
+        return {column.key for column in self.columns}
+
+    @cached_property
     def has_figures(self) -> bool:
         """Whether it has columns of figures, and something that says what they are of."""
-        keys = {column.key for column in self.columns}
-        named = _PLACES & keys or self.subject.model or self.named
-        return any(map(columns.is_measured, keys)) and bool(named)
+        named = _PLACES & self.keys or self.subject.model or self.named
+        return any(map(columns.is_measured, self.keys)) and bool(named)
 
     def runs(self) -> list[Reported]:
         """The rows with figures; none of a table of something else."""
         if not self.has_figures:
             return []
-        keys = {column.key for column in self.columns}
         rows = [*self._facts()]
-        if not {SPEED, "input_length"} <= keys or _SERVED & keys:
+        if not {SPEED, "input_length"} <= self.keys or _SERVED & self.keys:
             return [run for row, facts in rows if (run := self._run(row, facts)) is not None]
         rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
         climbed = {id(row) for row, _, _ in rungs}
@@ -185,8 +188,8 @@ class _Table:
 
     def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         """What a row has that no figure or fact is read from."""
-        told = {self.grid.titles[at] or "label": row.cells[at] for at in self.named}
-        return {**self.labels, **told, **table_rows.uncounted(facts)}
+        named = {self.grid.titles[at] or "label": row.cells[at] for at in self.named}
+        return {**self.labels, **named, **table_rows.uncounted(facts)}
 
     def _facts(self) -> Iterator[tuple[Row, dict[str, str]]]:
         """Each row's cells by what they hold; an empty cell of a model is that of the row above."""
@@ -202,7 +205,9 @@ class _Table:
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
         values, remarks = columns.figures([cell for cell in cells if _is_figure(cell[0].key)])
-        empty = [key for key, value in values.items() if str(value) in _ZEROS and columns.is_measured(key)]
+        empty = [
+            key for key, value in values.items() if json_fields.is_zero(value) and columns.is_measured(key)
+        ]
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
 

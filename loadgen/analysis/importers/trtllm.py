@@ -67,25 +67,21 @@ def _parts(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             begun = number
         if (ranked := _RANKED.fullmatch(line)) is not None:
             statistic = _WORDS.get(ranked[2], ranked[2].lower())
-            facts[f"{statistic}_{_METRICS[ranked[1]]}_ms"] = _number(ranked[3])
+            facts[f"{statistic}_{_METRICS[ranked[1]]}_ms"] = json_fields.written_number(ranked[3])
         elif (labelled := _LINE.fullmatch(line)) is not None:
             label = _UNIT.sub("", labelled[1]).strip().lower()
             key, times = _FIGURES.get(label, (label, 0.0))
-            value = _number(labelled[2])
+            value = json_fields.written_number(labelled[2])
             facts.setdefault(key, value * times if times and value is not None else labelled[2])
     yield begun, facts
 
 
-def _number(written: str) -> float | None:
-    try:
-        return float(written)
-    except ValueError:
-        return None
-
-
 def _reported(facts: dict[str, Any], path: Path, line: int) -> Reported:
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
-    lengths = [_length(facts.get(f"average {which} length", "")) for which in ("input", "output")]
+    lengths = [
+        json_fields.written_number(str(facts.get(f"average {which} length", "")))
+        for which in ("input", "output")
+    ]
     left = [label for label in _LEFT if label in facts]
     model = short_name(str(facts.get("model", "")))
     stored = str(facts.get("quantization", ""))
@@ -105,7 +101,3 @@ def _reported(facts: dict[str, Any], path: Path, line: int) -> Reported:
         machine=csv_tables.machine("", sizes[0] * sizes[1]),
         unread={key: str(facts[key]) for key in _SETTINGS if key in facts},
     )
-
-
-def _length(written: object) -> float | None:
-    return _number(str(written))
