@@ -134,13 +134,13 @@ class RingTransport(EpollTransport):
             return
         ends, rows = found
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
+        record_ends = places(got) - span[0] if sealed else None
         if not self.job.target.delay_acks:
-            read_ends = (
-                places(got) - span[0] if sealed else np.fromiter(map(len, got[::A_READ]), np.int64).cumsum()
-            )
+            sizes = map(len, got[::A_READ])
+            read_ends = np.fromiter(sizes, np.int64).cumsum() if record_ends is None else record_ends
             self._note_held(ends, rows, np.fromiter(got[2::A_READ], np.int64), read_ends, rtt_ns)
-        if sealed:  # of each record the segment that completed it
-            rows = rows[ends.searchsorted(places(got) - span[0])]
+        if record_ends is not None:  # of each record the segment that completed it
+            rows = rows[ends.searchsorted(record_ends)]
             capture.read_lengths = int64s(map(len, got[::A_READ]))
         else:
             lengths = np.minimum(ends, len(capture.raw))

@@ -44,12 +44,7 @@ UNKNOWN_LOSSES = Losses()
 
 def losses_of(sock: Informed | None) -> Losses:
     """The counts of a connection's socket; unknown where it is closed, or the kernel has none."""
-    if sock is None or not _TCP_INFO:
-        return Losses()
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES)
-    except (OSError, ValueError):  # closed
-        return Losses()
+    info = b"" if sock is None or not _TCP_INFO else _info(sock, _BYTES)
     again = _count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a
     # long request slowly gets such probes on loopback too.
@@ -59,12 +54,16 @@ def losses_of(sock: Informed | None) -> Losses:
 
 def least_rtt_ns(sock: Informed) -> int:
     """The shortest time that an acknowledgement of the peer's took; 0 where the kernel reports none."""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _MIN_RTT + _COUNT.size)
-    except (OSError, ValueError):  # closed
-        return 0
-    rtt_us = _count(info, _MIN_RTT)
+    rtt_us = _count(_info(sock, _MIN_RTT + _COUNT.size), _MIN_RTT)
     return rtt_us * 1000 if 0 <= rtt_us < _NO_RTT else 0
+
+
+def _info(sock: Informed, most_bytes: int) -> bytes:
+    """The kernel's report on a connection; empty where it is closed."""
+    try:
+        return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, most_bytes)
+    except (OSError, ValueError):
+        return b""
 
 
 def _count(info: bytes, at: int) -> int:
