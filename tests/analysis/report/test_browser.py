@@ -114,7 +114,6 @@ def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
 
 
 _TELEPHONE = {"viewport": {"width": 390, "height": 844}}
-_OPENED = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 
 
 @pytest.mark.realtime
@@ -124,7 +123,6 @@ def test_on_a_telephone_no_figure_is_cut_at_the_edge(
 ) -> None:
     """Digits that are cut read as another number: 944.06 as 9."""
     with Watched(browser, pages[name], **_TELEPHONE) as page:
-        page.evaluate(_OPENED)
         cut = page.evaluate(
             "Array.from(document.querySelectorAll('.scroll')).flatMap((scroll) => {"
             " const right = scroll.getBoundingClientRect().right;"
@@ -141,7 +139,6 @@ def test_on_a_telephone_letters_of_pictures_have_eleven_pixels(
     browser: Browser, pages: dict[str, Any], name: str
 ) -> None:
     with Watched(browser, pages[name], **_TELEPHONE) as page:
-        page.evaluate(_OPENED)
         sizes = page.evaluate(
             "Array.from(document.querySelectorAll('svg text'), (one) => "
             "parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a)"
