@@ -253,10 +253,13 @@ def test_the_servers_counts_equal_ours_in_the_report(vllm: Engine, model: Path, 
     assert rows["requests finished"] == (32, 32)
     assert rows["generated tokens"] == (32 * 64, 32 * 64)
     assert rows["prompt tokens"] == (32 * 256, 32 * 256)
-    # The terminal's few lines may leave it out, where others took the machine's CPUs.
-    whole_report = (_run_directory(tmp_path) / "report.txt").read_text("utf-8")
-    assert "server's counters agree with the client's" in " ".join(whole_report.split())
-    assert "server-reported figures (vllm) of the same run:" in whole_report
+    # Its lines in the terminal may lack them, where a doubt of others' processes takes their room.
+    printed = (_run_directory(tmp_path) / "report.txt").read_text("utf-8").splitlines()
+    assert "server-reported figures (vllm) of the same run:" in printed
+    differences = {line[:32].strip(): line.split()[-1] for line in printed if line.startswith(tuple(rows))}
+    assert {differences[figure] for figure in ("requests finished", "generated tokens", "prompt tokens")} == {
+        "0"
+    }
     counted = {"tokens-differ", "tokens-far-off", "foreign-requests", "prefix-cache", "counters-reset"}
     assert counted & doubts.keys() == set()
 
