@@ -109,6 +109,13 @@ class ErrorObject(msgspec.Struct, gc=False):
     def __str__(self) -> str:
         return _phrase(str(part) for part in (self.code, self.message) if part is not None)
 
+    def __bool__(self) -> bool:
+        """Whether it holds anything: gateways write an empty one beside tokens that are whole."""
+        return bool(self.code or (self.message and self.message.strip()))
+
+
+Error = ErrorObject | str | bool | int | float | list[msgspec.Raw] | None  # in any form that servers write
+
 
 class Choice(msgspec.Struct, gc=False):
     """One choice of a message, in whichever dialect."""
@@ -158,7 +165,7 @@ class Message(msgspec.Struct, gc=False):
 
     choices: Sequence[Choice] | None = None
     usage: Usage | None = None
-    error: ErrorObject | str | bool | None = None
+    error: Error = None
     metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
     timings: msgspec.Raw = msgspec.Raw()  # so is this
 
@@ -175,10 +182,17 @@ class Message(msgspec.Struct, gc=False):
         return ""
 
     def fault(self) -> str | None:
-        """What the server reports went wrong, never blank; None if nothing did."""
-        if self.error is None or self.error is False:
+        """What the server reports went wrong, never blank; None if nothing did.
+
+        An error that holds nothing is one only where it stands alone: gateways write `"error": ""` in
+        every message.
+        """
+        error = self.error
+        if error is None or error is False or (not error and self.choices):
             return None
-        return _phrase(() if self.error is True else (str(self.error),))
+        if isinstance(error, list):
+            return _phrase(error_text(bytes(part)) for part in error)
+        return _phrase(() if error is True else (str(error),))
 
 
 class Remark(msgspec.Struct, gc=False):

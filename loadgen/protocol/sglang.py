@@ -16,7 +16,7 @@ from loadgen.protocol.openai import (
     Count,
     CountOrNone,
     Dialect,
-    ErrorObject,
+    Error,
     Message,
     PromptDetails,
     Usage,
@@ -46,7 +46,7 @@ class RawMessage(msgspec.Struct, gc=False):
     output_ids: msgspec.Raw = msgspec.Raw()  # unread: all of a stream's are the square of its length
     meta_info: MetaInfo | None = None
     index: Count = 0
-    error: ErrorObject | str | bool | None = None
+    error: Error = None
 
 
 class GenerateChoice(Choice, gc=False):

@@ -73,6 +73,15 @@ CUT_SHORT: dict[str, tuple[list[bytes], Failure, int]] = {
         2,
     ),
     "error_empty": ([A, B, data({"error": ""}), DONE], Failure(K.IN_BAND, "an error without a message"), 2),
+    "error_zero": ([A, B, data({"error": 0}), DONE], Failure(K.IN_BAND, "0"), 2),
+    "error_number": ([A, data({"error": 503, "choices": []}), DONE], Failure(K.IN_BAND, "503"), 1),
+    "error_list": ([A, data({"error": [{"message": "worker died"}]}), DONE], DIED, 1),
+    "error_no_list": ([A, data({"error": []}), DONE], Failure(K.IN_BAND, "an error without a message"), 1),
+    "error_beside_a_token": (
+        [A, data({"choices": [{"text": "b"}], "error": {"code": 5}}), DONE],
+        Failure(K.IN_BAND, "5"),
+        1,
+    ),
     "error_true": ([A, B, data({"error": True}), DONE], Failure(K.IN_BAND, "an error without a message"), 2),
     "field_error": ([A, B, b'error: {"code":500,"message":"worker died"}\n\n', DONE], DIED, 2),
     "field_error, bare": ([A, B, b"error: worker died\n\n", DONE], DIED, 2),
@@ -110,6 +119,14 @@ GENERATED = {"text": "a", "meta_info": {"prompt_tokens": 5, "completion_tokens":
 def test_the_same_holds_for_the_api_of_sglang(events: list[bytes], failure: Failure) -> None:
     record = recorded.decode("generate", stream(*events))
     assert (record.failure, record.tokens.tolist()) == (failure, [1])
+
+
+@pytest.mark.parametrize("error", ["", 0, [], {}, {"message": " "}, {"code": 0, "message": ""}, {"type": ""}])
+def test_an_error_that_holds_nothing_beside_choices_is_none(error: object) -> None:
+    choices = [{"text": "a"}], [{"text": "b"}], [{"text": "", "finish_reason": "length"}]
+    events = [*(data({"choices": each, "error": error}) for each in choices), DONE]
+    record = recorded.decode("completions", stream(*events))
+    assert (record.failure, record.tokens.tolist()) == (None, [1, 1])
 
 
 @pytest.mark.parametrize(
