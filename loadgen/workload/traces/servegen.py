@@ -37,7 +37,7 @@ from loadgen.workload.traces.trace_rows import TraceRows, no_hashes
 TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
 _LAST_WINDOW_S = 600  # of a file with one window
 _COLUMNS = 6
-_MOST_ROWS = 50_000_000
+_MOST_ROWS = 5_000_000  # 1 GiB of memory while they are drawn and put in order
 _PAIR = re.compile(r"\s*'?(\d{1,9})'?\s*:\s*([0-9.eE+-]+)\s*")
 _GAPS: dict[str, Callable[[np.random.Generator, float, int], Float64]] = {
     "Gamma": lambda rng, shape, n: rng.gamma(shape, size=n),
@@ -105,7 +105,7 @@ def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: floa
                 continue
             drawn += round(window.rate_per_s * (window.end_s - window.begin_s))
             if drawn > _MOST_ROWS:
-                raise UsageError(f"{flag} {path}: more than {_MOST_ROWS} requests: give --trace-window")
+                raise UsageError(f"{flag} {path}: more than {_MOST_ROWS:,} requests: give --trace-window")
             rng = stream.rng(f"servegen {client.name} {window.begin_s:g}")
             offsets.append(window.begin_s + window.offsets_s(rng))
             for lens, histogram in zip((prompts, answers), client.histograms(window.begin_s), strict=True):

@@ -100,6 +100,16 @@ def test_every_year_of_the_range_is_kept_to_the_nanosecond(tmp_path: Path, year:
     assert offsets_ms(planned(text(tmp_path, rows))) == [0, 1999.999999]
 
 
+def test_a_servegen_table_of_more_requests_than_memory_is_for_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chunk-0-trace.csv"
+    path.write_text("0,0,1,Gamma,1,1\n6022610,2,1,Weibull,1.5,1\n")
+    (tmp_path / "chunk-0-dataset.json").write_text(
+        '{"0": {"input_tokens": "{5: 1}", "output_tokens": "{2: 1}"}}'
+    )
+    with pytest.raises(UsageError, match=r"more than 5,000,000 requests: give --trace-window$"):
+        planned(path)
+
+
 def test_a_servegen_table_with_bare_carriage_returns_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "chunk-0-trace.csv"
     (tmp_path / "chunk-0-dataset.json").write_text("{}")
