@@ -55,7 +55,7 @@ class Connection:
     closed: bool = False  # by the client
     ended: bool = False  # FIN arrived at the client
     broken: bool = False  # RST arrived at the client
-    unread: deque[tuple[bytes, int]] = field(default_factory=deque)  # arrived, when (ns)
+    unread: deque[tuple[bytes, int]] = field(default_factory=deque)  # arrived, when (CLOCK_REALTIME, ns)
     unread_bytes: int = 0
     on_room: Callable[[], None] | None = None  # the server's, while its writes wait
 
@@ -65,12 +65,12 @@ class Connection:
         return bool(self.unread or self.ended or self.broken)
 
     def read(self, size: int) -> tuple[bytes, int]:
-        """What arrived and when the last of it did; raises as a socket's recv does."""
-        parts, at_ns = list[bytes](), 0
+        """What arrived and the kernel's timestamp of the last of it; raises as a socket's recv does."""
+        parts, wall_ns = list[bytes](), 0
         while self.unread and size:
-            data, at_ns = self.unread.popleft()
+            data, wall_ns = self.unread.popleft()
             if len(data) > size:
-                self.unread.appendleft((data[size:], at_ns))
+                self.unread.appendleft((data[size:], wall_ns))
                 data = data[:size]
             size -= len(data)
             parts.append(data)
@@ -83,7 +83,7 @@ class Connection:
         if self.on_room is not None and self.unread_bytes < WINDOW_BYTES:
             go_on, self.on_room = self.on_room, None
             self.server.time.after(LATENCY_NS, go_on)
-        return data, at_ns
+        return data, wall_ns
 
     def write(self, data: bytes) -> None:
         """Send something to the server; raises as a socket's send does."""
@@ -96,7 +96,7 @@ class Connection:
         if data and not self.closed and not self.broken:
             self.server.tap(self.port, self.seq, data)
             self.seq += len(data)
-            self.unread.append((data, self.server.time.ns))
+            self.unread.append((data, self.server.time.wall_ns()))
             self.unread_bytes += len(data)
             self.on_change()
 
@@ -373,8 +373,7 @@ class VirtualSocket:
 
     def recvmsg(self, size: int, ancillary_size: int) -> Received:
         assert self.connection is not None
-        data, at_ns = self.connection.read(size)
-        wall_ns = at_ns - self.server.time.ns + self.server.time.wall_ns()
+        data, wall_ns = self.connection.read(size)
         timespec = _TIMESPEC.pack(*divmod(wall_ns, 1_000_000_000))
         told = [(socket.SOL_SOCKET, SO_TIMESTAMPNS, timespec)] if self.stamped and data else []
         return data, told, 0, None

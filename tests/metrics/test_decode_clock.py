@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import made_cases
+from fakes.scripted_server import Driven, drive, job_of, records
+from fakes.scripted_server import stream as scripted
+from fakes.virtual_network import VirtualServer
 from loadgen.arrays import Int64
 from loadgen.metrics.arrivals import arrivals
 from loadgen.metrics.decode import Decoder
@@ -15,6 +19,7 @@ from loadgen.metrics.metrics import MetricOptions, compute
 from loadgen.metrics.record import UNKNOWN, Records
 from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.capture import Capture, int64s, joined
+from loadgen.validity import verdict
 from metrics.test_decode import stream
 from metrics.test_decode_bounds import LAST, A, usage
 
@@ -138,3 +143,50 @@ def test_what_waited_for_a_lost_segment_arrived_when_it_could_be_read(
 def test_a_late_read_of_segments_in_order_keeps_its_timestamp(more: dict[str, Any]) -> None:
     arrival_ns, *_ = arrivals(read_at([1.0, 40.0], [0.9, 2.0], **more))
     assert after_ms(arrival_ns) == [0.9, 2.0]
+
+
+# A clock that is stepped in mid-run, in virtual time: every instant is known.
+STEPPED_AT_NS, DETECTED_MS = 133_300_000, 1.0  # while four answers are under way; a smaller step has no doubt
+GAP_MS, NEXT_MS = 4.0, 4.01  # between writes, and until the next of them arrives
+OF_THE_CLOCK = {"clock-stepped", "clock-unusable", "impossible-timestamps"}
+
+
+def stepped(transport: str, step_ms: float) -> Driven:
+    """A run in which the wall clock is stepped by so much."""
+    server = VirtualServer(lambda _: scripted(12, GAP_MS / 1e3))
+
+    def step() -> None:
+        server.time.wall_offset_ns += round(step_ms * 1e6)
+
+    server.time.after(STEPPED_AT_NS, step)
+    return drive(job_of(server.target(), 24, 4), transport, server)
+
+
+def instants_ms(driven: Driven) -> np.ndarray:
+    """When the tokens and the end of each answer came after it was sent, float64[answers, tokens + 1]."""
+    found = records(driven)
+    assert [record.failure for record in found] == [None] * 24
+    return np.array([np.append(r.arrival_ns, r.end_ns) - r.sent_ns for r in found]) / 1e6
+
+
+@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
+@pytest.mark.parametrize(
+    "step_ms",
+    [3000, -3000, 0.4, -0.4, 1.5, -1.5, NEXT_MS, -NEXT_MS, 2 * NEXT_MS, -2 * NEXT_MS, 100, -100, 3_600_000],
+)
+def test_a_step_in_mid_run_is_doubted_or_in_no_figure(transport: str, step_ms: float) -> None:
+    driven, true_ms = stepped(transport, step_ms), instants_ms(stepped(transport, 0))
+    health = driven.health
+    client = made_cases.client(
+        transport=transport,
+        clock_step_ms=health.clock_step_ns / 1e6,
+        segments=health.segments,
+        held_segments=health.held_segments,
+    )
+    doubts = {f.rule.code for f in verdict.judge(made_cases.run(records(driven), client=client)).findings}
+    off_ms = np.abs(instants_ms(driven) - true_ms).max()
+    seen = transport != "httpx" and abs(step_ms) > DETECTED_MS  # httpx has no timestamps of that clock
+    assert off_ms <= 0.02 if seen else off_ms < DETECTED_MS
+    assert not seen or doubts & {"clock-stepped", "clock-unusable"}
+    assert transport != "httpx" or not doubts & OF_THE_CLOCK
+    assert "acks-late" not in doubts
