@@ -43,7 +43,7 @@ HERE = Path(__file__).parents[1]
 DOCS = HERE.parent / "docs" / "reliability.md"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, /dev/full and ulimit are Linux's")
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child takes no thread's lock
-NUMBERED = {"M": 2, "D": 16, "F": 17, "H": 9, "C": 7, "L": 8, "I": 8, "S": 6}
+NUMBERED = {"M": 2, "D": 16, "F": 18, "H": 9, "C": 7, "L": 8, "I": 8, "S": 6}
 FAULTS = [
     "close_before", "reset_before", "head_huge", "endless_1xx", "101", "inband_detail", "fr_error",
     "blank_data", "clen_two", "clen_neg", "clen_huge", "chunk_bad", "chunk_huge", "chunk_neg",
@@ -65,6 +65,7 @@ SERVERS = [
     *("prompts cut in silence", "a prompt of 0 tokens", "a slot that connects again"),
     *("a port taken in between", "trace rows with messages", "a shard's order"),
 ]
+LINKS = ["windows of a few bytes", "loss and reordering under TLS"]
 IDS = [
     *(f"{letter}{number}" for letter, most in NUMBERED.items() for number in range(1, most + 1)),
     *SIGNALS,
@@ -73,6 +74,7 @@ IDS = [
     "exit codes",
     *FAULTS,
     *SERVERS,
+    *LINKS,
 ]
 HEAD_LINE = "| row | what was broken | what happens now | held by |"
 ODD = "m\x1b]0;owned\x07\x1b[2J\u202e\x9b31m"

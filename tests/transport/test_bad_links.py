@@ -1,0 +1,230 @@
+"""Bad links: windows of a few hundred bytes, and segments that are lost or overtaken under TLS.
+
+The kernel's own, in network namespaces. Each answer is whole, and its tokens arrived when they could be read.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trustme
+
+from builders import made_cases
+from fakes.lossy_link import CLIENT, SERVER, Came, LossyLink, end_at
+from fakes.own_network import inside
+from fakes.rings import needs_ring
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    Answer,
+    Asked,
+    Driven,
+    ScriptedServer,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    records,
+)
+from loadgen.metrics.decode import Decoder
+from loadgen.metrics.record import Record
+from loadgen.protocol.openai import Completions
+from loadgen.validity import verdict
+
+pytestmark = [pytest.mark.realtime, needs_ring]
+TRANSPORTS = ["wire", "ring", "httpx"]
+TOKENS, GAP_S = 8, 0.01
+PIECES = TOKENS + 4  # of an answer: its head, its tokens, the usage, [DONE] and the last chunk
+LINK_S = 0.02  # to the client: what is lost comes so much after it was missed
+LEAST_BYTES = 2304  # for which a kernel lets a receive buffer be set
+MS = 1_000_000
+HANDSHAKE = {"TLS 1.2": 0, "TLS 1.3": 4}  # records of the server's that look like data
+VERSIONS = {"TLS 1.2": ssl.TLSVersion.TLSv1_2, "TLS 1.3": ssl.TLSVersion.TLSv1_3}
+DATA = 23  # the type of a record
+
+
+def numbered(index: int) -> bytes:
+    """A request's body that says which it is."""
+    return b"%d" % index
+
+
+def contexts(version: ssl.TLSVersion) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's and a client's that trusts it."""
+    authority = trustme.CA()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    serving.minimum_version = serving.maximum_version = version
+    serving.num_tickets = 0
+    authority.issue_cert("127.0.0.1", SERVER).configure_cert(serving)
+    authority.configure_trust(trusting)
+    return serving, trusting
+
+
+@dataclass
+class Dripping(ScriptedServer):
+    """Sends an answer byte by byte through the least buffer, and notes when each token was being sent."""
+
+    sent: dict[int, list[Came]] = field(default_factory=dict)  # by request
+
+    def __post_init__(self) -> None:
+        self.script = self._answer
+
+    def _serve(self, sock: socket.socket, connection: int) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least
+        super()._serve(sock, connection)
+
+    def _answer(self, asked: Asked) -> Answer:
+        return Answer(self._pieces(self.sent.setdefault(int(asked.body), [])))  # type: ignore[arg-type]
+
+    def _pieces(self, sent: list[Came]) -> Iterator[bytes | float]:
+        for part in (HEAD, *map(chunk, events(TOKENS)), LAST):
+            yield GAP_S
+            begun_ns = time.monotonic_ns()
+            yield from (part[i : i + 1] for i in range(len(part)))
+            sent.append((begun_ns, time.monotonic_ns()))
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_windows_of_a_few_bytes_cost_no_token_and_no_time(transport: str, tls: bool) -> None:
+    serving, trusting = contexts(ssl.TLSVersion.TLSv1_3) if tls else (None, None)
+    server = Dripping(lambda _: Answer([]), tls=serving)
+
+    def run() -> None:
+        least = f"{LEAST_BYTES} {LEAST_BYTES} {LEAST_BYTES}"
+        Path("/proc/sys/net/ipv4/tcp_rmem").write_text(least, "ascii")  # this namespace's alone
+        with socket.socket() as sock:
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == LEAST_BYTES
+        with server:
+            driven.append(drive(job_of(server.target(trusting), 4, 2, body=numbered), transport))
+
+    driven: list[Driven] = []
+    inside(run)
+    assert kinds(driven[0]) == [None] * 4
+    decoder = Decoder(Completions(), streamed=True, keep_text=True)
+    found = [decoder.decode(capture) for capture in driven[0].captures]
+    assert [record.text for record in found] == ["a" * (TOKENS - 1) + "z"] * 4
+    assert [(record.output_tokens, record.usage, len(record.arrival_ns)) for record in found] == [
+        (TOKENS, True, TOKENS)
+    ] * 4
+    late_ns = []
+    for record in found:
+        begun_ns, ended_ns = np.array(server.sent[record.index][1 : 1 + TOKENS]).T
+        assert (record.arrival_ns > begun_ns).all()
+        late_ns += (record.arrival_ns - ended_ns).tolist()
+    assert np.median(late_ns) < 3 * MS  # a window that is not opened again costs 200 ms
+
+
+@dataclass
+class Lossy:
+    """A run over TLS whose link loses every twentieth segment, and lets others overtake as many."""
+
+    transport: str
+    channel: str
+    ports: dict[int, int] = field(default_factory=dict)  # the client's, by connection
+    requests: int = 12
+
+    def __post_init__(self) -> None:
+        serving, self.trusting = contexts(VERSIONS[self.channel])
+        self.server = ScriptedServer(self._answer, host=SERVER, tls=serving)
+        serve = self.server._serve
+
+        def noted(sock: socket.socket, connection: int) -> None:
+            self.ports[connection] = sock.getpeername()[1]
+            serve(sock, connection)
+
+        self.server._serve = noted  # type: ignore[method-assign]
+        self.made, self.linked, self.up, self.over = (threading.Event() for _ in range(4))
+
+    @staticmethod
+    def _answer(_: Asked) -> Answer:
+        pieces: list[bytes | float] = [HEAD]
+        for event in events(TOKENS):
+            pieces += [GAP_S, chunk(event)]
+        return Answer([*pieces, LAST])
+
+    @staticmethod
+    def _fate(number: int) -> float | None:
+        return {7: None, 17: 2.5 * LINK_S}.get(number % 20, LINK_S)
+
+    def run(self) -> None:
+        """Run it to its end."""
+        try:
+            inside(self._drive)
+        finally:
+            self.over.set()
+            self.linked.set()
+
+    def _serve(self) -> None:
+        self.far = end_at(SERVER)
+        self.made.set()
+        self.linked.wait(10)
+        with self.server:
+            self.up.set()
+            self.over.wait(20)
+
+    def _drive(self) -> None:
+        near = end_at(CLIENT)
+        threading.Thread(target=inside, args=(self._serve,)).start()
+        assert self.made.wait(10)
+        with LossyLink(near, self.far, self._fate) as self.link:
+            self.linked.set()
+            assert self.up.wait(10)
+            target = self.server.target(self.trusting)
+            self.driven = drive(job_of(target, self.requests, 3, body=numbered), self.transport)
+
+    def readable(self) -> dict[int, list[Came]]:
+        """By request: when each of its records could be read in full."""
+        found = {}
+        for connection, port in self.ports.items():
+            data, marks = self.link.stream(port)
+            ends = [0]
+            while ends[-1] + 5 <= len(data):
+                ends.append(ends[-1] + 5 + int.from_bytes(data[ends[-1] + 3 : ends[-1] + 5]))
+            records = [end for begin, end in pairwise(ends) if data[begin] == DATA]
+            asked = [int(asked.body) for asked in self.server.asked if asked.connection == connection]
+            for place, request in enumerate(asked):
+                first = HANDSHAKE[self.channel] + place * PIECES
+                ours = records[first : first + PIECES]
+                found[request] = [next(came for there, came in marks if there >= end) for end in ours]
+        return found
+
+
+def away_ns(record: Record, readable: list[Came]) -> Any:
+    """How long before (negative) or after its tokens could be read they are said to have arrived."""
+    before_ns, after_ns = np.array(readable[1 : 1 + TOKENS]).T
+    early_ns, late_ns = record.arrival_ns - before_ns, record.arrival_ns - after_ns
+    return np.minimum(early_ns, 0) + np.maximum(late_ns, 0)
+
+
+@pytest.mark.parametrize("channel", VERSIONS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_losses_under_tls_are_doubted_and_date_no_token_wrong(transport: str, channel: str) -> None:
+    lossy = Lossy(transport, channel)
+    lossy.run()
+    assert kinds(lossy.driven) == [None] * lossy.requests
+    found, readable = records(lossy.driven), lossy.readable()
+    assert lossy.link.lost > 3
+    assert [record.output_tokens for record in found] == [TOKENS] * lossy.requests
+    of_a_bad_link = [record.out_of_order + record.retransmitted > 0 for record in found]
+    assert any(of_a_bad_link)
+    client = made_cases.client(transport=transport)
+    doubts = {doubt.rule.code for doubt in verdict.judge(made_cases.run(found, client=client)).findings}
+    assert "network-lossy" in doubts
+    away = [away_ns(record, readable[record.index]) for record in found]
+    assert min(each.min() for each in away) > -MS  # none before it could be read
+    if transport == "ring":
+        assert max(each.max() for each in away) < MS
+    if transport == "wire":
+        assert all(each.max() < MS for each, bad in zip(away, of_a_bad_link, strict=True) if not bad)
+    assert np.median(np.concatenate(away)) < 3 * MS
