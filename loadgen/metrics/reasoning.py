@@ -37,12 +37,13 @@ def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
         return NEVER
     if _shows(messages[int(carrying[0])]):
         return 0
-    reasoned = False
-    places = carrying.tolist()
-    candidates: Iterable[tuple[int, Message]] = zip(places, map(messages.__getitem__, places), strict=True)
+    candidates: Iterable[tuple[int, Message]]
     if isinstance(messages, TypicalMessages) and not _shows(messages.typical):
         # Thousands of messages that are all of reasoning need not be gone through.
         reasoned, candidates = _reasons(messages.typical), messages.parsed.items()
+    else:
+        places = carrying.tolist()
+        reasoned, candidates = False, zip(places, map(messages.__getitem__, places), strict=True)
     for at, message in candidates:
         if _shows(message):
             place = int(carrying.searchsorted(at))

@@ -74,10 +74,11 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
         for choice in choices or ():
             kind = max(kind, choice.carries()) if kind else choice.carries()
             ids = ids or choice.token_ids is not None
-            if choice.finish_reason and reason not in FAILED_ENDS:
-                reason, why = choice.finish_reason, message.why()
-            if choice.finish_reason and choice.repeats():
-                repeated.append(at)
+            if choice.finish_reason:
+                if reason not in FAILED_ENDS:
+                    reason, why = choice.finish_reason, message.why()
+                if choice.repeats():
+                    repeated.append(at)
         kinds[at] = kind
     if repeated and kinds.count(TOKEN) > len(repeated):
         for at in repeated:

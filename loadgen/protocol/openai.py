@@ -294,8 +294,8 @@ class TextChoice(Choice, gc=False):
     def carries(self) -> int:
         delta = self.delta
         if delta is not None:
-            text = delta.content or delta.reasoning or delta.reasoning_content
-            if text and text.__class__ is str:
+            text = delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls
+            if text and (text.__class__ is str or has_written(text)):
                 return TOKEN  # nearly all are so
         part, text = self._part(), self.text
         if part.has_text() or (self._has_own() and self._written() != WrittenText()):

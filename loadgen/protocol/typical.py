@@ -94,6 +94,8 @@ def _template(dialect: Dialect, line: bytes) -> _Template | None:
         text = _only_text(message)
         written = text.encode()
         begin = line.rfind(b'"%b"' % written) + 1
+        if not begin or not text or _QUOTE in written or _ESCAPE in written:
+            return None
         before, after = line[:begin], line[begin + len(written) :]
         seconds = _seconds(before)
         zeros = b"0" * (seconds.stop - seconds.start)
@@ -101,8 +103,7 @@ def _template(dialect: Dialect, line: bytes) -> _Template | None:
         (longer,) = dialect.messages(b"%b%bx%b" % (later, written, after))
     except (*NOT_JSON, ValueError):  # ValueError: half a character, or no message at all
         return None
-    plain = begin and text and _QUOTE not in written and _ESCAPE not in written
-    if not plain or _only_text(longer) != f"{text}x":
+    if _only_text(longer) != f"{text}x":
         return None
     return _Template(message, before, after, seconds)
 

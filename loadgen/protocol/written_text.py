@@ -23,7 +23,9 @@ _KEYS: Final = {
     "reasoning_content": True,
     "summary": True,  # of reasoning
 }
-_OBJECTS: Final = ("arguments", "input", "partial_json")  # of a tool call: text, or the object that it is
+_OBJECTS: Final = frozenset(
+    ("arguments", "input", "partial_json")
+)  # of a tool call: text, or the object that it is
 _OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  # types begin so
 
 
