@@ -56,14 +56,17 @@ class Decoder(msgspec.Struct, eq=False):
     reasoning: Reasoning = msgspec.field(default_factory=Reasoning)
 
     def decode(self, capture: Capture) -> Record:
-        """The capture's Record; of one for which there is no memory, that it failed."""
+        """The capture's Record; of one that is too much to read, that it failed."""
         try:
             return self._decoded(capture)
         except MemoryError:
             why = f"no memory was left to decode its {len(capture.raw) / (1 << 20):.1f} MiB"
-            nothing = replace(capture, raw=b"", read_lengths=b"", seen_ns=b"", kernel=b"")
-            nothing.failure = Failure(FailureKind.MEMORY, why)
-            return self._decoded(nothing)
+            failure = Failure(FailureKind.MEMORY, why)
+        except RecursionError:
+            failure = Failure(FailureKind.MALFORMED, "a message is nested too deep to be read")
+        nothing = replace(capture, raw=b"", read_lengths=b"", seen_ns=b"", kernel=b"")
+        nothing.failure = failure
+        return self._decoded(nothing)
 
     def _decoded(self, capture: Capture) -> Record:
         """The capture's Record.

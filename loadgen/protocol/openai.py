@@ -409,19 +409,20 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def token_seen(self, tail: bytes) -> bool:
         """Whether some message that may carry a token lies whole in bytes cut out of a response."""
-        return any(choice.carries() >= ENDING for choice in self._choices(reversed(_lines(tail))))
+        return any(kind >= ENDING for kind in self._kinds(reversed(_lines(tail))))
 
     def token_messages(self, piece: bytes) -> int:
         """How many messages with text lie whole in bytes cut out of a response."""
-        return sum(choice.carries() == TOKEN for choice in self._choices(_lines(piece)))
+        return sum(kind == TOKEN for kind in self._kinds(_lines(piece)))
 
-    def _choices(self, lines: Iterable[bytes]) -> Iterator[Choice]:
+    def _kinds(self, lines: Iterable[bytes]) -> Iterator[int]:
         for data in (line[5:] for line in lines if line.startswith(b"data:")):
             try:
                 (message,) = self.messages(data)
+                kinds = [choice.carries() for choice in message.choices or ()]
             except (*NOT_JSON, ValueError):
                 continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
-            yield from message.choices or ()
+            yield from kinds
 
 
 def _lines(cut: bytes) -> list[bytes]:

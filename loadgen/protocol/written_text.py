@@ -23,9 +23,8 @@ _KEYS: Final = {
     "reasoning_content": True,
     "summary": True,  # of reasoning
 }
-_OBJECTS: Final = frozenset(
-    ("arguments", "input", "partial_json")
-)  # of a tool call: text, or the object that it is
+# Of a tool call: text, or the object that it is.
+_OBJECTS: Final = frozenset(("arguments", "input", "partial_json"))
 _OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  # types begin so
 
 
@@ -36,20 +35,15 @@ class WrittenText(msgspec.Struct, frozen=True, gc=False):
     reasoning: str = ""
 
 
-_NOTHING: Final = WrittenText()
-
-
 def read_written(value: Any, thought: bool = False) -> WrittenText:
-    """The text in a value of any form; all of it is reasoning where `thought` is given."""
-    if isinstance(value, str):
-        return WrittenText(reasoning=value) if thought else WrittenText(answer=value)
-    if isinstance(value, list):
-        if len(value) == 1:
-            return read_written(value[0], thought)
-        return _joined([read_written(part, thought) for part in value])
-    if isinstance(value, dict):
-        return _joined(_of_part(value, thought or _is_thought(value)))
-    return _NOTHING
+    """The text in a value of any form; all of it is reasoning where `thought` is given.
+
+    Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
+    """
+    answer: list[str] = []
+    reasoning: list[str] = []
+    _gather(value, thought, answer, reasoning)
+    return WrittenText("".join(answer), "".join(reasoning))
 
 
 def has_written(value: Any) -> bool:
@@ -70,18 +64,17 @@ def _is_thought(part: dict[str, Any]) -> bool:
     return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
 
 
-def _of_part(part: dict[str, Any], thought: bool) -> list[WrittenText]:
-    found = []
-    for key, value in part.items():
-        if key in _KEYS:
-            found.append(read_written(value, thought or _KEYS[key]))
-        elif key in _OBJECTS and value:
-            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            found.append(read_written(text, thought))
-    return found
-
-
-def _joined(parts: list[WrittenText]) -> WrittenText:
-    if len(parts) == 1:
-        return parts[0]
-    return WrittenText("".join(part.answer for part in parts), "".join(part.reasoning for part in parts))
+def _gather(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
+    if isinstance(value, str):
+        (reasoning if thought else answer).append(value)
+    elif isinstance(value, list):
+        for part in value:
+            _gather(part, thought, answer, reasoning)
+    elif isinstance(value, dict):
+        thought = thought or _is_thought(value)
+        for key, part in value.items():
+            if key in _KEYS:
+                _gather(part, thought or _KEYS[key], answer, reasoning)
+            elif key in _OBJECTS and part:
+                text = part if isinstance(part, str) else msgspec.json.encode(part).decode()
+                _gather(text, thought, answer, reasoning)

@@ -130,6 +130,33 @@ def test_a_number_that_cannot_be_makes_that_answer_malformed_and_no_other(name: 
     assert summed(odd, good, odd) == (1, 5, 2)
 
 
+@pytest.mark.parametrize("keep_text", [False, True])
+@pytest.mark.parametrize(
+    ("place", "begin", "end"),
+    [
+        ("content", b'{"content":', b"}"),
+        ("content", b"[", b"]"),
+        ("reasoning", b'{"thinking":', b"}"),
+        ("tool_calls", b'[{"function":', b"}]"),
+        ("tool_calls", b'{"arguments":', b"}"),
+    ],
+)
+def test_text_at_any_depth_is_read_or_makes_that_answer_malformed(
+    place: str, begin: bytes, end: bytes, keep_text: bool
+) -> None:
+    # The parser's own limit is of the stack: what it lets pass may be too deep for what reads the text.
+    failures = []
+    for depth in (1, 100, 300, *range(400, 510), 700, *range(900, 1000)):
+        text = b'{"%b":%b"a"%b}' % (place.encode(), begin * depth, end * depth)
+        event = b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % text
+        record = recorded.decode("chat", stream(event, LAST, DONE), keep_text=keep_text)
+        failures.append(record.failure and record.failure.kind)
+        assert DIALECTS["chat"].token_messages(event) in (0, 1)
+    first = failures.index(K.MALFORMED)
+    assert failures[:first] == [None] * first
+    assert set(failures[first:]) == {K.MALFORMED}
+
+
 @pytest.mark.parametrize(
     ("name", "body", "kind", "begins"),
     [
