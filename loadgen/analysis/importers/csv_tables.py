@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.analysis.importers import blocks, columns, json_fields, table_rows
+from loadgen.analysis.importers import text as texts
 from loadgen.analysis.importers.columns import SPEED, TableColumn
 from loadgen.analysis.importers.table_rows import TableRows
 from loadgen.analysis.run_summary import Load, Reported, full_name, unnamed_preset
@@ -26,6 +27,7 @@ _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
 _NAMES = ("name", "model", "checkpoint", "model_id")
 _DELIMITERS = ",;\t"
 _MOST_SAMPLED, _MOST_NAMED = 100, 8
+_LONGEST_HEADER, _MOST_COLUMNS = 1 << 16, 1000  # of a table, in characters and in titles
 
 
 def marked(head: bytes) -> bool:
@@ -95,7 +97,10 @@ def read(text: str, path: Path) -> TableRows:
 
 
 def _rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
-    """The line and the cells of each row; raises UsageError of one with more or fewer cells than columns."""
+    """The line and the cells of each row; raises UsageError of one with more or fewer cells than columns.
+
+    Also of more rows than are read.
+    """
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
     rows: list[tuple[int, dict[str, str]]] = []
     try:
@@ -104,6 +109,7 @@ def _rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, st
                 raise UsageError(
                     f"{path}:{reader.line_num} has a different number of cells than the table has columns"
                 )
+            texts.check_results(path, len(rows) + 1)
             rows.append((reader.line_num, {str(key): str(cell) for key, cell in cells.items()}))
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
@@ -115,9 +121,11 @@ def _written(row: SpeedRow) -> list[str]:
 
 
 def _header(text: str) -> tuple[list[str], str]:
-    """The columns' names, and the sign between them."""
+    """The columns' names, none of a line that has too many, and the sign between them."""
     first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
     delimiter = max(_DELIMITERS, key=first.count)
+    if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
+        return [], delimiter
     try:
         return next(csv.reader([first], delimiter=delimiter), []), delimiter
     except csv.Error:

@@ -9,6 +9,8 @@ from itertools import pairwise
 
 import msgspec
 
+from loadgen.errors import UsageError
+
 _MOST_CELLS = 50_000  # of a page
 _MOST_COLUMNS, _MOST_SPANNED = 40, 1000
 _LONGEST = 2000  # characters of a line
@@ -45,14 +47,18 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def found(lines: Sequence[str]) -> list[Grid]:
-    """Every table of a page by its lines, in their order; a cell that spans rows is in each of them."""
+    """Every table of a page by its lines, in their order; a cell that spans rows is in each of them.
+
+    Raises UsageError of a page whose tables are too large to be results.
+    """
     grids = [*_of_html(lines), *_of_text(lines)]
     return sorted(grids, key=lambda grid: grid.first)
 
 
 def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
     at = count = 0
-    while at < len(lines) and count < _MOST_CELLS:
+    while at < len(lines):
+        _check_size(count)
         line = lines[at].strip()
         read: Grid | None = None
         if len(line) > _LONGEST:
@@ -73,12 +79,23 @@ def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
                 yield read
         else:
             at += 1
+    _check_size(count)
+
+
+def _check_size(cells: int) -> None:
+    if cells > _MOST_CELLS:
+        raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
+
+
+def _end(lines: Sequence[str], begin: int) -> int:
+    """Where a table ends at the latest: with the page, or with more rows than are read."""
+    return min(len(lines), begin + _MOST_CELLS)
 
 
 def _listed(lines: Sequence[str], begin: int) -> Grid | None:
     """A table with rules around its titles and below its last row alone, a line a row; None of another."""
     end = begin
-    while end < len(lines) and lines[end].strip()[:1] in ("+", "|"):
+    while end < _end(lines, begin) and lines[end].strip()[:1] in ("+", "|"):
         end += 1
     body = [line.strip() for line in lines[begin:end]]
     rules = [at for at, line in enumerate(body) if line.startswith("+")]
@@ -104,7 +121,7 @@ def _boxed(lines: Sequence[str], begin: int) -> Grid:
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
     end = begin + 1
-    while end < len(lines) and (line := lines[end].strip()) and len(line) <= _LONGEST:
+    while end < _end(lines, begin) and (line := lines[end].strip()) and len(line) <= _LONGEST:
         end += 1
         if line[0] in _BOX_RULES:
             if rows and not titles:
@@ -136,7 +153,7 @@ def _drawn(lines: Sequence[str], begin: int) -> Grid:
     """A grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
     indent = len(lines[begin]) - len(lines[begin].lstrip())
     end = begin
-    while end < len(lines) and lines[end][indent : indent + 1] in ("+", "|"):
+    while end < _end(lines, begin) and lines[end][indent : indent + 1] in ("+", "|"):
         end += 1
     first = lines[begin][indent:].rstrip()
     bounds = [at for at, letter in enumerate(first) if letter == "+"]
@@ -178,7 +195,7 @@ def _piped(lines: Sequence[str], rule: int) -> Grid | None:
         return None
     rows = []
     end = rule + 1
-    while end < len(lines) and "|" in lines[end] and len(lines[end]) <= _LONGEST:
+    while end < _end(lines, rule) and "|" in lines[end] and len(lines[end]) <= _LONGEST:
         cells = _split(lines[end])[: len(titles)]
         rows.append(Row(end + 1, (*cells, *[""] * (len(titles) - len(cells)))))
         end += 1
@@ -215,7 +232,7 @@ def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
     key = _key(titles)
     rows: list[Row] = []
     head, end = "", rule + 1
-    for end in range(rule + 1, len(lines) + 1):
+    for end in range(rule + 1, _end(lines, rule) + 1):
         line = lines[end] if end < len(lines) else ""
         if not line.strip() or len(line) > _LONGEST:
             break
@@ -297,7 +314,8 @@ def _of_html(lines: Sequence[str]) -> Iterator[Grid]:
             if name == "table" and table is not None and (closes or table):
                 yield from _titled(table, first, number)
                 table = None
-            if closes or count > _MOST_CELLS:
+            _check_size(count)
+            if closes:
                 continue
             if name == "table":
                 table, first, spanning = [], number, {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang, titles
+from loadgen.analysis.importers import blocks, commands, headings, json_fields, sglang, text, titles
 from loadgen.analysis.importers.blocks import PastedBlock
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
 from loadgen.analysis.run_summary import Load, Reported, short_name, simulation, unnamed_preset
@@ -55,16 +55,17 @@ class _Pasted:
             self.simulated = self.simulated or unnamed_preset(bool(verdict[1]))
 
 
-def read(text: str, path: Path) -> list[Reported]:
-    """Every block of a page; raises nothing: what cannot be read is a remark."""
-    return [_reported(pasted, path) for pasted in [*_pasted(text)]]  # the last lines may be of all
+def read(page: str, path: Path) -> list[Reported]:
+    """Every block of a page, what cannot be read as a remark; raises UsageError of too many blocks."""
+    text.check_results(path, len(blocks.HEADER.findall(page)))
+    return [_reported(pasted, path) for pasted in [*_pasted(page)]]  # the last lines may be of all
 
 
-def _pasted(text: str) -> Iterator[_Pasted]:
+def _pasted(page: str) -> Iterator[_Pasted]:
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
     last: _Pasted | None = None
-    cleaned = html.unescape(_REFERENCE.sub("\ufffd", uncoloured(text))).replace("\u00ad", "")
+    cleaned = html.unescape(_REFERENCE.sub("\ufffd", uncoloured(page))).replace("\u00ad", "")
     numbers, texts = pieces(uncommented(split(cleaned)))
     for line in headings.lines(texts):
         if not line.text:
@@ -104,10 +105,10 @@ def _pasted(text: str) -> Iterator[_Pasted]:
 def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
     pasted = _Pasted(line, subject, commands.asked(above), commands.labels_above(above))
-    for text in above:
-        if (simulated := _SIMULATED.match(text)) is not None:
+    for said in above:
+        if (simulated := _SIMULATED.match(said)) is not None:
             pasted.simulated = simulated[1] or unnamed_preset(True)
-        elif (server := _SERVER.match(text)) is not None:
+        elif (server := _SERVER.match(said)) is not None:
             pasted.engine = server[1]
             pasted.asked.setdefault("model", server[2])
     return pasted

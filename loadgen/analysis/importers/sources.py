@@ -290,6 +290,7 @@ class _Found:
         """Read the documents of a file; whether any was known."""
         parts = _joined(list(json_fields.documents(content)))
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
+        text.check_results(path, len(readable))
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
             self._tried(source, partial(self._add, path, _labelled, client, document.value, source))

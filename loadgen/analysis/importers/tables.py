@@ -30,6 +30,7 @@ from loadgen.analysis.importers.grids import Grid, Row
 from loadgen.analysis.importers.headings import Kind, Outline, Subject
 from loadgen.analysis.importers.table_rows import TableRows
 from loadgen.analysis.run_summary import Reported, full_name
+from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
 from loadgen.results import labels, speed_rows
 from loadgen.results.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
@@ -52,12 +53,18 @@ _MOST_WRITTEN = 1e15
 
 
 def read(text: str, path: Path) -> TableRows:
-    """Every row of a page's tables that has figures; raises nothing: what cannot be read is a remark."""
+    """Every row of a page's tables that has figures, what cannot be read as a remark.
+
+    Raises UsageError of tables that are too large.
+    """
     lines = [
         _COMMENT.sub("", line, count=1) if "|" in line or "+-" in line else line
         for line in pages.split(pages.uncoloured(text))
     ]
-    found = grids.found([_QUOTES.sub("", line, count=1) if ">" in line[:4] else line for line in lines])
+    try:
+        found = grids.found([_QUOTES.sub("", line, count=1) if ">" in line[:4] else line for line in lines])
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     above = _above(lines, [grid.first for grid in found])
     reported, left = list[Reported](), list[str]()
     for at, (grid, (subject, heading, engine)) in enumerate(zip(found, above, strict=True)):

@@ -10,6 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.protocol import untrusted
 
 MOST_BYTES = 64 << 20  # of an untrusted file: parsed it takes ten times as much memory
+MOST_RESULTS = 10_000  # of a file: each is compared with others
 _PACKED = {
     b"\x1f\x8b": "gzip",
     b"PK\x03\x04": "zip",
@@ -44,6 +45,12 @@ def bounded(path: Path, most: int = MOST_BYTES) -> bytes:
             why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"
             raise UsageError(f"{path} {why}") from None
         raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def check_results(path: Path, count: int) -> None:
+    """Raise UsageError of a file with too many results."""
+    if count > MOST_RESULTS:
+        raise UsageError(f"{path} has more than {MOST_RESULTS} results: give it in parts")
 
 
 def decoded(raw: bytes, path: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from loadgen.analysis.importers import columns, titles, translation
 from loadgen.analysis.importers.grids import Grid, Row
 
+_MOST_METRICS = 200
 _UNITS = frozenset({"unit", "units"})
 _PLAIN = frozenset({"", "value", "values", "result", "results", "metric", "metrics", "measured"})
 _CHANGE = re.compile(
@@ -40,10 +41,11 @@ def upright(grid: Grid) -> Grid:
     grid = _with_one_head(grid)
     if not grid.rows:
         return grid
-    if (whole := _of_statistics(grid)) is not None:
+    if len(grid.rows) <= _MOST_METRICS and (whole := _of_statistics(grid)) is not None:
         return whole
     table = [row.cells for row in grid.rows]
-    if any(columns.is_measured(column.key) for column in columns.columns(grid.titles, table)):
+    measured = any(columns.is_measured(column.key) for column in columns.columns(grid.titles, table))
+    if measured or len(table) > _MOST_METRICS:
         return grid
     first = 2 if translation.in_english(grid.titles[1]).lower().strip() in _UNITS else 1
     metrics = [f"{cells[0]} ({cells[1]})" if first == 2 and cells[1].strip() else cells[0] for cells in table]

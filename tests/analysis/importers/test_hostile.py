@@ -12,6 +12,7 @@ import pytest
 
 from loadgen import cli
 from loadgen.analysis.importers import sources, text
+from loadgen.errors import UsageError
 
 HEADER = "============ Serving Benchmark Result ============\n"
 VLLM = json.loads((Path(__file__).parents[2] / "data/results/vllm_bench_serve.json").read_text("utf-8"))
@@ -68,6 +69,48 @@ def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
     found = read(tmp_path, "x.md", piece * (LONG // len(piece)) + behind + "\n" + HEADER)
     assert time.process_time() - began_s < MOST_S
     assert "good" in {one.name for one in found.reported}
+
+
+_TABLE = "model,Mean TTFT (ms),P99 TTFT (ms),Output throughput (tok/s)\n"
+_NONE, _PARTS, _CELLS = (
+    "has no known results",
+    "has more than 10000 results: give it in parts",
+    "give it in parts",
+)
+LARGE = {
+    "commas": (",", _NONE),
+    "semicolons": (";", _NONE),
+    "pipes": ("|", _NONE),
+    "titles": ("Mean TTFT (ms),", _NONE),
+    "names of columns": ("c,d,", _NONE),
+    "rules in a line": ("+---", _NONE),
+    "rules": ("+---+\n", _NONE),
+    "rows of one cell": ("a\n", _NONE),
+    "rows of two cells": ("a,b\n", _NONE),
+    "rules of plain tables": ("-- --\n", _CELLS),
+    "cells of Markdown": ("| a | b |\n|-|-|\n", _CELLS),
+    "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS),
+    "blocks": (HEADER, _PARTS),
+    "objects": ('{"a": 1}\n', _NONE),
+    "results": (json.dumps({"backend": "vllm", "duration": 1.0, "completed": 1}) + "\n", _PARTS),
+    "lists in lists": ("[", "not valid JSON"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("piece", "why"), LARGE.values(), ids=LARGE)
+def test_a_large_file_is_refused_in_bounded_time(piece: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "large.txt").write_text(piece * max(2_000_000 // len(piece), 10_001), "utf-8")
+    began_s = time.process_time()
+    with pytest.raises(UsageError, match=why):
+        sources.read([str(tmp_path / "large.txt")])
+    assert time.process_time() - began_s < MOST_S
+
+
+def test_a_table_of_more_rows_than_results_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(_TABLE + "Qwen3-8B,1.5,2.5,3000.5\n" * 10_001, "utf-8")
+    with pytest.raises(UsageError, match=_PARTS):
+        sources.read([str(tmp_path / "rows.csv")])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
@@ -14,6 +15,7 @@ from builders.published_runs import PUBLISHED
 from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.importers import columns, csv_tables, grids, sources, tables
 from loadgen.analysis.run_summary import Reported, full_name
+from loadgen.errors import UsageError
 from loadgen.results import speed_tables
 from loadgen.results.speed_formulas import OUTPUT, TOTAL, UNKNOWN, converted
 from loadgen.results.speed_rows import Memory, SpeedRow, shipped
@@ -354,5 +356,6 @@ def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
 def test_no_table_takes_long(piece: str) -> None:
     page = f"# Qwen3-8B\n<table><tr><td>Model<td>tok/s<tr>{piece * (300_000 // len(piece))}"
     began_s = time.process_time()
-    read(page)
+    with suppress(UsageError):  # of more cells than are read
+        read(page)
     assert time.process_time() - began_s < 4.0
