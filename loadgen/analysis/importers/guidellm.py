@@ -23,7 +23,7 @@ _FROM_REQUESTS = (
     "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"
 )
 _NO_REQUESTS = "guidellm: from its summary, whose percentiles are by nearest rank"
-_UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths differ"
+UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths differ"
 
 
 def tells(document: Mapping[str, Any]) -> bool:
@@ -134,7 +134,7 @@ def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     if _summary(metrics, "output_token_count").get("std_dev") == 0:
         figures |= _summed("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
     else:
-        remarks.append(_UNEVEN)
+        remarks.append(UNEVEN)
     return figures, remarks
 
 

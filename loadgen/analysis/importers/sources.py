@@ -21,6 +21,7 @@ from loadgen.analysis.importers import (
     evalscope,
     genai_perf,
     guidellm,
+    guidellm_tables,
     json_fields,
     llama_bench,
     llama_benchy,
@@ -71,13 +72,22 @@ class ClientFormat(Protocol):
     def read(self, document: Mapping[str, Any], source: str, /) -> Iterator[Reported]: ...
 
 
+class PrintedFormat(Protocol):
+    """What reads a text that one client prints at its end."""
+
+    def tells(self, text: str, /) -> bool: ...
+    def read(self, text: str, path: Path, /) -> list[Reported]: ...
+
+
 # Those whose files hold another's keys come first.
 CLIENTS: tuple[ClientFormat, ...] = (
     loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm, evalscope, llama_bench, llama_benchy,
 )  # fmt: skip
+_PRINTED: tuple[PrintedFormat, ...] = (trtllm, guidellm_tables)
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.MARKS),
     *tables.MARKS,
+    *guidellm_tables.MARKS,
     trtllm.MARK.encode(),
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
@@ -272,7 +282,9 @@ class _Found:
             self._rows(path, csv_tables.read(content, path))
         elif blocks.HEADER.search(content) is not None:
             self._add(path, pages.read, content, path)
-        elif trtllm.tells(content) and (runs := trtllm.read(content, path)):
+        elif runs := next(
+            filter(None, (each.read(content, path) for each in _PRINTED if each.tells(content))), []
+        ):
             self._add(path, lambda: runs)
         elif not self._rows(path, tables.read(content, path)):
             raise UsageError(
