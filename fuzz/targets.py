@@ -109,7 +109,12 @@ TARGETS = {
     "compare": Target(
         f"{_READERS}:compare", ("loadgen.analysis.importers", "loadgen.analysis.comparison"), (), 3072
     ),
-    "audit": Target(f"{_READERS}:audit", ("loadgen.analysis.importers", "loadgen.analysis.audit"), (), 3072),
+    "audit": Target(
+        f"{_READERS}:audit",
+        ("loadgen.analysis.importers", "loadgen.analysis.consistency", "loadgen.analysis.audit"),
+        (),
+        3072,
+    ),
     # files of a user
     "profile": Target(
         f"{_READERS}:profile", ("loadgen.workload.profile", "tomllib"), ("../../profiles/*.toml",), 512

@@ -33,7 +33,7 @@ FOLDERS = [
     "protocol", "workload", "transport", "metrics", "telemetry", "roofline", "endpoint", "validity",
     "results", "session", "analysis", "campaign",
 ]  # fmt: skip
-INSIDE = {"analysis": ["run_summary", "importers", "comparison", "audit", "api", "report"]}
+INSIDE = {"analysis": ["run_summary", "importers", "consistency", "comparison", "audit", "api", "report"]}
 FIRST, LAST = {"errors", "clock", "arrays", "spelling"}, {"cli", "__main__", "__init__"}
 MOST_FILES = 8  # beside the folders
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -34,6 +35,8 @@ from loadgen.validity.run_metadata import parse_metadata
 from loadgen.workload import bounds
 
 OURS = "loadgen"
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 SESSION_MS = "mean_session_ms"  # a figure of ours: how long a finished session takes, mean
 
 
@@ -343,3 +346,16 @@ def _remarks(facts: Facts) -> Iterator[str]:
         yield "memory is the host's: no GPU memory was reported"
     elif facts.sensed.server is not None and engine.takes_all_memory:
         yield f"memory is what {engine.name} reserved at its start, not what the model needs"
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by a key, in order of appearance."""
+    items_by_key: dict[Key, list[Item]] = {}
+    for item in items:
+        items_by_key.setdefault(key(item), []).append(item)
+    return items_by_key
+
+
+def plain_load(load: str) -> str:
+    """A load's name as pages and profiles spell it: high, high-load and High load are one."""
+    return re.sub(r"[\s_-]*load$", "", load.lower()) or load

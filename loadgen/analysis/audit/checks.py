@@ -6,27 +6,17 @@ arrival, are not applied to our own runs (`OF_OURS`).
 
 from __future__ import annotations
 
-from loadgen.analysis.audit import (
-    nominal_lengths,
-    peer_checks,
-    roofline_checks,
-    self_consistency,
-    value_checks,
-)
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.audit import nominal_lengths, peer_checks, roofline_checks
+from loadgen.analysis.consistency import self_consistency, value_checks
+from loadgen.analysis.consistency.contradictions import CONTRADICTIONS
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.validity.rule import Rule
 
 CHECKS: tuple[Rule[AuditedRun], ...] = (
     # Figures that are impossible.
-    value_checks.impossible_value,
+    *CONTRADICTIONS[:1],
     roofline_checks.beyond_roofline,
-    self_consistency.figures_disagree,
-    self_consistency.counts_disagree,
-    self_consistency.impossible_order,
-    self_consistency.longer_than_the_run,
-    self_consistency.beyond_schedule,
-    self_consistency.nothing_measured,
-    self_consistency.many_failures,
+    *CONTRADICTIONS[1:],
     # Figures that are not what they are called.
     peer_checks.warm_cache,
     roofline_checks.beyond_peak,

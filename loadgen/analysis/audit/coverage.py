@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.analysis.audit import self_consistency
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.consistency import self_consistency
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.roofline import bound
 
 ROOFLINE, RELATIONS = CHECKABLE = ("roofline", "relations")

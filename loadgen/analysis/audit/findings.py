@@ -11,8 +11,8 @@ import msgspec
 from loadgen.analysis.audit import coverage, roofline_checks
 from loadgen.analysis.audit.checks import CHECKS, OF_OURS, SAME_AS
 from loadgen.analysis.audit.coverage import CHECKABLE
-from loadgen.analysis.audit.subject import AuditedRun, pages
 from loadgen.analysis.comparison.ceilings import Ceilings
+from loadgen.analysis.consistency.subject import AuditedRun, pages
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import machines, models
 from loadgen.roofline.ceiling import Ceiling

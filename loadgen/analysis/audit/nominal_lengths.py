@@ -6,7 +6,7 @@ import math
 import os
 import re
 
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 from loadgen.validity.evidence import percent
 from loadgen.validity.rule import Evidence, note

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from loadgen.analysis.audit.known_prompts import LEAST_MISSING, SEED, TOKENIZER
-from loadgen.analysis.audit.subject import AuditedRun, fractions
+from loadgen.analysis.consistency.known_prompts import LEAST_MISSING, SEED, TOKENIZER
+from loadgen.analysis.consistency.subject import AuditedRun, fractions
 from loadgen.analysis.run_summary import Reported
 from loadgen.protocol.layout import some
 from loadgen.roofline import bound

@@ -13,8 +13,7 @@ from loadgen.analysis.audit.checks import CHECKS
 from loadgen.analysis.audit.coverage import RELATIONS, ROOFLINE
 from loadgen.analysis.audit.findings import RunFindings
 from loadgen.analysis.comparison import groups
-from loadgen.analysis.comparison.groups import grouped
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 from loadgen.protocol.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
 from loadgen.protocol.printable import printable
 from loadgen.results.load_table import marked_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling

@@ -14,7 +14,8 @@ from loadgen.analysis.comparison import rows as lines
 from loadgen.analysis.comparison.groups import Group
 from loadgen.analysis.comparison.model import ALONE, ComparedLoad, ComparisonOptions, Figure, Line
 from loadgen.analysis.comparison.rows import FIGURES, IN_PLACE, BaselineRuns, value_of
-from loadgen.analysis.run_summary import Load, Reported
+from loadgen.analysis.consistency.contradictions import judge
+from loadgen.analysis.run_summary import Load, Reported, grouped, plain_load
 from loadgen.errors import UsageError
 from loadgen.protocol.layout import some
 from loadgen.results.load_table import SIMULATION
@@ -46,7 +47,7 @@ def compare(
     is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises
     UsageError where the baseline or the headline asked for does not exist.
     """
-    runs, repeated = groups.distinct(groups.in_order(reported))
+    runs, repeated = groups.distinct(groups.in_order([*map(judge, reported)]))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = groups.row_names(runs, by_server=by_server)
@@ -134,15 +135,15 @@ def _failed(failures: Sequence[FailedCell], names: Sequence[str], by_server: boo
 
 def _of_load(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
     """The failed cells under a load; all of them where there is no other load."""
-    name = groups.plain(load.name)
-    return [failure for failure in failed if len(loads) == 1 or groups.plain(failure[1].cell.profile) == name]
+    name = plain_load(load.name)
+    return [failure for failure in failed if len(loads) == 1 or plain_load(failure[1].cell.profile) == name]
 
 
 def _lost(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
     """The loads under which every cell failed."""
-    present = {groups.plain(group.load.name) for group in loads}
-    absent = [failure for failure in failed if groups.plain(failure[1].cell.profile) not in present]
-    return groups.grouped(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
+    present = {plain_load(group.load.name) for group in loads}
+    absent = [failure for failure in failed if plain_load(failure[1].cell.profile) not in present]
+    return grouped(absent if len(loads) != 1 else (), lambda failure: failure[1].cell.profile)
 
 
 def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) -> ComparedLoad:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import product
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from loadgen.analysis.comparison import distinctions
-from loadgen.analysis.run_summary import Load, Reported
+from loadgen.analysis.run_summary import Load, Reported, grouped, plain_load
 
-Item = TypeVar("Item")
-Key = TypeVar("Key", bound=Hashable)
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 
 
@@ -23,14 +20,6 @@ class Group(msgspec.Struct, frozen=True):
 
     load: Load
     rows: dict[str, tuple[Reported, ...]]
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items by a key, in order of appearance."""
-    items_by_key: dict[Key, list[Item]] = {}
-    for item in items:
-        items_by_key.setdefault(key(item), []).append(item)
-    return items_by_key
 
 
 def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
@@ -154,12 +143,7 @@ def _key(run: Reported) -> Hashable:
     if not run.load.name:
         return run.load
     climbs = run.facts is not None and run.facts.profile.ladder is not None
-    return plain(run.load.name), run.load.input_len if climbs else None
-
-
-def plain(load: str) -> str:
-    """A load's name as pages and profiles spell it: high, high-load and High load are one."""
-    return re.sub(r"[\s_-]*load$", "", load.lower()) or load
+    return plain_load(run.load.name), run.load.input_len if climbs else None
 
 
 def _described(loads: Sequence[Load]) -> Load:

@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison import distinctions, statistics
 from loadgen.analysis.comparison.estimate import CLOCK_ERROR, Estimate
-from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparisonOptions, Decision, Effect
 from loadgen.analysis.importers.searches import StoredLimit
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 from loadgen.errors import UsageError
 from loadgen.metrics.repeats import t_quantile
 from loadgen.results.limit_record import LimitEstimate

@@ -7,10 +7,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ALONE, ComparedLoad, Line
 from loadgen.analysis.comparison.rows import INVALID
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 from loadgen.results import load_table
 from loadgen.results.load_table import SIMULATION, LoadRow
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import msgspec
 
 from loadgen.analysis.comparison import statistics
-from loadgen.analysis.comparison.groups import grouped
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 
 Tell = Callable[[Reported], float | None]  # a figure of a run
 Pair = tuple[list[Reported], list[Reported]]  # of the row, of the baseline; mostly one run each

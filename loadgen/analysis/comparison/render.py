@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from loadgen.analysis.comparison import loads, rows, turn_table
-from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
-from loadgen.analysis.run_summary import Load
+from loadgen.analysis.run_summary import Load, grouped
 from loadgen.errors import LOG_LINE
 from loadgen.metrics import interval_words
 from loadgen.protocol.layout import WIDTH, aligned, counted, middle_cut, wrapped, wrapped_lines

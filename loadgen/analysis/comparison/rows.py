@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.analysis.comparison import comparability, pairs, statistics
 from loadgen.analysis.comparison.model import ComparisonOptions, Decision, Effect, Figure, Line, Summary
-from loadgen.analysis.run_summary import SESSION_MS, Reported, simulation
+from loadgen.analysis.run_summary import OURS, SESSION_MS, Reported, simulation
 from loadgen.endpoint import answer_check
 from loadgen.endpoint.answer_check import Fingerprint
 from loadgen.metrics.metrics import SELECTABLE_RATES
@@ -205,7 +205,9 @@ def _marks(
 ) -> Iterator[str]:
     """What a reader of the row must know, the gravest first."""
     if bad := [run for run in runs if run.level == INVALID]:
-        yield f"{_share(len(bad), len(runs))}{INVALID}, left out: {_names(bad)}"
+        foreign = any(run.told_by != OURS for run in bad)
+        why = f"{_names(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"
+        yield f"{_share(len(bad), len(runs))}{INVALID}, left out: {why}"
     if reference.like is not None:
         refused = UNLIKE_BASELINE if reference.ask.allow_unlike else "not compared"
         for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Figure, Line
 from loadgen.analysis.report import formatting, run_charts
 from loadgen.analysis.report.formatting import FigureTable
 from loadgen.analysis.report.panel import NAN, Bar, Curve, CurveStyle, Panel
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 
 MOST_CURVES = 8  # in one panel
 _BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", False: "Lower is faster."}

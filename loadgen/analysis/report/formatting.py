@@ -7,9 +7,8 @@ import math
 import msgspec
 
 from loadgen.analysis.comparison import render, rows
-from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 from loadgen.metrics import interval_words
 
 SYMBOLS = {

@@ -9,13 +9,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from loadgen.analysis.comparison.groups import grouped
 from loadgen.analysis.comparison.rows import INVALID
 from loadgen.analysis.report import load_shapes
 from loadgen.analysis.report.comparison_charts import MOST_CURVES
 from loadgen.analysis.report.formatting import FigureTable
 from loadgen.analysis.report.panel import Curve, CurveStyle, Panel, is_wide
-from loadgen.analysis.run_summary import Load, Reported
+from loadgen.analysis.run_summary import Load, Reported, grouped
 from loadgen.metrics.knee import knee
 from loadgen.results import load_table
 from loadgen.results.limit_lines import load as shown_load

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.analysis.comparison.groups import grouped
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.run_summary import Reported, grouped
 
 _ALIKE, _TOKENS = 0.01, 2.0  # a server may count a token or two more
 

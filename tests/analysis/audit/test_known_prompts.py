@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from loadgen.analysis.audit import known_prompts
-from loadgen.analysis.audit.known_prompts import PROMPTS, recognise, total_input_tokens
+from loadgen.analysis.consistency import known_prompts
+from loadgen.analysis.consistency.known_prompts import PROMPTS, recognise, total_input_tokens
 from loadgen.workload.prompts.random_ids import PromptShape
 from loadgen.workload.prompts.vllm_random import text_prompts
 

@@ -9,7 +9,7 @@ import pytest
 
 from builders.published_runs import loaded, run
 from loadgen.analysis.audit.nominal_lengths import nine_tenths, nominal, tolerance
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.analysis.run_summary import Reported
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from builders.published_runs import loaded, run
 from loadgen.analysis.audit.findings import audit
-from loadgen.analysis.audit.subject import pages, usual
+from loadgen.analysis.consistency.subject import pages, usual
 from loadgen.analysis.run_summary import Load, Reported
 
 OTHERS = [run("a"), run("b", median_ttft_ms=98.71), run("c", median_ttft_ms=98.72)]

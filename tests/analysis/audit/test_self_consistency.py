@@ -9,8 +9,8 @@ import pytest
 
 from builders.published_runs import LOAD, loaded, run, thor
 from loadgen.analysis.audit.findings import audit
-from loadgen.analysis.audit.rounding import Interval
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.consistency.rounding import Interval
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.analysis.run_summary import Load, Reported
 
 ONE = loaded(requests=1, max_concurrency=1)

@@ -164,7 +164,9 @@ def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: Cam
 def vllm_file(path: Path, speed: float, **metadata: object) -> str:
     """A result file of `vllm bench serve`, with what `--metadata` added."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figures = {f"{word}_{key}_ms": 1e4 / speed for key in ("ttft", "tpot", "itl") for word in ("mean", "p99")}
+    figures = {
+        f"{word}_{key}_ms": 7500 / speed for key in ("ttft", "tpot", "itl") for word in ("mean", "p99")
+    }
     totals = {"total_input_tokens": 25600, "total_output_tokens": 16000, "output_throughput": speed}
     document = {
         "date": f"202611{int(speed) % 28 + 1:02}-101010", "endpoint_type": "openai", "backend": "openai",
@@ -175,6 +177,38 @@ def vllm_file(path: Path, speed: float, **metadata: object) -> str:
     }  # fmt: skip
     path.write_text(json.dumps(document), "utf-8")
     return str(path)
+
+
+IMPOSSIBLE = {
+    "impossible-value": {"mean_ttft_ms": -3.0},
+    "figures-disagree": {"output_throughput": 5000.0},
+    "impossible-order": {"median_ttft_ms": 90.0, "p99_ttft_ms": 80.0, "mean_ttft_ms": 85.0},
+    "impossible-order of the end": {"mean_ttft_ms": 50.0, "mean_e2el_ms": 40.0},
+    "longer-than-the-run": {"p99_ttft_ms": 90e3},
+    "beyond-schedule": {"mean_tpot_ms": 60.0, "mean_itl_ms": 60.0},
+    "many-failures": {"failed": 30},
+}
+
+
+@pytest.mark.parametrize(("code", "figures"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
+@pytest.mark.parametrize("side", [0, 1], ids=["baseline", "row"])
+def test_no_verdict_is_given_on_what_an_audit_calls_impossible(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str, figures: dict[str, float], side: int
+) -> None:
+    speeds = (600.0, 300.0)
+    for at, speed in enumerate(speeds):
+        for repeat in range(3):
+            odd = figures if at == side else {}
+            vllm_file(tmp_path / "ab"[at] / f"{repeat}.json", speed + repeat, result_dir="x", **odd)
+    places = str(tmp_path / "a"), str(tmp_path / "b")
+    (table,) = json.loads(compared(capsys, *places, "--json"))["comparisons"]
+    bad, other = (table["rows"][at] for at in (side, 1 - side))
+    assert {effect["call"] for row in (bad, other) for effect in row["effects"].values()} == {"no verdict"}
+    assert bad["marks"][0].startswith("INVALID, left out: ")
+    assert code.partition(" ")[0] in bad["marks"][0]
+    assert not [mark for mark in other["marks"] if "INVALID" in mark]
+    sound = [vllm_file(tmp_path / f"{speed:g}.json", speed) for speed in speeds]
+    assert "INVALID" not in compared(capsys, *sound)
 
 
 def rows(capsys: pytest.CaptureFixture[str], *places: str) -> dict[str, tuple[int, float]]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 
-from loadgen.analysis.audit.rounding import Interval
-from loadgen.analysis.audit.subject import SATURATED, AuditedRun
+from loadgen.analysis.consistency.rounding import Interval
+from loadgen.analysis.consistency.subject import SATURATED, AuditedRun
 from loadgen.analysis.importers.pages import PAGE
 from loadgen.analysis.run_summary import OURS
 from loadgen.validity.evidence import least_samples, percent

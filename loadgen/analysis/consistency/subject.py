@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from loadgen.analysis.audit.known_prompts import Workload, recognise
-from loadgen.analysis.audit.rounding import COUNTS, Interval
-from loadgen.analysis.comparison.groups import grouped, plain
-from loadgen.analysis.run_summary import Reported
+from loadgen.analysis.consistency.known_prompts import Workload, recognise
+from loadgen.analysis.consistency.rounding import COUNTS, Interval
+from loadgen.analysis.run_summary import Reported, grouped, plain_load
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
 
@@ -43,15 +42,15 @@ class Page:
         self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
         self._audited: dict[int, AuditedRun] = {}
         self._names = grouped(runs, lambda run: run.name)
-        self._loads = grouped(runs, lambda run: plain(run.load.name))
+        self._loads = grouped(runs, lambda run: plain_load(run.load.name))
 
     def of_name(self, name: str) -> Sequence[Reported]:
         """The runs of a checkpoint."""
         return self._names.get(name, ())
 
     def of_load(self, name: str) -> Sequence[Reported]:
-        """The runs under the load of this name, as `plain` reads it; empty if it has no name."""
-        return self._loads.get(plain(name), ()) if name else ()
+        """The runs under the load of this name, as `plain_load` reads it; empty if it has no name."""
+        return self._loads.get(plain_load(name), ()) if name else ()
 
     def audited(self, run: Reported) -> AuditedRun:
         """A run of the page as what another is compared with: without its own page, and computed once."""
@@ -59,7 +58,7 @@ class Page:
 
     def usual(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
         """The value of more than half of the runs under a load, of at least three; else None."""
-        load = plain(load)
+        load = plain_load(load)
         if (load, value) not in self._usual:
             self._usual[load, value] = usual(value(run) for run in self.of_load(load))
         most: Value | None = self._usual[load, value]

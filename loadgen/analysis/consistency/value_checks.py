@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.analysis.audit.subject import AuditedRun
+from loadgen.analysis.consistency.subject import AuditedRun
 from loadgen.analysis.run_summary import is_below_zero
 from loadgen.validity.rule import Evidence, invalid, joined, suspect
 
