@@ -21,7 +21,9 @@ _SHORT = {
     "dgx-spark": "gb10",
     "thor": "jetson-thor",
 }
-_COUNTED = re.compile(r"(\d+)\s*[x×*]\s*(.+)")
+_COUNTED = re.compile(r"(\d{1,3})\s*[x×*]\s*(.+)")
+_COUNTED_BEHIND = re.compile(r"(.+?\S)\s*[x×*]\s*(\d{1,3})")  # H100 x8
+_SERIES = re.compile(r"\b(?:nvidia|geforce|jetson|tesla|amd|instinct|gpus?)\b|[\s_(),-]+")
 _RAM_OFF = 0.15  # of what a board's memory shows as, by how much is kept back
 
 
@@ -31,6 +33,7 @@ class _MachineRow(BaseModel, extra="forbid"):
     tflops: dict[str, float]
     memory_gb: float
     names: list[str]
+    written: str = ""
     source: str
     note: str = ""
     ram_gib: float = 0.0
@@ -96,25 +99,38 @@ def recorded(key: str) -> tuple[Machine | None, str]:
 
 
 def recognised(gpu_name: str, memory_gib: float | None = None) -> Machine | None:
-    """The machine that names itself so (NVML, nvidia-smi), or by its key; None where it is unknown.
+    """The machine that names itself so (NVML, nvidia-smi), by its key or as people write it, or None.
 
     "4 × NVIDIA H100 80GB HBM3" is four that share a model. One name can be several machines, as
     "Orin (nvgpu)": the memory that the system sees distinguishes them; without it, or if none fits, it is
     the largest of them.
     """
-    counted = _COUNTED.fullmatch(gpu_name.strip())
-    name = re.sub(r"^NVIDIA\s+", "", (counted[2] if counted else gpu_name).strip(), flags=re.IGNORECASE)
+    count, plain = _parted(gpu_name)
+    name = re.sub(r"^NVIDIA\s+", "", plain, flags=re.IGNORECASE)
     matches = [
         (key, row.ram_gib)
         for key, row in _rows().items()
         if name.lower() == key or any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in row.names)
-    ]
+    ] or [(key, 0.0) for key, row in _rows().items() if re.fullmatch(row.written or "(?!)", _plain(plain))]
     if not matches:
         return None
     if memory_gib is not None:
         fits = [key for key, ram in matches if ram and abs(ram - memory_gib) <= _RAM_OFF * ram]
         matches = [(key, 0.0) for key in fits] or matches
-    return machines()[matches[0][0]].times(int(counted[1]) if counted else 1)
+    return machines()[matches[0][0]].times(count)
+
+
+def _parted(named: str) -> tuple[int, str]:
+    """How many of a machine a name is of, 8 of `8xH100` and of `H100 x8`, and the machine's own name."""
+    if (before := _COUNTED.fullmatch(named.strip())) is not None:
+        return int(before[1]) or 1, before[2].strip()
+    behind = _COUNTED_BEHIND.fullmatch(named.strip())
+    return (1, named.strip()) if behind is None else (int(behind[2]) or 1, behind[1])
+
+
+def _plain(name: str) -> str:
+    """A machine's name as people write it, without its vendor and its series."""
+    return " ".join(_SERIES.sub(" ", name.lower()).split())
 
 
 def meant(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
@@ -126,8 +142,7 @@ def meant(given: Machine | None, named: str, own: Machine | None = None) -> Mach
     own = own or (recognised(named) if named else None)
     if given is None or given.devices > 1 or given.of_all:
         return given or own
-    counted = _COUNTED.fullmatch(named.strip())
-    devices = own.devices if own is not None else int(counted[1]) if counted else 1
+    devices = own.devices if own is not None else _parted(named)[0]
     return given.times(devices) if devices else given
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from loadgen.analysis.importers import columns, titles, translation
 from loadgen.analysis.importers.grids import Grid, Row
+from loadgen.roofline import machines
 
 _MOST_METRICS = 200
 _UNITS = frozenset({"unit", "units"})
@@ -138,6 +139,7 @@ def _title(corner: str, labels: Sequence[str]) -> str:
     kinds = (
         ("Model", lambda label: titles.parse(label).model != ""),
         ("Engine", lambda label: any(label.lower().startswith(name.lower()) for name in ENGINES)),
+        ("GPU", lambda label: machines.recognised(label) is not None),
         ("Load", lambda label: titles.concurrency(label) is not None),
     )
     return next((title for title, holds in kinds if filled and all(map(holds, filled))), "Configuration")
