@@ -55,7 +55,7 @@ _FACTS: tuple[tuple[str, str], ...] = (
 _RATES: tuple[tuple[str, str], ...] = (
     (r"speed", SPEED),
     (r"(?:total|overall)(?:[ _]token)?(?:[ _]throughput)?", "total_token_throughput"),
-    (r"(?:output|generation|generated)?[ _]?(?:tokens?)?[ _]?throughput|output", "output_throughput"),
+    (r"(?:output|generation|generated)?[ _]?(?:tokens?)?[ _]?throughput|out(?:put)?", "output_throughput"),
     (r"gen\.", "output_throughput"),  # of evalscope's summary
     (r"decod(?:e|ing)(?:[ _]speed)?", DECODE),
     (r"(?:/ ?|per[ -])(?:user|req(?:uest)?|stream)", OF_ONE),
@@ -68,7 +68,7 @@ _RATES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 # What stands behind tokens per second: of all requests at once, or of each.
 _SHARED = {"total": SPEED, "all": SPEED, "req": OF_ONE, "request": OF_ONE, "user": OF_ONE, "stream": OF_ONE}
-_TOKENS_PER_S = re.compile(r"(?:output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
+_TOKENS_PER_S = re.compile(r"(output )?(?:tok(?:en)?s?|t)(?:/|_per_| per )(?:s|sec|second)\b|tps")
 _REQUESTS_PER_S = re.compile(
     r"qps|rps|req(?:uest)?s?(?:/| per )s(?:ec(?:ond)?)?|request[ _]throughput(?: \(req/s\))?"
 )
@@ -221,7 +221,7 @@ def _titled(title: str) -> TableColumn:
         known = unit in _MS and bool(latency[1] or latency[3] or latency[2] not in _OF_A_RANK)
         return TableColumn(key if known else "", times=_MS.get(unit, 1.0))
     if _TOKENS_PER_S.fullmatch(unit) or (not unit and _TOKENS_PER_S.search(plain) is not None):
-        word = base if unit else _TOKENS_PER_S.sub("", plain, 1)
+        word = base if unit else _TOKENS_PER_S.sub(lambda found: found[1] or "", plain, 1)
         return TableColumn(
             next((key for pattern, key in _RATES if re.fullmatch(pattern, word.strip(" _"))), "")
         )

@@ -289,7 +289,7 @@ class _Found:
         elif not self._rows(path, tables.read(content, path)):
             raise UsageError(
                 f"{path} has no known results: give a result file of a client (docs/others.md), "
-                "a table of figures, or pasted blocks"
+                "a table with its figures in its titles or its corner (with their units), or pasted blocks"
             )
 
     def _rows(self, path: Path, rows: TableRows) -> bool:

@@ -10,6 +10,7 @@ from loadgen.analysis.importers.grids import Grid, Row
 from loadgen.roofline import machines
 
 _MOST_METRICS = 200
+_NUMBERS = frozenset("0123456789 ")
 _UNITS = frozenset({"unit", "units"})
 _PLAIN = frozenset({"", "value", "values", "result", "results", "metric", "metrics", "measured"})
 _CHANGE = re.compile(
@@ -42,6 +43,8 @@ def upright(grid: Grid) -> Grid:
     grid = _with_one_head(grid)
     if not grid.rows:
         return grid
+    if (unfolded := _of_one_figure(grid)) is not None:
+        return unfolded
     if len(grid.rows) <= _MOST_METRICS and (whole := _of_statistics(grid)) is not None:
         return whole
     table = [row.cells for row in grid.rows]
@@ -64,6 +67,37 @@ def upright(grid: Grid) -> Grid:
         for at, label in zip(kept, labels, strict=True)
     )
     return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
+
+
+def _of_one_figure(grid: Grid) -> Grid | None:
+    """A table of the figure that its corner names, of things down its side and across: a row for each cell.
+
+    None of any other: both must be checkpoints, ways to store weights, machines or loads.
+    """
+    figure, *across = grid.titles
+    down = [row.cells[0] for row in grid.rows]
+    if not columns.is_measured(columns.column(figure).key) or not all(map(_is_thing, across)):
+        return None
+    if not all(map(_is_thing, down)):
+        return None
+    if _NUMBERS.issuperset("".join((*down, *across))):  # of what they are, no one says
+        return Grid(("", *across), grid.rows, grid.first, grid.last)
+    titled = [_title("", labels) for labels in (down, across)]
+    if titled[0] == titled[1]:
+        titled = ["Row", "Column"]
+    rows = (
+        Row(row.line, (row.cells[0], title, cell), at)
+        for row in grid.rows
+        for at, (title, cell) in enumerate(zip(across, row.cells[1:], strict=True), 2)
+    )
+    return Grid((*titled, figure), tuple(rows), grid.first, grid.last)
+
+
+def _is_thing(label: str) -> bool:
+    """Whether a label is of a checkpoint, of how weights are stored, of a machine or of a load."""
+    title = titles.parse(label)
+    known = title.model or title.quantization or titles.concurrency(label) is not None
+    return bool(known) or label.strip().isdecimal() or machines.recognised(label) is not None
 
 
 def _with_one_head(grid: Grid) -> Grid:
@@ -138,6 +172,7 @@ def _title(corner: str, labels: Sequence[str]) -> str:
     filled = [label for label in labels if label]
     kinds = (
         ("Model", lambda label: titles.parse(label).model != ""),
+        ("Quantization", lambda label: titles.parse(label).quantization != ""),
         ("Engine", lambda label: any(label.lower().startswith(name.lower()) for name in ENGINES)),
         ("GPU", lambda label: machines.recognised(label) is not None),
         ("Load", lambda label: titles.concurrency(label) is not None),
