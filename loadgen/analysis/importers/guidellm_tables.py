@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.analysis.importers import guidellm, json_fields, pages
+from loadgen.analysis.importers import text as texts
 from loadgen.analysis.run_summary import Load, Reported, short_name
 
 MARKS: tuple[bytes, ...] = (b"Benchmarks Stats", b"Request Latency Statistics")
@@ -64,8 +65,9 @@ def tells(text: str) -> bool:
 
 
 def read(text: str, path: Path) -> list[Reported]:
-    """Every row of the tables of a text, those of one report together; raises nothing."""
+    """Every row of a text's tables, those of one report together; raises UsageError of too many rows."""
     reports = [*_reports(pages.split(pages.uncoloured(text)))]
+    texts.check_results(path, sum(len(tables[0][1]) for _, tables in reports))
     return [
         replace(run, unread={**run.unread, **({"report": str(number)} if len(reports) > 1 else {})})
         for number, (above, tables) in enumerate(reports, 1)

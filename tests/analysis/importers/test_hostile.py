@@ -91,6 +91,7 @@ LARGE = {
     "cells of Markdown": ("| a | b |\n|-|-|\n", _CELLS),
     "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS),
     "blocks": (HEADER, _PARTS),
+    "rows of guidellm": ("Benchmarks Stats:\nMetadata | a\n Benchmark| b\n---|---\nx|1\n", _PARTS),
     "objects": ('{"a": 1}\n', _NONE),
     "results": (json.dumps({"backend": "vllm", "duration": 1.0, "completed": 1}) + "\n", _PARTS),
     "lists in lists": ("[", "not valid JSON"),
