@@ -319,7 +319,7 @@ def scaled(column: TableColumn, part: CellNumber | None, number: float) -> float
     times = column.times if part is None else part.times
     if part is not None:
         times *= _MS[part.unit.lower()] if part.kind == "time" else column.times
-    return number if times == 1.0 else float(f"{number * times:.12g}")
+    return numbers.scaled(number, times)
 
 
 def why_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
@@ -393,12 +393,12 @@ def _decoded(figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, 
         values |= test.figures(values.pop(SPEED, None), values.pop(OF_ONE, None))
     elif DECODING in values:
         values = decoding(values.pop(DECODING), values.pop(OF_ONE, None), limit or 1) | values
-    if decode := values.pop(
-        DECODE, None
-    ):  # of several at once it may be of each or of all: no time per token
-        values |= {DECODING: decode} if (limit or 1) > 1 else {"mean_tpot_ms": 1e3 / decode}
+    if decode := values.pop(DECODE, None):
+        # Of several at once it may be of each or of all: no time per token.
+        several = (limit or 1) > 1
+        values |= {DECODING: decode} if several else {"mean_tpot_ms": numbers.milliseconds_each(decode)}
     if of_one := values.pop(OF_ONE, None):
-        values.setdefault("mean_tpot_ms", 1e3 / of_one)
+        values.setdefault("mean_tpot_ms", numbers.milliseconds_each(of_one))
     return values
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.analysis.importers import blocks, columns, json_fields, table_rows
+from loadgen.analysis.importers import blocks, columns, json_fields, numbers, table_rows
 from loadgen.analysis.importers import text as texts
 from loadgen.analysis.importers.columns import SPEED, TableColumn
 from loadgen.analysis.importers.table_rows import TableRows
@@ -224,7 +224,7 @@ def rung(row: SpeedRow, source: str) -> Reported:
     if row.ttft_ms:
         figures["mean_ttft_ms"] = float(row.ttft_ms)
     if row.decode_tok_s:
-        figures["mean_tpot_ms"] = 1e3 / float(row.decode_tok_s)
+        figures["mean_tpot_ms"] = numbers.milliseconds_each(float(row.decode_tok_s))
     if row.formula in FORMULAS:
         lengths = row.input_length, row.output_length
         figures["output_throughput"] = converted(speed, row.formula, OUTPUT, *lengths)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.analysis.importers import guidellm, json_fields, pages
+from loadgen.analysis.importers import guidellm, json_fields, numbers, pages
 from loadgen.analysis.importers import text as texts
 from loadgen.analysis.run_summary import Load, Reported, short_name
 
@@ -175,7 +175,7 @@ def _values(cells: Cells) -> tuple[dict[str, float], str]:
             if key == "strategy":
                 strategy = cell
             elif (value := json_fields.written_number(cell)) is not None:
-                values.setdefault(key, float(f"{value * times:.12g}"))
+                values.setdefault(key, numbers.scaled(value, times))
             break
     return values, strategy
 

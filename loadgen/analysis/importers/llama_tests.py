@@ -8,6 +8,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from loadgen.analysis.importers import numbers
 from loadgen.analysis.importers.grids import Grid, Row
 from loadgen.results.speed_formulas import OUTPUT, TOTAL, converted
 from loadgen.roofline.bound import DECODING, PREFILL
@@ -66,8 +67,8 @@ class LlamaTest(msgspec.Struct, frozen=True):
 
 def decoding(speed: float | None, of_a_request: float | None, streams: int) -> dict[str, float]:
     """A decoding speed of all requests, of one, or both, with the time per token that it comes to."""
-    one = of_a_request if of_a_request is not None or speed is None else speed / streams
-    timed = {"mean_tpot_ms": 1e3 / one} if one else {}
+    one = of_a_request if of_a_request is not None or speed is None else numbers.scaled(speed, 1 / streams)
+    timed = {"mean_tpot_ms": numbers.milliseconds_each(one)} if one else {}
     return timed if speed is None else {DECODING: speed, **timed}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 
 from loadgen.errors import UsageError
 from loadgen.workload import bounds
@@ -17,11 +18,49 @@ PATTERN = re.compile(
     r"(?:[eE][-+]?\d+)?"
 )
 _LONGEST = 40  # characters of a figure
+_MOST_DECIMALS = 6  # above which a figure is taken as exact
 _GROUPED = re.compile(rf"(?<=\d)[ {_SPACES}{_APOSTROPHES}](?=\d)")
 
 
 class AmbiguousError(UsageError):
     """A number that is one thing here and another elsewhere: 1.234."""
+
+
+class ComputedNumber(float):
+    """A figure that was computed from a printed one, with what one unit of that one's last digit is in it."""
+
+    last_digit: float = 0.0
+
+    @classmethod
+    def of(cls, value: float, last_digit: float) -> ComputedNumber:
+        """As 4.1 s, which is 4100 ms, and 100 ms either way."""
+        made = cls(value)
+        made.last_digit = last_digit
+        return made
+
+
+def last_digit_of(value: float) -> float:
+    """One unit of the last digit that was printed of a figure; 0 of one that is taken as exact.
+
+    Trailing zeros are lost with the text, so 23.00 is taken as 23.0: wider, never narrower.
+    """
+    if isinstance(value, ComputedNumber):
+        return value.last_digit
+    decimals = -int(Decimal(repr(value)).as_tuple().exponent)
+    return 0.0 if decimals > _MOST_DECIMALS else 10.0 ** -max(decimals, 0)
+
+
+def scaled(value: float, times: float) -> float:
+    """A printed figure in another unit."""
+    if times == 1.0:
+        return value
+    return ComputedNumber.of(float(f"{value * times:.12g}"), last_digit_of(value) * times)
+
+
+def milliseconds_each(per_s: float) -> float:
+    """The time of one of so many per second."""
+    each_ms = 1e3 / per_s
+    return ComputedNumber.of(each_ms, last_digit_of(per_s) * each_ms / per_s)
 
 
 def decimal_sign(written: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from builders.published_runs import LOAD, loaded, run, thor
 from loadgen.analysis.audit.findings import audit
 from loadgen.analysis.consistency.rounding import Interval
 from loadgen.analysis.consistency.subject import AuditedRun
+from loadgen.analysis.importers.numbers import milliseconds_each, scaled
 from loadgen.analysis.run_summary import Load, Reported
 
 ONE = loaded(requests=1, max_concurrency=1)
@@ -58,6 +59,10 @@ def test_no_published_block_contradicts_itself() -> None:
         (204169, True, 204169.0, 204169.0),
         (1.0336720489999607, False, 1.0336720489999607, 1.0336720489999607),
         (0.0, False, 0.0, 0.1),
+        (scaled(4.1, 1e3), False, 4000.0, 4200.0),  # 4.1 s, in ms
+        (scaled(8200, 1e-3), False, 8.199, 8.201),
+        (milliseconds_each(8), False, 125 - 1000 / 64, 125 + 1000 / 64),  # 8 tok/s, as ms per token
+        (milliseconds_each(scaled(0.5, 1e3)), False, 1.6, 2.4),  # 0.5k tok/s
     ],
 )
 def test_a_printed_figure_is_all_that_prints_so(value: float, count: bool, low: float, high: float) -> None:

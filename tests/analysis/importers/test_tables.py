@@ -20,6 +20,7 @@ from loadgen.results import speed_tables
 from loadgen.results.speed_formulas import OUTPUT, TOTAL, UNKNOWN, converted
 from loadgen.results.speed_rows import Memory, SpeedRow, shipped
 from loadgen.roofline import machines
+from loadgen.validity.rule import Severity
 from loadgen.validity.verdict import Level
 
 HERE = Path("page.md")
@@ -400,3 +401,18 @@ def test_a_speed_of_output_is_not_that_of_all_tokens(title: str) -> None:
         (run,) = read(whole)
         assert run.figures["output_throughput"] == 131.2
         assert run.figures.get("total_token_throughput", 652.1) == 652.1
+
+
+@pytest.mark.parametrize(
+    "titles_and_cells",
+    [
+        "| Model | Concurrency | Mean TTFT (s) | Median TTFT (s) | Output tok/s |\n"
+        "|---|---|---|---|---|\n| Qwen3-8B | 8 | 0.1 | 0.3 | 512 |",  # 0.149 and 0.251 s
+        "| Model | Concurrency | Benchmark duration (s) | Total generated tokens | Output tok/s |\n"
+        "|---|---|---|---|---|\n| Qwen3-8B | 8 | 20.0 | 78520 | 3.9k |",  # 3,926 tok/s
+    ],
+)
+def test_a_figure_in_a_larger_unit_is_as_coarse_as_it_was_printed(titles_and_cells: str) -> None:
+    (audited,) = audit(read(titles_and_cells), None, None)
+    assert not [each.rule.code for each in audited.findings if each.rule.severity is Severity.INVALID]
+    assert len(audited.reported.figures) >= 3
