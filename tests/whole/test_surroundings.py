@@ -256,7 +256,8 @@ class Crowded(ScriptedServer):
     others: list[socket.socket] = field(default_factory=list)
 
     def __enter__(self) -> Crowded:
-        self.full, self.over, self.posts = threading.Event(), threading.Event(), 0
+        self.full, self.paused, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.posts = 0
         script, self.accepts = self.script, self._waits
 
         def answered(asked: Asked) -> Answer:
@@ -276,16 +277,24 @@ class Crowded(ScriptedServer):
             other.close()
 
     def _waits(self, _: int) -> bool:
-        return not self.full.is_set() or self.over.wait(PATIENCE_S)
+        if not self.full.is_set():
+            return True
+        self.paused.set()
+        return self.over.wait(PATIENCE_S)
 
     def fill(self) -> None:
         """Have others take every place of the backlog."""
         self.full.set()
         self.listener.listen(0)
+        self._call()
+        assert self.paused.wait(PATIENCE_S)  # an `accept` that was under way takes one, and frees its place
         for _ in range(8):
-            self.others.append(other := socket.socket())
-            other.setblocking(False)
-            other.connect_ex(("127.0.0.1", self.port))
+            self._call()
+
+    def _call(self) -> None:
+        self.others.append(other := socket.socket())
+        other.setblocking(False)
+        other.connect_ex(("127.0.0.1", self.port))
 
     def has_caller(self) -> bool:
         """Whether one more connection to this server waits for an answer to its SYN."""
