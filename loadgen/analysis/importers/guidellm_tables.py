@@ -22,7 +22,9 @@ MARKS: tuple[bytes, ...] = (b"Benchmarks Stats", b"Request Latency Statistics")
 _GROUP = re.compile(r"([^|]+)(\|{1,40}|$)")
 _RULE = re.compile(r"\|?[-=]{2,}(?:\|[-=]+)*\|?")
 _TITLE = re.compile(r"(?:Metadata|Benchmark) *\|")
-_STRATEGY = re.compile(r"(synchronous|throughput|concurrent|constant|poisson|async)(?:@(\d+(?:\.\d+)?))?")
+_STRATEGY = re.compile(
+    r"(synchronous|throughput|concurrent|constant|poisson|async)(?:@(\d{1,9}(?:\.\d{1,20})?))?"
+)
 _MODEL = re.compile(
     r"(?:\bfor model |validated with model |backend_model=')([^\s']{1,200}?)(?=[.']?(?:\s|$))"
 )
@@ -53,6 +55,10 @@ _KEYS: tuple[tuple[str, str, float], ...] = (
     (r"ttft \(ms\) (mean|median|p99)|ttft ms (mdn|p95)", "{}_ttft_ms", 1.0),
     (r"itl \(ms\) (mean|median|p99)|itl ms (mdn|p95)", "{}_tpot_ms", 1.0),
 )
+_LENGTHS = (
+    "input_len_median", "input_len_p95", "total_input_tokens",
+    "output_len_median", "output_len_p95", "total_output_tokens",
+)  # fmt: skip
 _FACTS = {"strategy", "incomplete", "input_len", "output_len"}
 _MOST_ABOVE = 60  # lines above a report's first table, in which its model stands
 _ROUNDED = 0.05  # of a length with one decimal
@@ -135,12 +141,13 @@ def _runs(above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path:
         {title: cell for _, rows in tables for title, cell in rows[number].items()}
         for number in range(len(tables[0][1]))
     ]
-    strategies = Counter(_values(cells)[1] for cells in joined)
-    for number, cells in enumerate(joined):
-        values, named_strategy = _values(cells)
+    read_rows = [*map(_values, joined)]
+    strategies = Counter(strategy for _, strategy in read_rows)
+    in_seconds = any(title.startswith("req latency (ms)") for title in joined[0]) if joined else False
+    for number, (values, named_strategy) in enumerate(read_rows):
         even = _is_even(values, asked)
         remarks = [*([] if even else [guidellm.UNEVEN]), _NO_TPOT, *of_all]
-        remarks += [_SECONDS] * any(title.startswith("req latency (ms)") for title in cells)
+        remarks += [_SECONDS] * in_seconds
         figures = {
             key: value
             for key, value in values.items()
@@ -184,39 +191,29 @@ def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
     """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM."""
     if "output_len" in values and "output" in asked:  # as long as was asked for, on average
         return abs(values["output_len"] - asked["output"]) <= _ROUNDED
-    lengths = [
-        values.get(f"{which}_len_{rank}") for which in ("input", "output") for rank in ("median", "p95")
-    ]
-    totals = [values.get(f"total_{which}_tokens") for which in ("input", "output")]
-    if None in (*lengths, *totals) or not all(lengths) or not all(totals):
+    known = [value for key in _LENGTHS if (value := values.get(key))]
+    if len(known) < len(_LENGTHS):
         return False
-    prompt, prompt_p95, answer, answer_p95 = map(float, lengths)  # type: ignore[arg-type]
-    count = float(totals[1] or 0) / answer
-    return (
-        answer == answer_p95
-        and prompt == prompt_p95
-        and count == round(count)
-        and float(totals[0] or 0) / prompt == count
-    )
+    prompt, prompt_p95, prompts, answer, answer_p95, answers = known
+    count = answers / answer
+    return (prompt, answer) == (prompt_p95, answer_p95) and count.is_integer() and count == prompts / prompt
 
 
 def _load(
     strategy: re.Match[str] | None, values: Mapping[str, float], asked: Mapping[str, int], name: str
 ) -> Load:
-    kind, at = (strategy[1], strategy[2]) if strategy is not None else ("", None)
+    kind, written = (strategy[1], strategy[2]) if strategy is not None else ("", None)
+    at = float(written) if written else None
     rated = kind in ("constant", "poisson", "async")
-    sent = [values.get(key) for key in ("completed", "failed")]
+    limit = {"synchronous": 1.0, "concurrent": at}.get(kind)
+    completed, failed = (json_fields.count(values.get(key)) for key in ("completed", "failed"))
     return Load(
         name=name,
-        requests=None if None in sent else round(math.fsum(filter(None, sent))),
+        requests=None if completed is None or failed is None else completed + failed,
         input_len=values.get("input_len"),
         output_len=values.get("output_len"),
         asked_input_len=asked.get("prompt"),
         asked_output_len=asked.get("output"),
-        max_concurrency=1
-        if kind == "synchronous"
-        else int(float(at))
-        if kind == "concurrent" and at
-        else None,
-        request_rate_per_s=(float(at) if at else None) if rated else math.inf if kind else None,
+        max_concurrency=None if limit is None else int(limit),
+        request_rate_per_s=at if rated else math.inf if kind else None,
     )

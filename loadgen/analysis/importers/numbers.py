@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from decimal import Decimal
@@ -46,6 +47,8 @@ def last_digit_of(value: float) -> float:
     """
     if isinstance(value, ComputedNumber):
         return value.last_digit
+    if not math.isfinite(value):
+        return 0.0
     decimals = -int(Decimal(repr(value)).as_tuple().exponent)
     return 0.0 if decimals > _MOST_DECIMALS else 10.0 ** -max(decimals, 0)
 
@@ -58,7 +61,7 @@ def scaled(value: float, times: float) -> float:
 
 
 def milliseconds_each(per_s: float) -> float:
-    """The time of one of so many per second."""
+    """The time of each, of a printed rate per second."""
     each_ms = 1e3 / per_s
     return ComputedNumber.of(each_ms, last_digit_of(per_s) * each_ms / per_s)
 

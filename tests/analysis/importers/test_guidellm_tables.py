@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,13 @@ def test_two_reports_are_not_repeats_of_one_another(tmp_path: Path) -> None:
         ("concurrent, row 1", "2"), ("concurrent, row 2", "2"),
     ]  # fmt: skip
     assert len({run.source for run in runs}) == 4
+
+
+@pytest.mark.parametrize("text", [TWO, THREE])
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400", "-1", "9" * 400])
+def test_a_number_that_no_measurement_gives_ends_no_reader(text: str, number: str) -> None:
+    for runs in (
+        read(re.sub(r"(?<=\|) *[\d.]+(?=\||\n| +\|)", number, text)),
+        read(re.sub("@0.69", f"@{number}", text)),
+    ):
+        assert {run["limit"] for run in runs} <= {1, None}
