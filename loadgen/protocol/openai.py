@@ -110,7 +110,7 @@ class ErrorObject(msgspec.Struct, gc=False):
         return _phrase(str(part) for part in (self.code, self.message) if part is not None)
 
     def __bool__(self) -> bool:
-        """Whether it holds anything: gateways write an empty one beside tokens that are whole."""
+        """Whether it holds anything: gateways write an empty one in messages that are whole."""
         return bool(self.code or (self.message and self.message.strip()))
 
 
