@@ -27,7 +27,7 @@ SEARCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_sweep_is_its_points_each_with_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,7 +49,7 @@ def _without(key: str) -> dict[str, Any]:
     return {name: value for name, value in TINY.items() if name != key}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Path) -> None:
     rows = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
     for path in rows:
@@ -60,7 +60,7 @@ def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Pat
     assert [run.metrics.total_output_tokens for run in sweep.runs] == [6, 6]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     value = loadgen.Profile(name="mine", input_len=8, output_len=3, num_prompts=2, max_concurrency=9)
     sweep = loadgen.sweep(
@@ -82,7 +82,7 @@ def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     assert [run.seed for run in again.runs] == [run.seed for run in sweep.runs]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
     def answer(asked: Asked) -> Answer:
         return Answer([b"HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"]) if asked.number > 12 else stream()
@@ -97,7 +97,7 @@ def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
     assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_limit_is_a_value_with_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_limit_is_a_value_with_its_runs(
     assert compared.json()["limits"][0]["rows"][1]["name"] == "b"
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_search_on_a_disk_goes_on_and_is_compared(tmp_path: Path) -> None:
     limit = loadgen.limit(slo="e2el p50 < 60s", run_dir=str(tmp_path), **SEARCH)
     assert limit.directory is not None
@@ -160,14 +160,14 @@ def test_what_cannot_be_is_an_error_of_ours(
         call(preset="instant", **options)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_no_server_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(loadgen.LoadgenError, match="is not ready"):
         loadgen.sweep(f"http://127.0.0.1:{closed_port()}", concurrency=[1, 2], run_dir=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> None:
     """The third point would take five minutes."""
 
@@ -189,7 +189,7 @@ def test_ctrl_c_ends_a_sweep_with_the_points_that_are_done(tmp_path: Path) -> No
     assert len(sweep.runs) == 2
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_in_the_first_point_keeps_what_it_measured(tmp_path: Path) -> None:
     """The first point would take five minutes."""
 
@@ -208,7 +208,7 @@ def test_ctrl_c_in_the_first_point_keeps_what_it_measured(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.glob("*-sweep-*/interrupted/*")] == ["000-concurrency-1"]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_during_the_first_run_of_a_search_leaves_none() -> None:
     """Its first run would take five minutes."""
     reached = threading.Event()

@@ -25,7 +25,7 @@ LIMIT: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_each_cell_is_a_search_and_the_limits_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -50,7 +50,7 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     assert "2 of 2 cells are finished" in out
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

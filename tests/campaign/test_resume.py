@@ -53,7 +53,7 @@ def prompts(directory: Path) -> dict[str, str]:
     return {known: facts(directory, known)["plan_digest"] for known in cells(directory)}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_killed_at_any_point_and_resumed_it_ends_as_if_it_had_not_been(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +102,7 @@ def _reached(finished: int) -> bool:
     )
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_campaign_grows(tmp_path: Path) -> None:
     assert campaign(written(tmp_path, AB[0], repeats=1)) == 0
     place = the_directory()
@@ -115,7 +115,7 @@ def test_a_campaign_grows(tmp_path: Path) -> None:
     assert (record.repeats, len(record.order)) == (2, 4)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_only_some_checkpoints_now_and_the_others_later(tmp_path: Path) -> None:
     path = written(tmp_path, *AB, repeats=1)
     assert campaign(path, "--only", "B") == 0
@@ -124,7 +124,7 @@ def test_only_some_checkpoints_now_and_the_others_later(tmp_path: Path) -> None:
     assert cells(the_directory()) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_failed_cells_stay_until_they_are_asked_for_once_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +141,7 @@ def test_failed_cells_stay_until_they_are_asked_for_once_more(
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_strangers_directory_that_links_elsewhere_is_refused(tmp_path: Path, n
     assert [(path.name, path.read_text()) for path in own.iterdir()] == [("kept", "own")]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
     assert len(cells(place)) == 4
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("how", ["records", "report", "log"])
 def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

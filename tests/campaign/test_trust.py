@@ -144,7 +144,7 @@ def test_the_command_that_is_shown_is_the_one_that_is_run(
     assert "abcdef" not in question + preview
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_what_is_allowed_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
     assert cli.main(["campaign", str(path), "--allow-launch", "--quiet"]) == 1  # it serves nothing
@@ -181,7 +181,7 @@ READS = [
 ]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(("flags", "words", "code"), READS)
 def test_a_file_reads_no_variable_that_is_not_allowed_by_name(

@@ -123,7 +123,7 @@ def test_a_port_where_nobody_listens_is_told_with_its_address() -> None:
         ask(f"http://127.0.0.1:{port}")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_readiness_is_waited_for_and_looked_at_seldom() -> None:
     def script(asked: Asked) -> Answer:
         if asked.number < 2:

@@ -35,7 +35,7 @@ def drips(head: bytes, drop: bytes) -> Answer:
     return Answer([head, *pieces * 200])
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "answer",
     [

@@ -218,7 +218,7 @@ def test_a_server_that_is_gone_is_asked_once() -> None:
     assert (found.answers, found.missing[:24]) == ((), "the server is gone: conn")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_slow_machine_costs_the_limit_and_keeps_its_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -229,7 +229,7 @@ def test_a_slow_machine_costs_the_limit_and_keeps_its_answers(
     assert all("were left for it" in answer.cut for answer in found.answers)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
     with ScriptedServer(saying(end=End.HANG)) as server:
         found = asked_of(server.base_url, VLLM, {}, limit_s=0.6)

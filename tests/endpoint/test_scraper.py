@@ -209,7 +209,7 @@ def test_looks_take_their_share_of_a_run_at_most(often: None, monkeypatch: pytes
     assert min(later - earlier for earlier, later in pairwise(times)) >= 0.01 / 0.1
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_leaving_does_not_wait_for_a_server_that_hangs(often: None) -> None:
     hung = threading.Event()
 

@@ -323,7 +323,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "2", "--run-dir", "../runs"]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     "words",
@@ -341,7 +341,7 @@ def test_no_python_file_of_the_current_directory_runs(words: list[str], planted:
     assert not planted.exists()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_nor_where_the_command_is_a_module(planted: Path) -> None:
     argv = [sys.executable, "-m", "loadgen", "bench", "--quiet", "--preset", "instant", *LOAD]
     root = Path(__file__).parents[2]
@@ -351,7 +351,7 @@ def test_nor_where_the_command_is_a_module(planted: Path) -> None:
     assert not planted.exists()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("module", [ENGINE, NULL])
 def test_a_server_of_our_own_listens_on_loopback_alone(module: str, tmp_path: Path) -> None:
     arguments = ["--log", str(tmp_path / "log")] if module == NULL else []

@@ -18,7 +18,7 @@ from engines.clients import loadgen, start_loadgen
 from engines.leftovers import PATIENCE_S, until_nothing_is_left
 from engines.running import OFFLINE
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _REPEATS = 5
 _PROFILE = """\

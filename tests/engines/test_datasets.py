@@ -16,7 +16,7 @@ from engines.hiding_proxy import hiding
 from engines.running import Engine
 from loadgen.metrics.record import Records
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _ROOT = Path(__file__).resolve().parents[2]
 _EXAMPLES = _ROOT / "docs" / "examples"

@@ -11,7 +11,7 @@ import pytest
 from loadgen.session.other_clients.sglang import SGLANG
 from loadgen.session.other_clients.vllm import VLLM
 
-pytestmark = [pytest.mark.engine]
+pytestmark = pytest.mark.engine
 
 _OF_VLLM = """
 import argparse

@@ -17,7 +17,7 @@ from engines.clients import Finished, loadgen, read_json, start_loadgen
 from engines.leftovers import PATIENCE_S, left, until_nothing_is_left
 from engines.running import VLLM_ON_CPU
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"
 _SMALL = ["--random-input-len", "64", "--random-output-len", "16"]

@@ -18,7 +18,7 @@ from engines.leftovers import left, until_nothing_is_left
 from engines.running import Engine
 from loadgen.metrics.record import Records
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _SMALL = [
     "--random-input-len",

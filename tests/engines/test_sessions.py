@@ -17,7 +17,7 @@ from engines.clients import loadgen, read_json, scrape
 from engines.running import Engine
 from loadgen.metrics.record import Records
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 _EXCERPT = Path(__file__).resolve().parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 _TURNS = 7
 _FLAGS = ["--block-size", "32", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]

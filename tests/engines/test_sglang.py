@@ -14,7 +14,7 @@ from engines import place
 from engines.clients import Finished, loadgen, read_json, start_loadgen
 from engines.leftovers import PATIENCE_S, left, until_nothing_is_left
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _ON_CPU = {"SGLANG_USE_CPU_ENGINE": "1", "GLOO_SOCKET_IFNAME": "lo"}
 _CACHE_TOKENS = 65536

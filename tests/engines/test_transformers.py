@@ -10,7 +10,7 @@ from engines.clients import loadgen, read_json
 from engines.running import Engine
 from loadgen.metrics.record import Records
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 
 def _smoke(engine: Engine, model: Path) -> list[str]:

@@ -23,7 +23,7 @@ from loadgen.metrics.metrics import MetricOptions, Metrics, compute
 from loadgen.metrics.record import Records
 from loadgen.validity.reconcile import foreign_requests, mismatches, rows
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _SAMPLES = Path(__file__).resolve().parents[1] / "data" / "results"
 _PROMPT, _GENERATED = "vllm:prompt_tokens_total", "vllm:generation_tokens_total"

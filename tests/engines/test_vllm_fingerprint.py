@@ -11,7 +11,7 @@ from engines.running import Engine
 from loadgen.endpoint.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
 from loadgen.results import run_directory
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 
 def _taken(engine: Engine, words: list[str], directory: Path) -> Fingerprint:

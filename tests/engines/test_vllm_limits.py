@@ -16,7 +16,7 @@ from engines.sweep_reader import read_by_vllm
 from loadgen.results.limit_record import LimitRecord
 from loadgen.results.sweep_record import SweepRecord
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _ON_CPU = "--dtype bfloat16 --max-model-len 1024 --enforce-eager"
 _LAYERS = (16, 32)

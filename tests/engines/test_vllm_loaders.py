@@ -12,7 +12,7 @@ import pytest
 from builders.drop_in import DIRECTORY
 from engines.running import OFFLINE
 
-pytestmark = [pytest.mark.engine]
+pytestmark = pytest.mark.engine
 
 _PROGRAM = Path(__file__).with_name("vllm_loaders.py")
 

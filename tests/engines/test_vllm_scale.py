@@ -13,7 +13,7 @@ from engines.clients import loadgen, read_json
 from engines.running import Engine
 from loadgen.results import run_directory
 
-pytestmark = [pytest.mark.engine, pytest.mark.realtime]
+pytestmark = pytest.mark.engine
 
 _REQUESTS, _INPUT, _OUTPUT = 48, 128, 32
 _OF_COUNTERS = {"foreign-requests", "tokens-differ", "tokens-far-off", "counters-reset"}

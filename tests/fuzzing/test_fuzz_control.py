@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing.fuzz_targets_control import TARGETS
+
+pytestmark = pytest.mark.long
 
 DATA = Path(__file__).parents[1] / "data"
 # Pieces that mean something, so that what is made of them goes deeper than the first check.
@@ -88,13 +90,6 @@ def _changed(raw: bytes, at: int, by: bytes) -> bytes:
 def test_any_bytes_are_a_bounded_value_or_words(name: str) -> None:
     target: Callable[[bytes], None] = TARGETS[name]
 
-    @settings(
-        max_examples=60,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
     @given(inputs(name))
     def once(raw: bytes) -> None:
         target(raw)

@@ -7,15 +7,12 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.targets import HERE, TARGETS, corpus, inputs
 
 MOST_BYTES = 600_000  # of the whole corpus
-_SOME = settings(
-    max_examples=12, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def function(name: str) -> Callable[[bytes], None]:
@@ -49,7 +46,6 @@ def test_what_is_kept_is_read_with_a_part_changed(name: str) -> None:
     read = function(name)
     kept = [path.read_bytes()[: TARGETS[name].longest] for path in sorted(corpus(name).glob("*"))] or [b""]
 
-    @_SOME
     @given(st.sampled_from(kept), st.integers(0, 8192), st.binary(max_size=24), st.booleans())
     def changed(raw: bytes, at: int, piece: bytes, over: bool) -> None:
         at %= len(raw) + 1

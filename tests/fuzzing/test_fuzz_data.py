@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import fuzz_targets_data as targets
+
+pytestmark = pytest.mark.long
 
 PIECES = [
     *(b"{", b"[", b'"', b"}\n{", b"\r\n", b"\n", b"1e400", b"NaN", b"-1", b"9" * 30, b"\xff", b"\\ud800"),
@@ -22,7 +24,6 @@ SEEDS: dict[str, tuple[Callable[[bytes], None], str]] = {
     "csv": (targets.dataset_csv, "prompts.csv"),
     "trace": (targets.trace, "prompts.jsonl"),
 }
-_SOME = settings(max_examples=50, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -30,7 +31,6 @@ def test_any_rows_are_planned_or_refused(name: str) -> None:
     target, file = SEEDS[name]
     seed = (targets.DATASETS / file).read_bytes()
 
-    @_SOME
     @given(st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=8)), max_size=12), st.floats(0, 1))
     def read(pieces: list[bytes], share: float) -> None:
         inserted, at = b"".join(pieces), int(share * len(seed))
@@ -40,7 +40,6 @@ def test_any_rows_are_planned_or_refused(name: str) -> None:
     read()
 
 
-@_SOME
 @given(st.binary(min_size=4, max_size=13))
 def test_rows_with_odd_values_are_planned_or_refused(data: bytes) -> None:
     targets.odd_rows(data)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import recorded
@@ -17,9 +17,8 @@ from loadgen.metrics.decode import Decoder
 from loadgen.metrics.record import Record
 from metrics.test_decode import DONE, LAST, USAGE, A
 
-QUICK = settings(
-    max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
-)
+pytestmark = pytest.mark.long
+
 # What depends on how the bytes were cut into reads.
 PER_READ = {
     "arrival_ns", "visible_ns", "text_ns", "shared_reads", "shared_lag_ns", "reads", "lag_sum_ns",
@@ -73,7 +72,6 @@ def test_there_are_recorded_answers_of_each_api() -> None:
     }
 
 
-@QUICK
 @given(st.sampled_from(NAMES), st.lists(st.integers(0, 2**20), max_size=60))
 def test_an_answer_is_the_same_however_it_is_cut_into_reads(name: str, cuts: list[int]) -> None:
     api, streamed = kind_of(name)
@@ -106,7 +104,6 @@ def mutated(draw: st.DrawFn) -> tuple[str, bytes]:
     return name, raw
 
 
-@QUICK
 @given(mutated(), st.booleans(), st.sampled_from(STATUSES), st.lists(st.integers(0, 2**20), max_size=9))
 def test_a_spoilt_answer_has_a_record_and_figures(
     answer: tuple[str, bytes], streamed: bool, status: int, cuts: list[int]
@@ -116,7 +113,6 @@ def test_a_spoilt_answer_has_a_record_and_figures(
     check(APIS[kind_of(name)[0]], streamed, captured(parts(body, cuts), status, clock=len(cuts)))
 
 
-@QUICK
 @given(mutated(), st.integers(0, 2), st.booleans())
 def test_an_answer_of_another_api_has_a_record_and_figures(
     answer: tuple[str, bytes], api: int, streamed: bool
@@ -203,7 +199,6 @@ def answered(draw: st.DrawFn, api: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("api", range(3))
-@QUICK
 @given(st.data())
 def test_odd_numbers_in_a_healthy_answer_are_in_no_figure(api: int, data: st.DataObject) -> None:
     messages = data.draw(answered(api))
@@ -212,7 +207,6 @@ def test_odd_numbers_in_a_healthy_answer_are_in_no_figure(api: int, data: st.Dat
     check(APIS[api], False, captured([msgspec.json.encode(messages[-1])], 200))
 
 
-@QUICK
 @given(st.lists(MESSAGES, max_size=6), st.integers(0, 2), st.booleans())
 def test_any_messages_have_a_record_and_figures(
     messages: list[dict[str, Any]], api: int, streamed: bool
@@ -222,7 +216,6 @@ def test_any_messages_have_a_record_and_figures(
     check(APIS[api], streamed, captured([body], 200))
 
 
-@QUICK
 @given(st.binary(max_size=400))
 @example(b"")
 @example(bytes(6) + A + LAST + USAGE + DONE)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import fuzz_targets_readers as targets
+
+pytestmark = pytest.mark.long
 
 DATA = Path(__file__).parents[1] / "data"
 PIECES = [
@@ -55,7 +57,6 @@ SEEDS: dict[Callable[[bytes], None], str] = {
 def test_any_bytes_are_read(target: Callable[[bytes], None]) -> None:
     seed = (DATA / SEEDS[target]).read_bytes()
 
-    @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=8)), max_size=20), st.floats(0, 1))
     def read(pieces: list[bytes], share: float) -> None:
         inserted, at = b"".join(pieces), int(share * min(len(seed), 4000))

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import recorded
@@ -17,9 +18,8 @@ from loadgen.protocol import sse_fast, typical
 from loadgen.transport.capture import Capture
 from metrics.test_decode import DONE, HEAD
 
-QUICK = settings(
-    max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
-)
+pytestmark = pytest.mark.long
+
 TEXTS = st.one_of(
     st.sampled_from(
         [" word", "a", "", "\n", '"', "\\", "é", "\N{HEDGEHOG}", '"text":"', "}]}", "\ufffd", "\0"]
@@ -83,14 +83,12 @@ def raw_of(lines: list[bytes], done: bool) -> list[bytes]:
     return [HEAD, *map(recorded.chunk, datas), b"0\r\n\r\n"]
 
 
-@QUICK
 @given(st.data(), st.integers(0, 1), st.booleans())
 def test_a_spoilt_event_is_counted_the_same_either_way(data: st.DataObject, api: int, done: bool) -> None:
     with few():
         same(api, captured(raw_of(data.draw(events(api)), done), 0))
 
 
-@QUICK
 @given(
     st.data(),
     st.integers(0, 1),

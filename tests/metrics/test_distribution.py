@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,7 +45,6 @@ def expanded(found: Distribution, values_ns: NDArray[Any]) -> None:
 
 
 @given(WEIGHED)
-@settings(deadline=None)
 def test_weights_are_as_many_values(weighed: list[tuple[int, int]]) -> None:
     gap_ns, tokens = (np.array([pair[at] for pair in weighed], np.int64) for at in range(2))
     values_ns = gap_ns / np.maximum(tokens, 1)
@@ -53,7 +52,6 @@ def test_weights_are_as_many_values(weighed: list[tuple[int, int]]) -> None:
 
 
 @given(WEIGHED, st.integers(1, 7), st.booleans(), st.sampled_from([1, 3, 1000]), st.sampled_from([2, 16]))
-@settings(deadline=None)
 def test_pieces_are_one_run(
     weighed: list[tuple[int, int]], size: int, by_token: bool, held: int, bits: int
 ) -> None:

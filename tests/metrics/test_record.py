@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics import record
@@ -66,14 +66,12 @@ def plain(records: Records) -> dict[str, Any]:
 
 
 @given(some_records())
-@settings(deadline=None, max_examples=60)
 def test_a_frame_gives_the_records_again(rows: list[Record]) -> None:
     records = Records.of(rows)
     assert plain(Records.unpack(records.pack())) == plain(records)
 
 
 @given(some_records(), st.data())
-@settings(deadline=None, max_examples=60)
 def test_parts_in_any_order_are_the_run(rows: list[Record], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     bounds = [0, *cuts, len(rows)]
@@ -83,7 +81,6 @@ def test_parts_in_any_order_are_the_run(rows: list[Record], data: st.DataObject)
 
 
 @given(some_records(), st.integers(1, 3))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_long_run_is_joined_in_a_file_of_no_name(tmp_path: Path, rows: list[Record], size: int) -> None:
     parts = [Records.of(rows[at : at + size]) for at in range(0, len(rows), size)]
     with pytest.MonkeyPatch.context() as patch:
@@ -192,9 +189,7 @@ def test_what_is_no_frame_is_refused_in_words(data: bytes) -> None:
         Records.unpack(data)
 
 
-@pytest.mark.slow
 @given(st.data())
-@settings(deadline=None, max_examples=300)
 def test_a_frame_with_any_bytes_changed_is_refused_or_read(data: st.DataObject) -> None:
     raw = bytearray(Records.of([data.draw(a_record(0)), data.draw(a_record(1))]).pack())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import made_cases, made_runs, provoked_data, shard_runs
@@ -141,7 +141,6 @@ def test_directories_of_shards_are_merged_as_they_were(name: str, tmp_path: Path
     assert texts(run_directory.load(merged)) == texts(by_workers(RUNS[name], 3))
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 2**32))
 def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
     run = RUNS["a rate"]

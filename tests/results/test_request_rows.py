@@ -271,7 +271,7 @@ def test_rows_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     def peak(requests: int) -> int:
         count = np.zeros(requests, np.int64)

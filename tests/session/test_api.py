@@ -87,7 +87,7 @@ def nothing_left(server: ScriptedServer | None = None) -> Iterator[None]:
     assert within(lambda: open_files(server) <= files)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_is_a_value_and_nothing_else_is_seen_of_it(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +110,7 @@ def test_a_run_is_a_value_and_nothing_else_is_seen_of_it(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_requests_are_columns(server: ScriptedServer) -> None:
     run = small(server)
     columns = run.requests()
@@ -123,7 +123,7 @@ def test_requests_are_columns(server: ScriptedServer) -> None:
     assert {len(column) for column in columns.values()} == {4}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_requests_as_a_frame_need_pandas(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(server)
     with monkeypatch.context() as without:
@@ -137,7 +137,7 @@ def test_requests_as_a_frame_need_pandas(server: ScriptedServer, monkeypatch: py
     assert frame["index"].dtype == pandas.Int64Dtype()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_saved_run_is_loaded_and_judged_as_it_was(server: ScriptedServer, tmp_path: Path) -> None:
     run = small(server)
     assert run.directory is None
@@ -152,7 +152,7 @@ def test_a_saved_run_is_loaded_and_judged_as_it_was(server: ScriptedServer, tmp_
         loadgen.load(tmp_path)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_directory_is_that_of_the_command(server: ScriptedServer, tmp_path: Path) -> None:
     run = small(server, run_dir=tmp_path)
     assert run.directory is not None
@@ -162,14 +162,14 @@ def test_a_run_directory_is_that_of_the_command(server: ScriptedServer, tmp_path
     assert loadgen.load(run.directory).metrics.e2el == run.metrics.e2el
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_embedded_engine_answers_without_an_address() -> None:
     run = loadgen.bench(preset="instant", num_prompts=2, max_concurrency=1, input_len=8, output_len=2)
     assert run.simulated
     assert run.metrics.completed == 2
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_profile_is_a_name_a_path_or_a_value(server: ScriptedServer, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("input_len = 5\noutput_len = 3\nnum_prompts = 2\nmax_concurrency = 1\n")
@@ -243,7 +243,7 @@ def test_a_profile_made_by_hand_is_checked_with_errors_of_ours(keys: dict[str, A
         loadgen.Profile(**keys)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_server_that_does_not_answer_is_an_error_of_ours() -> None:
     url = f"http://127.0.0.1:{closed_port()}"
     with pytest.raises(loadgen.LoadgenError, match="is not ready"):
@@ -252,7 +252,7 @@ def test_a_server_that_does_not_answer_is_an_error_of_ours() -> None:
         asyncio.run(loadgen.bench_async(url))
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_key_is_sent_and_never_kept(server: ScriptedServer, tmp_path: Path) -> None:
     run = small(server, api_key="sk-very-secret-0123456789", run_dir=tmp_path)
     assert any("Bearer sk-very-secret-0123456789" in asked.head for asked in server.asked)
@@ -260,7 +260,7 @@ def test_a_key_is_sent_and_never_kept(server: ScriptedServer, tmp_path: Path) ->
     assert all(b"very-secret" not in path.read_bytes() for path in run.directory.iterdir())
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_an_awaited_run_leaves_the_loop_free(server: ScriptedServer) -> None:
     async def main() -> tuple[loadgen.Run, int]:
         ticks = 0
@@ -281,7 +281,7 @@ def test_an_awaited_run_leaves_the_loop_free(server: ScriptedServer) -> None:
     assert ticks > 3
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_that_blocks_works_inside_a_running_loop(server: ScriptedServer) -> None:
     async def cell() -> loadgen.Run:
         return small(server)
@@ -289,7 +289,7 @@ def test_a_run_that_blocks_works_inside_a_running_loop(server: ScriptedServer) -
     assert asyncio.run(cell()).metrics.completed == 4
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_runs_at_once_do_not_disturb_one_another(server: ScriptedServer) -> None:
     with nothing_left(server), ThreadPoolExecutor(3) as threads:
         runs = list(threads.map(lambda seed: small(server, seed=seed, num_prompts=20), range(3)))
@@ -314,7 +314,7 @@ async def cancelled(server: ScriptedServer, **more: Any) -> loadgen.Run | None:
     raise AssertionError("it was not cancelled")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_cancelled_run_ends_with_what_it_measured(hanging: ScriptedServer, tmp_path: Path) -> None:
     with nothing_left(hanging):
         run = asyncio.run(cancelled(hanging, run_dir=tmp_path))
@@ -325,7 +325,7 @@ def test_a_cancelled_run_ends_with_what_it_measured(hanging: ScriptedServer, tmp
     assert loadgen.load(run.directory).metrics.completed == run.metrics.completed
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_time_limit_of_asyncio_keeps_what_was_measured(hanging: ScriptedServer) -> None:
     async def limited() -> None:
         async with asyncio.timeout(4.0):
@@ -337,7 +337,7 @@ def test_a_time_limit_of_asyncio_keeps_what_was_measured(hanging: ScriptedServer
     assert vars(caught.value.__cause__)["run"].metrics.completed > 0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_cancelled_before_it_began_is_none() -> None:
     """The server accepts connections and never answers: nothing can have been measured."""
     with ScriptedServer(lambda asked: Answer([10.0])) as silent, nothing_left(silent):
@@ -355,7 +355,7 @@ def test_a_run_cancelled_before_it_began_is_none() -> None:
         assert time.monotonic() - begun < 8.0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_ends_a_run_with_what_it_measured(hanging: ScriptedServer) -> None:
     def press() -> None:
         within(lambda: half_way(hanging))
@@ -374,7 +374,7 @@ def test_ctrl_c_ends_a_run_with_what_it_measured(hanging: ScriptedServer) -> Non
     assert caught.value.run.metrics.completed > 0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_what_the_program_froze_stays_frozen(server: ScriptedServer) -> None:
     frozen: list[object] = []
     gc.freeze()
@@ -383,7 +383,7 @@ def test_what_the_program_froze_stays_frozen(server: ScriptedServer) -> None:
     assert not any(found is frozen for found in gc.get_objects())  # which leaves out what is frozen
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_that_a_rule_ends_is_returned(hanging: ScriptedServer) -> None:
     run = loadgen.bench(hanging.base_url, **LONG, max_duration_s=1.0, drain_timeout_s=0.0)
     assert "--max-duration" in run.partial

@@ -115,7 +115,7 @@ def test_the_key_goes_to_a_server_at_hand_unless_another_is_given(
     assert {line for line in lines if line.startswith("authorization")} == {f"authorization: {sent}".lower()}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("words", [[], ["--preset", "h20/qwen3-8b-fp8"]])
 def test_without_a_server_the_embedded_engine_starts_and_ends(
     words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -132,7 +132,7 @@ def test_without_a_server_the_embedded_engine_starts_and_ends(
     assert set(psutil.Process().children(recursive=True)) == before
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_embedded_engine_serves_by_the_name_that_is_asked_for(stack: ExitStack) -> None:
     session = attached(stack, "--preset", "instant", "--model", "dir/m", "--served-model-name", "n")
     assert session.served.model == "n"
@@ -241,7 +241,7 @@ def test_profiles_that_want_different_servers_are_refused(other: dict[str, Any])
         settings(parse(["--launch", "vllm"]), profiles)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("answer", "says"),

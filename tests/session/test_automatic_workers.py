@@ -155,7 +155,7 @@ def test_each_worker_has_two_cpus(cpus: int, most: int, monkeypatch: pytest.Monk
     assert automatic_workers.most_workers() == most
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,7 +254,7 @@ def _press(times: int, release: threading.Event) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_ctrl_c_once_reports_what_finished(transport: str, capsys: pytest.CaptureFixture[str]) -> None:
     script, _ = interrupting(1)
@@ -267,7 +267,7 @@ def test_ctrl_c_once_reports_what_finished(transport: str, capsys: pytest.Captur
     assert json.loads((run_directory() / RESULT).read_text())["loadgen"]["interrupted"] is True
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_twice_is_out_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +290,7 @@ def test_ctrl_c_twice_is_out_at_once(
     assert "Successful requests:                     2" in out
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_capturing_process_that_dies_leaves_a_partial_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +305,7 @@ def test_a_capturing_process_that_dies_leaves_a_partial_report(
     assert "PARTIAL: the capturing process died (status -9)" in " ".join(out.split())
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_simulation_is_marked_from_its_display_to_its_files(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +326,7 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
     assert (stored["simulated"], stored["model_id"]) == (True, "Qwen/Qwen3-8B (simulated)")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_an_unknown_preset_is_refused_and_leaves_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--quiet", "--preset", "nonesuch", *LOAD]) == 2
     assert "nonesuch" in capsys.readouterr().err
@@ -345,7 +345,7 @@ def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch)
     assert closed == [True]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_client_measures_itself_at_the_pace_of_the_warm_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     rows = measured(*ENGINE, "--depth", "0,256", *SHORT)
     assert [(row["test"], row["cached_tokens"]) for row in rows] == [
@@ -52,7 +52,7 @@ def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str
     assert "@ dN: after N tokens that the server had in its cache" in out
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_prefix_that_is_not_cached_gives_no_speed() -> None:
     rows = measured("--launch-command", _uncached(), "--depth", "256", *SHORT, code=1)
     assert [row["tok_s"] for row in rows] == [None, None]
@@ -65,7 +65,7 @@ def _uncached() -> str:
     return engine_command("--preset", "bench/1024x50", "--no-enable-prefix-caching")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_depth_beyond_the_context_is_a_row_with_the_reason() -> None:
     rows = measured(*ENGINE, "--depth", "0,9999999", *SHORT)
     assert [row["tok_s"] is None for row in rows] == [False, False, True, True]

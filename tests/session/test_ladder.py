@@ -62,7 +62,7 @@ def measured(length: int) -> Result:
     return load(found)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert on(engine_command(*ENGINE)) == 0
     found = rows()
@@ -89,7 +89,7 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
     assert out.endswith(f"tables and runs: {place}\n")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_ladder_climbs_on_a_server_that_is_there_and_leaves_it_there() -> None:
     (Path("p.toml")).write_text("ladder = [3, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")
     with ScriptedServer(api(lambda asked: stream())) as server:
@@ -100,13 +100,13 @@ def test_a_ladder_climbs_on_a_server_that_is_there_and_leaves_it_there() -> None
     assert not list(directory().rglob("server.log"))
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_without_a_server_a_ladder_climbs_on_the_embedded_engine() -> None:
     assert climb("--preset", "instant") == 0
     assert outcome() == [(1, "measured"), (8, "measured"), (64, "measured")]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_two_formulas_differ_by_the_prompt() -> None:
     (Path("p.toml")).write_text("ladder = [12]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     speeds = {}
@@ -121,7 +121,7 @@ def test_the_two_formulas_differ_by_the_prompt() -> None:
     assert speeds == {TOTAL: pytest.approx(16, rel=1e-3), OUTPUT: pytest.approx(4, rel=1e-3)}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -133,14 +133,14 @@ def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(
     assert out.startswith("input 64: - (needs 68 tokens, the context limit is 32)\ninput 8: ")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_where_no_length_fits_nothing_was_measured() -> None:
     Path("p.toml").write_text(LADDER.replace("[1, 8, 64]", "[13, 64]"), "utf-8")
     assert on(engine_command(*ENGINE, "--max-model-len", "16")) == 1
     assert [why for _, why in outcome()] == [f"needs {n} tokens, the context limit is 16" for n in (17, 68)]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("warmups", "why"),
     [
@@ -163,7 +163,7 @@ def test_a_length_that_the_server_refuses_is_a_row_of_the_ladder(
 DIES = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None)"
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("warmups", [0, 1])
 def test_a_server_that_dies_of_a_length_is_started_again_for_the_next(
     warmups: int, tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
@@ -183,7 +183,7 @@ def test_a_server_that_dies_of_a_length_is_started_again_for_the_next(
     assert capsys.readouterr().err.count("\n  | CUDA out of memory\n") == 2
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_where_the_server_does_not_start_again_the_rows_say_so(
     tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,7 +196,7 @@ def test_where_the_server_does_not_start_again_the_rows_say_so(
     assert len(ports) == 2
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_server_that_does_not_start_at_all_is_told_and_has_no_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_server_that_does_not_start_at_all_is_told_and_has_no_tables(
     assert [path.name for path in directory().rglob("*") if path.is_file()] == ["server.log"]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_keeps_the_rows_so_far_and_what_the_last_had_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,7 +223,7 @@ Server(heed).serve()"""
     assert f"tables and runs: {directory()}" in capsys.readouterr().out
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text("ladder = [1, 2]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     assert on(engine_command(*ENGINE)) == 0
@@ -285,7 +285,7 @@ def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
     assert ladder._native(workload, options, engine).backend == backend
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_throughput_profiles_print_their_rows_after_the_blocks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

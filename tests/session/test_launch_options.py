@@ -266,7 +266,7 @@ def test_no_secret_is_in_a_dry_run_nor_in_the_command_that_is_kept(
     assert said.count("***") == 4 + 2 + 4 + 2
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_no_secret_is_on_the_screen_nor_in_any_file(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

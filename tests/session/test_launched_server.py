@@ -24,7 +24,7 @@ from loadgen.telemetry.nvml import Gpus
 from loadgen.telemetry.sensor import Absent
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     pytest.mark.usefixtures("ports"),
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),

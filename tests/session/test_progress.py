@@ -168,7 +168,7 @@ class Hasty(LineDisplay):
     first_s, every_s = 0.0, 0.001
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_log_has_a_line_now_and_then_while_something_is_waited_for() -> None:
     stream, counter = io.StringIO(), itertools.count()
     with Hasty(stream).waiting("starting", 9.0, lambda: f"poll {next(counter)}"):

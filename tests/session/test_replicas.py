@@ -136,7 +136,7 @@ def test_processes_are_known_where_all_servers_are_on_this_machine() -> None:
     assert replicas.local_of_all(None, [replace(away, local=here)]) is None
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_each_server_is_warmed_up_emptied_and_counted(stack: ExitStack, tmp_path: Path) -> None:
     servers = serving(stack), serving(stack, version="2")
     more = ("--reset-cache", "--run-dir", str(tmp_path))
@@ -169,7 +169,7 @@ def test_a_server_that_is_not_ready_or_alike_is_named(stack: ExitStack) -> None:
         attached(stack, first, more=("--base-url", other))
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_every_warm_up_of_one_server_failing_names_it(stack: ExitStack, tmp_path: Path) -> None:
     broken = stack.enter_context(
         ScriptedServer(api(lambda _: Answer([whole(b"{}", "500 Internal Server Error")]), owner="vllm"))

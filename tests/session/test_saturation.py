@@ -175,7 +175,7 @@ def test_where_nothing_is_judged_the_flag_has_a_warning(caplog: pytest.LogCaptur
         assert "--stop-when-saturated" not in caplog.text
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_run_that_the_engine_cannot_keep_up_with_is_ended(tmp_path: Path) -> None:
     """Four times what the engine can do: it ends long before the minute that was planned."""
     words = ["bench", "--quiet", "--preset", "jetson-thor/qwen3-8b-bf16", "--run-dir", str(tmp_path)]

@@ -228,7 +228,7 @@ def test_a_load_that_is_none_is_refused_in_one_line(words: str, capsys: pytest.C
 # The whole.
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_null_server_that_does_not_start_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_null_server_that_does_not_start_is_one_line(
     assert said == "loadgen: the null server did not start: it ended without output\n"
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--streams 4 --interval-ms 5 --seconds 0.6"
     assert cli.main(["selftest", *flags.split()]) == 0
@@ -257,7 +257,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
         assert set(table(found)) <= set(printed)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> None:
     load = SelftestLoad(streams=2, interval_ms=5.0, tokens_per_message=3, chat=True)
     found = capacity.measure_client(load, ["wire"], budget_s=0.5)
@@ -266,7 +266,7 @@ def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> Non
     assert calibration.remembered("wire", found["wire"].environment) is None  # keeping is the caller's
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,7 +280,7 @@ def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
     assert not calibration.cache_path().exists()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_workers_are_measured_in_growing_number_and_kept_by_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +296,7 @@ def test_workers_are_measured_in_growing_number_and_kept_by_it(
     assert max(map(len, printed[: heading + 5])) <= 80
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_one_worker_is_measured_once_for_all_later_runs() -> None:
     workload = profile.build({"max_concurrency": 2, "input_len": 4})
     measured = capacity.of_one_worker(workload, "wire", Records.of([]))

@@ -11,7 +11,7 @@ from loadgen import cli
 WORKLOAD = "input_len = 8\noutput_len = 2\nnum_prompts = 2\nmax_concurrency = {}\nnum_warmups = 1\n"
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("profiles", "rows"),
     [

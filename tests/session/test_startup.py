@@ -82,7 +82,7 @@ def test_nothing_that_is_needed_later_delays_the_first_request(tmp_path: Path) -
     assert {name: why for name, why in LATER.items() if name in loaded} == {}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_the_capturing_process_imports_nothing(tmp_path: Path, transport: str) -> None:
     done = bench(IN_THE_CHILD, tmp_path, "--transport", transport, "--max-concurrency", "2")

@@ -39,7 +39,7 @@ from loadgen.workload.plan import Plan
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]

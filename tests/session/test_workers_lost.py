@@ -21,7 +21,7 @@ from loadgen.workload import plan, profile
 from loadgen.workload.plan_inputs import ModelTarget, Seed
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
@@ -120,7 +120,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leading, "_LIVELY_S", 0.8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("meddle", [second(stop), its_child(stop)], ids=["worker", "capturing process"])
 def test_a_worker_stopped_for_good_is_ended_when_the_others_are_done(
     meddle: Meddle, impatient: None, caplog: pytest.LogCaptureFixture
@@ -133,7 +132,6 @@ def test_a_worker_stopped_for_good_is_ended_when_the_others_are_done(
     assert "worker 1 of 3 shows no life (is it stopped?): measuring continues" in caplog.messages
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_stopped_for_a_while_goes_on(impatient: None) -> None:
     timers: list[threading.Timer] = []
 
@@ -148,7 +146,6 @@ def test_a_worker_that_is_stopped_for_a_while_goes_on(impatient: None) -> None:
     assert outcome.records.ok.all()
 
 
-@pytest.mark.slow
 def test_a_stop_does_not_wait_long_for_a_worker_that_is_stopped(impatient: None) -> None:
     request = StopRequest()
 

@@ -74,7 +74,7 @@ def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
     assert queries.missing == ("it does not report b: first",)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_machine_at_hand_answers_without_a_fault() -> None:
     found: list[Sensor] = discovery.sensors()
     values = Reading.merged(sensor.read([]) for sensor in found).values

@@ -26,7 +26,7 @@ def child() -> Iterator[int]:
         process.stdin.close()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_process_has_the_memory_that_it_allocated(child: int) -> None:
     reading = Processes().read([child])
     rss, pss = reading.values["rss_bytes", ""], reading.values["pss_bytes", ""]
@@ -34,7 +34,7 @@ def test_a_process_has_the_memory_that_it_allocated(child: int) -> None:
     assert reading.missing == ()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_machine_uses_at_least_what_a_process_does(child: int) -> None:
     used = System().read([]).values["system_bytes", ""]
     assert ALLOCATED <= used < psutil.virtual_memory().total

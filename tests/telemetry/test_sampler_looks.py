@@ -29,7 +29,7 @@ class Counting:
         return Reading({("rss_bytes", ""): float(len(self.asked))})
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_looking_begins_at_once_goes_on_and_ends_with_a_last_look() -> None:
     sensor = Counting()
     sensing = Sampler([sensor, Absent("no GPU")], lambda: [7], period_s=0.0)
@@ -46,7 +46,7 @@ def test_looking_begins_at_once_goes_on_and_ends_with_a_last_look() -> None:
     assert "sensing" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_rest_is_apart_from_the_run() -> None:
     sensor = Counting()
     sensing = Sampler([sensor], list)
@@ -69,7 +69,7 @@ class Stuck:
         return Reading()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_sensor_that_does_not_answer_does_not_hold_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.telemetry.sampler._STOP_S", 0.01)
     stuck = Stuck()

@@ -171,7 +171,7 @@ def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
     assert throttled(HostState(), after) == ("GPU 0: power brake",)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_machine_at_hand_answers_without_a_fault() -> None:
     began = time.perf_counter()
     assert throttled(snapshot(), snapshot()) == snapshot().held

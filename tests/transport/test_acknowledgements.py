@@ -116,7 +116,7 @@ def assert_prompt(server: Waiting, transport: str, make_target: Callable[[], Any
     assert statistics.quantiles(later, n=10)[-1] < PROMPT_S
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("writes", WRITES)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_what_was_read_is_acknowledged_at_once(transport: str, writes: str) -> None:
@@ -124,14 +124,14 @@ def test_what_was_read_is_acknowledged_at_once(transport: str, writes: str) -> N
     assert_prompt(server, transport, lambda: server.target())
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_over_ipv6_too(transport: str) -> None:
     server = Waiting(partial(answer, in_two_writes), nagle=True, host="::1")
     assert_prompt(server, transport, lambda: server.target())
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("writes", ["one write", "1000 bytes"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_over_tls_too(transport: str, writes: str) -> None:
@@ -147,7 +147,7 @@ def test_over_tls_too(transport: str, writes: str) -> None:
 
 
 @needs_ring
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "ring"])
 def test_over_a_link_between_two_namespaces_too(transport: str) -> None:
     whose, where, made, up, over = [0], *(threading.Event() for _ in range(4))
@@ -274,7 +274,7 @@ def dialed(transport: str, target: Target) -> socket.socket:
     return slot.sock
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.skipif(not has_short_delays(), reason="a kernel before Linux 6.15")
 @pytest.mark.parametrize(("transport", "delay_acks"), [("wire", False), ("wire", True), ("httpx", False)])
 def test_what_a_client_cannot_read_is_soon_acknowledged(transport: str, delay_acks: bool) -> None:

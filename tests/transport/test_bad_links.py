@@ -42,7 +42,7 @@ from loadgen.metrics.record import Record
 from loadgen.protocol.openai import Completions
 from loadgen.validity import verdict
 
-pytestmark = [pytest.mark.realtime, needs_ring]
+pytestmark = [pytest.mark.whole, needs_ring]
 TRANSPORTS = ["wire", "ring", "httpx"]
 TOKENS, GAP_S = 8, 0.01
 PIECES = TOKENS + 4  # of an answer: its head, its tokens, the usage, [DONE] and the last chunk

@@ -24,7 +24,7 @@ from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Limits, Target
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]

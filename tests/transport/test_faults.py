@@ -228,7 +228,6 @@ def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
         assert verdict.level == "INVALID"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
 def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path: Path) -> None:
@@ -236,7 +235,7 @@ def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path:
     assert_costs_itself_alone(fault, transport, VirtualServer(fault.script), tmp_path)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in OF_CONNECTIONS])
 def test_over_a_real_network_too(fault: Fault, transport: str, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_gauge_tells_when_the_process_has_grown(tmp_path: Path) -> None:
     assert gauge.is_passed()  # it cannot be known any more
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_the_largest_answers_are_cut_and_the_others_go_on(transport: str) -> None:
     endless = chunk(token() * 100) * 50

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.packet_filters import ACK, FIN, SYN, packet, passed
@@ -125,7 +125,6 @@ def test_the_first_and_the_last_port_can_be_ours(ranges: list[range], ports: set
 
 
 @given(st.sets(st.integers(1, 400), max_size=80))
-@settings(max_examples=40, deadline=None)
 def test_exactly_the_ports_of_a_set_pass(wanted: set[int]) -> None:
     ranges: list[range] = []
     for port in sorted(wanted):
@@ -172,7 +171,6 @@ def test_how_much_is_kept_says_what_a_segment_is(
 
 @both
 @given(payload=st.binary(max_size=40), end=st.sampled_from([b"", b"\r\n\r\n", b"\r\n", b"\n\r\n"]))
-@settings(max_examples=60, deadline=None)
 def test_no_byte_of_payload_is_ever_kept(family: Family, payload: bytes, end: bytes) -> None:
     data = packet(SERVERS[family][0], (US[family], PORT), payload + end, options=0)
     found, whole = kept(data, family), payload + end

@@ -33,7 +33,7 @@ from loadgen.transport import ring_transport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits, Target
 
-pytestmark = [pytest.mark.realtime, needs_ring]
+pytestmark = [pytest.mark.whole, needs_ring]
 MS = 1_000_000
 GAP_S, TOKENS = 0.004, 40
 STALLED_S = 0.05

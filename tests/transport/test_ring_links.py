@@ -18,7 +18,7 @@ from loadgen.transport.packet_ring import refusal
 
 
 @needs_ring
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_the_capturing_process_has_no_privilege_left() -> None:
     with ScriptedServer(lambda _: stream(10, 0.01)) as server:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fakes.packet_filters import SYN, packet
@@ -139,13 +139,11 @@ PIECES = st.lists(st.tuples(st.integers(-8, 40), st.integers(0, 16)), max_size=2
 
 @given(PIECES, st.integers(1, 36), st.sampled_from([0, 5, WRAP - 7, WRAP // 2 - 7]))
 @example([(0, 5), (0, 9), (5, 9)], 5, 0)
-@settings(max_examples=400, deadline=None)
 def test_any_segments_are_as_if_bytes_were_counted(pieces: Pieces, total: int, begin_seq: int) -> None:
     assert found(pieces, total, begin_seq) == by_bytes(pieces, total)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.randoms(), st.integers(0, 6))
-@settings(max_examples=200, deadline=None)
 def test_all_segments_in_any_order_are_a_whole_response(
     sizes: list[int], shuffling: random.Random, again: int
 ) -> None:

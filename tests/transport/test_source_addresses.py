@@ -138,7 +138,7 @@ def test_reserved_ports_are_not_the_kernels_to_give(
     assert PortRange.here().count == count
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_connections_come_from_their_sources_in_turn(transport: str) -> None:
     peers: dict[int, str] = {}

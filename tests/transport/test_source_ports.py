@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.transport import source_ports
@@ -293,7 +293,6 @@ def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
 
 
 @given(st.sets(st.integers(LOW, LOW + 60), min_size=1), st.randoms(), st.integers(1, 12))
-@settings(max_examples=80, deadline=None)
 def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
     gone: set[int], order: random.Random, most: int
 ) -> None:

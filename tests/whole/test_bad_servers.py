@@ -19,7 +19,7 @@ from loadgen.session import launched_server, progress, session
 from loadgen_servers.process import running
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     pytest.mark.usefixtures("ports"),
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),

@@ -17,7 +17,7 @@ from loadgen import cli
 from loadgen.errors import ExitCode
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]

@@ -131,7 +131,7 @@ def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[s
     assert discovery.facts([Odd(values)]) == {"odd": "\ufffd[2J"}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_processes_that_cannot_be_looked_for_cost_no_samples() -> None:
     def pids() -> Sequence[int]:
         raise RuntimeError("no")

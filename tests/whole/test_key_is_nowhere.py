@@ -29,7 +29,7 @@ from loadgen.session import session
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # Python 3.12, of any thread
 ]
 KEY = "very+secret/0123456789_abcdef="

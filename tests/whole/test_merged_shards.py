@@ -17,7 +17,7 @@ from fakes.scripted_server import ScriptedServer
 from loadgen import cli
 from loadgen.results import run_directory
 
-pytestmark = [pytest.mark.realtime, pytest.mark.slow]
+pytestmark = pytest.mark.whole
 AHEAD_S = 1000  # CLOCK_MONOTONIC in the second one's time namespace
 ELSEWHERE = ["unshare", "--time", "--monotonic", str(AHEAD_S), "--fork"]
 FLAGS = (

@@ -29,7 +29,7 @@ from loadgen.validity import verdict
 from loadgen.validity.doubts import DOUBTS
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]

@@ -23,7 +23,7 @@ from loadgen.session.live_totals import LiveTotals
 from loadgen_servers.process.embedded import Embedded
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.realtime, pytest.mark.slow]
+pytestmark = pytest.mark.whole
 TESTS = Path(__file__).parents[1]
 SHARDS, LIMIT_S = 3, 150.0
 MARK = "LOADGEN_RAY_TEST"

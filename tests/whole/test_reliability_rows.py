@@ -194,7 +194,7 @@ def test_what_is_kept_is_its_owners_alone(elsewhere: Path) -> None:
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @FORKS
 def test_a_servers_log_that_was_removed_costs_what_it_says_alone(
     ports: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -230,7 +230,7 @@ def uncompared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_compare", lambda kept: None)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.usefixtures("uncompared")
 @FORKS
 def test_a_campaign_measures_what_stands_beside_an_odd_server(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def fails_inside(of: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.usefixtures("uncompared")
 @FORKS
 @pytest.mark.parametrize("where", ["a run", "a ladder", "where it is attached to"])
@@ -288,7 +288,7 @@ def test_a_fault_of_our_own_costs_its_cell_alone(
 # Processes.
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1], ids=["SIGQUIT", "SIGUSR1"])
 def test_after_a_signal_that_is_not_caught_the_journal_is_reported(
@@ -310,7 +310,7 @@ def test_after_a_signal_that_is_not_caught_the_journal_is_reported(
     assert succeeded(said.out) >= due
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @LINUX
 def test_a_limit_on_the_size_of_files_costs_files_and_no_figure(tmp_path: Path) -> None:
     with Service().serving() as service:
@@ -335,7 +335,7 @@ BROKEN_OUTPUTS = [
 ]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @LINUX
 @pytest.mark.parametrize(("verb_", "redirected", "code"), BROKEN_OUTPUTS)
 def test_no_verb_ends_in_a_traceback_for_a_broken_output(
@@ -351,7 +351,7 @@ def test_no_verb_ends_in_a_traceback_for_a_broken_output(
     assert found.code == code, found
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @LINUX
 def test_a_campaign_outlives_its_terminal(tmp_path: Path) -> None:
     path = written(tmp_path, {"name": "A", "preset": "instant"}, repeats=2)

@@ -27,7 +27,7 @@ from loadgen.transport.job import Job
 from loadgen.transport.start import At
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
@@ -78,7 +78,6 @@ def test_shards_send_together_what_one_command_sends(load: str, of: int) -> None
     assert merged.result.metrics.total_output_tokens == alone.metrics.total_output_tokens
 
 
-@pytest.mark.slow
 def test_workers_divide_a_shards_part() -> None:
     with ScriptedServer(CountingApi(owner="vllm")) as server:
         assert bench(server, f"{CLOSED} --run-dir whole") == 0
@@ -243,7 +242,6 @@ def test_a_shard_that_is_not_ready_in_time_measures_nothing(
     assert not list(Path("runs").glob("*")) if Path("runs").exists() else True
 
 
-@pytest.mark.slow
 def test_the_indices_of_the_manifest_are_one_processs_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Each index of the Job runs as a process here: its command line, out of the manifest, and its number."""
     yaml: Any = importlib.import_module("yaml")

@@ -14,7 +14,7 @@ from fakes.counting_api import CountingApi
 from fakes.scripted_server import ScriptedServer
 from loadgen.results import run_directory
 
-pytestmark = [pytest.mark.realtime, pytest.mark.slow]
+pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```\n(.*?)^```", (ROOT / "docs" / "shards.md").read_text("utf-8"), re.M | re.S)
 COMMANDS = [block for block in BLOCKS if ".venv/bin/loadgen" in block and "--cluster" not in block]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import made_runs
@@ -235,7 +235,6 @@ EDGES = st.sampled_from([0, 1, -1, 2, 5, 2**31 - 1, 2**31, 2**61, -(2**61), 2**6
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, data: st.DataObject) -> None:
     columns = stored(tmp_path)
     for _ in range(data.draw(st.integers(1, 6))):
@@ -254,7 +253,6 @@ def test_a_run_with_any_numbers_changed_is_a_report_or_one_line(tmp_path: Path, 
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_run_with_any_bytes_changed_is_a_report_or_one_line(tmp_path: Path, data: st.DataObject) -> None:
     stored(tmp_path)
     path = tmp_path / ARRIVALS

@@ -42,7 +42,7 @@ from loadgen.results.run_directory import RESULT
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [
-    pytest.mark.realtime,
+    pytest.mark.whole,
     pytest.mark.skipif(sys.platform != "linux", reason="/proc, /dev/full and mounts are Linux's"),
 ]
 FIGURES, UNWRITTEN = 0, 4

@@ -15,7 +15,7 @@ from loadgen.metrics.text_tokens import TextTokenizer
 from loadgen.results import run_directory
 from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
 
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.whole
 WORDS = [
     "import json",
     " and return",

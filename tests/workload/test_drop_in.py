@@ -45,7 +45,7 @@ def test_a_data_set_is_what_vllm_itself_sends(case: dict[str, Any]) -> None:
     assert made.digest() == drop_in.planned(case["argv"]).digest()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_a_timed_trace_is_what_vllm_sends_with_the_same_hash_seed() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
     argv = [sys.executable, "-c", _PRINT]

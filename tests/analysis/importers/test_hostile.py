@@ -61,7 +61,7 @@ SLOW = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("behind", [HEADER, ""], ids=["page", "file"])
 @pytest.mark.parametrize("piece", SLOW.values(), ids=SLOW)
 def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ LARGE = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("piece", "why"), LARGE.values(), ids=LARGE)
 def test_a_large_file_is_refused_in_bounded_time(piece: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "large.txt").write_text(piece * max(2_000_000 // len(piece), 10_001), "utf-8")

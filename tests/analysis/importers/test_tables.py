@@ -332,7 +332,7 @@ def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: notes.md",)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "piece",
     [

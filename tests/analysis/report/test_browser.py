@@ -19,7 +19,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["single", "campaign"])
 def test_no_error_no_request_and_nothing_wider_than_the_page(
@@ -35,7 +35,7 @@ def test_no_error_no_request_and_nothing_wider_than_the_page(
     assert watched.asked == [pages[name].as_uri()]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_every_figure_that_is_seen_is_the_result_s(browser: Browser, pages: dict[str, Any]) -> None:
     with Watched(browser, pages["single"]) as page:
         seen = page.evaluate(
@@ -51,7 +51,7 @@ def test_every_figure_that_is_seen_is_the_result_s(browser: Browser, pages: dict
             )
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_every_figure_of_the_comparison_is_seen(browser: Browser, pages: dict[str, Any]) -> None:
     with Watched(browser, pages["campaign"]) as page:
         rows = page.evaluate(
@@ -67,7 +67,7 @@ def test_every_figure_of_the_comparison_is_seen(browser: Browser, pages: dict[st
         assert (name, seen) == (line.name, expected)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_name_that_is_a_script_is_read_and_not_run(browser: Browser, pages: dict[str, Any]) -> None:
     with Watched(browser, pages["campaign"]) as page:
         assert page.locator("script").count() == 1
@@ -75,7 +75,7 @@ def test_a_name_that_is_a_script_is_read_and_not_run(browser: Browser, pages: di
         assert page.locator("svg text", has_text="</script>").count() > 0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_dark_and_light_are_the_reader_s_choice(browser: Browser, pages: dict[str, Any], scheme: str) -> None:
     ground, dark, light = (
@@ -92,7 +92,7 @@ def test_dark_and_light_are_the_reader_s_choice(browser: Browser, pages: dict[st
         assert page.evaluate(ground) == light
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_link_into_a_closed_run_opens_it(browser: Browser, pages: dict[str, Any]) -> None:
     with Watched(browser, pages["campaign"]) as page:
         page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
@@ -101,7 +101,7 @@ def test_a_link_into_a_closed_run_opens_it(browser: Browser, pages: dict[str, An
         assert page.locator("#run-3-timeline svg").is_visible()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
     browser: Browser, pages: dict[str, Any]
 ) -> None:
@@ -116,7 +116,7 @@ def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
 _TELEPHONE = {"viewport": {"width": 390, "height": 844}}
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["single", "campaign"])
 def test_on_a_telephone_no_figure_is_cut_at_the_edge(
     browser: Browser, pages: dict[str, Any], name: str
@@ -133,7 +133,7 @@ def test_on_a_telephone_no_figure_is_cut_at_the_edge(
     assert cut == []
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["single", "campaign"])
 def test_on_a_telephone_letters_of_pictures_have_eleven_pixels(
     browser: Browser, pages: dict[str, Any], name: str

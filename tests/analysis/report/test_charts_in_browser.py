@@ -38,7 +38,7 @@ def pointed(page: Page, key: str, share: float, height: float = 0.4) -> list[str
     return list(found.locator(".tip > *").all_inner_texts())
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_value_and_the_time_under_the_pointer_are_the_run_s(
     browser: Browser, pages: dict[str, Any]
 ) -> None:
@@ -53,7 +53,7 @@ def test_the_value_and_the_time_under_the_pointer_are_the_run_s(
     assert len({time for time, _ in seen}) == 3
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("key", "says"),
     [
@@ -79,7 +79,7 @@ def test_every_kind_of_picture_has_values_under_the_pointer(
     assert watched.said == []
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: dict[str, Any]) -> None:
     drawn = next(panel for panel in pages["compared"].distributions if panel.key == "e2el-distribution")
     with Watched(browser, pages["campaign"]) as page:
@@ -96,7 +96,7 @@ def test_two_distributions_are_compared_at_one_latency(browser: Browser, pages: 
         assert float(row.rpartition(": ")[2].removesuffix(" %")) == pytest.approx(share, rel=1e-4)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_points_on_a_line_move_with_it_and_stay_inside(browser: Browser, tmp_path: Path) -> None:
     from loadgen.analysis.report import html  # where there is a browser, there is jinja2
 
@@ -124,7 +124,7 @@ def test_points_on_a_line_move_with_it_and_stay_inside(browser: Browser, tmp_pat
         assert all(picture.evaluate(inside))
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: dict[str, Any]) -> None:
     ticks = "one => Array.from(one.querySelectorAll('[data-part=x]'), (each) => Number(each.textContent))"
     with Watched(browser, pages["single"]) as page:
@@ -141,7 +141,7 @@ def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: di
         assert found.evaluate(ticks) == pytest.approx(before)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_samples_are_points_again_where_zoom_pulls_them_apart(browser: Browser, tmp_path: Path) -> None:
     begin_ns, window_s = measured_window(RUN.records) or (0, 0.0)
     at_ns = (begin_ns + np.linspace(0, window_s, 200) * 1e9).astype(np.int64)
@@ -162,7 +162,7 @@ def test_samples_are_points_again_where_zoom_pulls_them_apart(browser: Browser, 
         assert found.evaluate(joined)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_values_and_zoom_need_no_pointer(browser: Browser, pages: dict[str, Any]) -> None:
     with Watched(browser, pages["single"]) as page:
         found = figure(page, "e2el-distribution")
@@ -181,7 +181,7 @@ def test_values_and_zoom_need_no_pointer(browser: Browser, pages: dict[str, Any]
         assert not reset.is_visible()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_picture_can_have_the_whole_width(browser: Browser, pages: dict[str, Any]) -> None:
     with Watched(browser, pages["single"], viewport={"width": 1280, "height": 900}) as page:
         found = figure(page, "tokens-over-time")
@@ -195,7 +195,7 @@ def test_a_picture_can_have_the_whole_width(browser: Browser, pages: dict[str, A
         )
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_without_a_script_every_picture_and_explanation_is_there(
     browser: Browser, pages: dict[str, Any]
 ) -> None:

@@ -76,7 +76,7 @@ def test_several_in_a_layout_are_their_blocks(runs: Path, capsys: pytest.Capture
     assert capsys.readouterr().out.count("Serving Benchmark Result") == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "written"),
     [
@@ -105,7 +105,7 @@ def test_a_page_that_takes_the_place_of_another_says_so(
         assert capsys.readouterr().err.startswith(f"{done} report.html (")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_forms_are_written_together(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--markdown", "a.md", "--csv", "-", "--png", "png", "--svg", "svg", "--baseline", "m1"]
     assert cli.main(["report", "runs", *words]) == 0

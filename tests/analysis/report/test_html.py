@@ -24,7 +24,7 @@ from loadgen.validity.campaign_cell import FailedCell
 from loadgen.validity.run_metadata import Server
 from loadgen.workload import profile
 
-pytestmark = pytest.mark.slow  # whole pages, with pictures
+pytestmark = pytest.mark.long  # whole pages, with pictures
 
 hypertext = pytest.importorskip("loadgen.analysis.report.html", reason="needs jinja2", exc_type=ImportError)
 

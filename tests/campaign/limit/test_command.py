@@ -154,7 +154,7 @@ def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
         continued(before, asked.model_copy(update={"fixed": "another"}))
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_what_a_search_learned_is_kept_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -204,7 +204,7 @@ def found() -> LimitRecord:
     return read(directory)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
@@ -239,7 +239,7 @@ DEATH = "os.mkdir('died') or die(9, 'CUDA out of memory')"
 DIES = f"Server(lambda _: {DEATH} if {CROWDED} else pause(0.05)).serve()"
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.usefixtures("ports")
 def test_a_server_that_was_launched_is_started_again_for_the_next_run(
@@ -255,7 +255,7 @@ def test_a_server_that_was_launched_is_started_again_for_the_next_run(
     assert "the GPU's memory ran out" in record.runs[1].reason
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_search_stops_where_an_attached_server_dies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

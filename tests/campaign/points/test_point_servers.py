@@ -51,7 +51,7 @@ def test_a_varied_flag_that_is_not_valid_is_refused(serve: dict[str, str], messa
         overlaid(ServerSettings(), serve)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_server_is_kept_until_it_is_closed(tmp_path: Path) -> None:
     servers = PointServers(

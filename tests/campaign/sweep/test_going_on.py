@@ -141,7 +141,7 @@ def broken(run: Path) -> None:
     (run / "result.json").write_text("{")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("damage", [broken, shutil.rmtree], ids=["broken", "gone"])
 def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
@@ -163,7 +163,7 @@ def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     assert kept.exists() is (damage is broken)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_what_a_kill_kept_from_the_layout_of_vllm_is_written_on_resume() -> None:
     assert sweep(*TWO, "--repeat", "2") == 0
     place = only_store().directory / "vllm"

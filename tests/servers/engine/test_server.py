@@ -56,7 +56,7 @@ CONTROL = {
 }
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_control_paths(client: httpx.Client) -> None:
     got = {name: client.request(method, path) for name, (method, path, _, _) in CONTROL.items()}
     assert {name: (r.status_code, r.text) for name, r in got.items()} == {
@@ -67,7 +67,7 @@ def test_control_paths(client: httpx.Client) -> None:
     assert client.get("/metrics").headers["content-type"].startswith("text/plain; version=1.0.0")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -90,7 +90,7 @@ def test_streamed_and_whole_answers_count_alike(
     assert len(messages) == 20 + 1 + ("messages" in body)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("flags", "cached"),
     [
@@ -117,7 +117,7 @@ def test_the_cache_answers_until_it_is_reset(flags: tuple[str, ...], cached: lis
     assert "--enable-prompt-tokens-details" not in flags or hits == sum(n or 0 for n in told)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_full_cache_preempts_and_every_answer_is_whole() -> None:
     body = b'{"prompt":[1,2,3],"max_tokens":90}'
     post = b"POST /v1/completions HTTP/1.1\r\nhost: e\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
@@ -136,7 +136,7 @@ def test_a_full_cache_preempts_and_every_answer_is_whole() -> None:
         assert gauge(client, "kv_cache_usage_perc") == 0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_refusal_keeps_the_connection_and_its_shape(client: httpx.Client) -> None:
     refused = client.post("/v1/completions", json={"model": "nope", "prompt": "x"})
     assert (refused.status_code, refused.json()["error"]["type"]) == (404, "NotFoundError")
@@ -145,7 +145,7 @@ def test_a_refusal_keeps_the_connection_and_its_shape(client: httpx.Client) -> N
     assert in_band.text.endswith('"param":null,"code":400}}\n\ndata: [DONE]\n\n')
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_pipelined_requests_are_answered_in_order(client: httpx.Client) -> None:
     body = b'{"prompt":[1],"max_tokens":3}'
     one = b"POST /v1/completions HTTP/1.1\r\nhost: e\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
@@ -158,7 +158,7 @@ def test_pipelined_requests_are_answered_in_order(client: httpx.Client) -> None:
     assert got.endswith(b'{"version":"0.1.0","engine":"loadgen-engine"}')
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_client_that_leaves_frees_its_place() -> None:
     body = {"prompt": [1], "max_tokens": 10_000, "stream": True}
     with process(preset=SLOW) as (_, url), httpx.Client(base_url=url, trust_env=False) as client:
@@ -171,7 +171,7 @@ def test_a_client_that_leaves_frees_its_place() -> None:
         assert gauge(client, "kv_cache_usage_perc") == 0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_answers_with_abort_and_the_process_with_zero(number: signal.Signals) -> None:
     body = {"prompt": [1], "max_tokens": 10_000, "stream": True, "stream_options": {"include_usage": True}}
@@ -189,7 +189,7 @@ def test_a_signal_ends_answers_with_abort_and_the_process_with_zero(number: sign
         assert engine.stderr.read() == b""
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_it_ends_with_its_parents_pipe() -> None:
     with process("--exit-with-stdin") as (engine, _):
         assert engine.stdin is not None
@@ -197,7 +197,7 @@ def test_it_ends_with_its_parents_pipe() -> None:
         assert engine.wait(10) == 0
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_stdin_that_cannot_be_watched_is_refused() -> None:
     command = [sys.executable, "-m", "loadgen_servers.engine", "--exit-with-stdin"]
     environment = {"PYTHONPATH": str(ROOT / "servers"), "PATH": "/usr/bin:/bin"}

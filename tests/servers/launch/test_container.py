@@ -267,7 +267,7 @@ def served(on_path: Callable[..., Path]) -> Command:
     return container(image="IMAGE", arguments=arguments).command(spec)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("way", ["end", "kill"])
 def test_an_engine_that_obeys_the_command_is_started_found_and_ended(served: Command, way: str) -> None:
     environment = {**os.environ, **served.environment}

@@ -25,7 +25,7 @@ from loadgen.metrics.decode import Decoder
 from loadgen.protocol.openai import DIALECTS
 from loadgen.transport.job import Target
 
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.whole
 SERVERS = Path(__file__).parents[3] / "servers"
 MS = 1_000_000
 

@@ -64,7 +64,7 @@ def test_a_connection_is_no_listener() -> None:
         assert check([ME], client.getsockname()[1]) is PortOwner.NO_ONE
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_foreign_server_is_named_without_its_secrets() -> None:
     port = free_port()
     with (
@@ -79,7 +79,7 @@ def test_a_foreign_server_is_named_without_its_secrets() -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_foreign_server_beside_ones_own_is_found() -> None:
     """vLLM sets SO_REUSEPORT: two of them listen on one port, and each is asked half the time."""
     shares = "s = socket.create_server(('127.0.0.1', int(sys.argv[1])), reuse_port=True); wait()"
@@ -152,7 +152,7 @@ def test_nobody_has_no_tree() -> None:
     assert listening_tree(free_port()) == []
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_tree_of_a_listening_worker_begins_with_its_server() -> None:
     port = free_port()
     with serving(HAS_WORKER, port) as first:
@@ -161,7 +161,7 @@ def test_the_tree_of_a_listening_worker_begins_with_its_server() -> None:
         assert [psutil.Process(pid).ppid() for pid in found[1:]] == [first]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_tree_does_not_reach_up_to_what_started_it_and_us() -> None:
     port = free_port()
     argv = server(LISTENS, port).argv
@@ -173,7 +173,7 @@ def test_the_tree_does_not_reach_up_to_what_started_it_and_us() -> None:
             process.kill()
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_tree_stops_below_a_shell() -> None:
     port = free_port()
     argv = ["sh", "-c", '"$@"; true', "sh", *server(LISTENS, port).argv]

@@ -56,7 +56,7 @@ def ready(running: Running) -> None:
     until(lambda: listens(running.port), "the server listens")
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_server_is_known_while_it_runs_and_gone_when_it_was_stopped(
     mark: str, port: int, log: Path
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_server_is_known_while_it_runs_and_gone_when_it_was_stopped(
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "processes", "ends_with"),
     [
@@ -98,7 +98,7 @@ def test_whatever_descends_from_it_is_stopped(
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_what_a_server_that_dies_leaves_behind_is_cleared_away(mark: str, port: int, log: Path) -> None:
     with start(server(LEAVES_WORKERS, port), port, log, grace_s=0.3) as running:
         until(lambda: running.exit_code() == 7, "its end is told")
@@ -106,7 +106,7 @@ def test_what_a_server_that_dies_leaves_behind_is_cleared_away(mark: str, port: 
         nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "ends_with"), [("sys.exit(3)", 3), ("os.abort()", -signal.SIGABRT), ("sys.exit(0)", 0)]
 )
@@ -117,7 +117,7 @@ def test_an_end_at_once_is_told(mark: str, port: int, log: Path, code: str, ends
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_killed_supervisor_takes_the_server_along(mark: str, port: int, log: Path) -> None:
     with start(server(HAS_WORKER, port), port, log) as running:
         ready(running)
@@ -127,7 +127,7 @@ def test_a_killed_supervisor_takes_the_server_along(mark: str, port: int, log: P
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_stopping_clears_up_after_a_killed_supervisor(mark: str, port: int, log: Path) -> None:
     running = start(server(LEAVES_DAEMON, port), port, log)
     ready(running)
@@ -137,7 +137,7 @@ def test_stopping_clears_up_after_a_killed_supervisor(mark: str, port: int, log:
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_the_server_finds_the_callers_world_and_its_own_variables(
     mark: str, port: int, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +161,7 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER, flush=True)
     ]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("executable", "says"),
     [
@@ -202,7 +202,7 @@ def test_a_log_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "own"
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_port_that_stays_taken_is_said_and_hides_no_other_error(
     mark: str, log: Path, monkeypatch: pytest.MonkeyPatch, port: int
 ) -> None:
@@ -249,7 +249,7 @@ def client(port: int, log: Path, server: str, before: str = "", after: str = "")
     return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize("code", ["LISTENS", "IGNORES_SIGTERM", "LEAVES_DAEMON"])
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -268,7 +268,7 @@ def test_a_client_that_is_killed_leaves_nothing(
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_fork_of_a_killed_client_does_not_keep_the_server(mark: str, port: int, log: Path) -> None:
     """As the process that captures the answers: it has the pipe too."""
     after = UNTIL_LISTENING + "if os.fork() == 0:\n    time.sleep(1000)\ndie()"
@@ -281,7 +281,7 @@ def test_a_fork_of_a_killed_client_does_not_keep_the_server(mark: str, port: int
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_ctrl_c_reaches_the_client_alone(mark: str, port: int, log: Path) -> None:
     after = f"""
 with started:
@@ -344,7 +344,7 @@ def called(directory: Path) -> list[str]:
     return [call for call in text(directory / "calls").split() if call != "inspect"]
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 @pytest.mark.parametrize(("works", "ends_with"), [(True, 256 - 15), (False, 256 - 9)])
 def test_a_container_is_stopped_by_its_engine(
     mark: str, port: int, log: Path, tmp_path: Path, works: bool, ends_with: int
@@ -359,7 +359,7 @@ def test_a_container_is_stopped_by_its_engine(
     nothing_is_left(mark, port)
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_a_container_is_removed_when_its_engines_client_is_killed(
     mark: str, port: int, log: Path, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from loadgen_servers.process.supervisor import Assignment, Event, ServerEnded, S
 
 SERVERS = str(Path(__file__).parents[3] / "servers")
 
-pytestmark = pytest.mark.realtime
+pytestmark = pytest.mark.whole
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_an_address_where_nothing_listens_is_one_line() -> None:
     )
 
 
-@pytest.mark.realtime
+@pytest.mark.whole
 def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_ANSWERS_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -274,7 +274,7 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_name_on_a_hub(tmp_path: P
         load_tokenizer(str(tmp_path / "nothing"), "text-vllm")
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_loading_is_silent_and_transformers_is_imported_late() -> None:
     pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
     script = (
