@@ -1,6 +1,6 @@
 """How often a comparison is wrong: `python benchmarks/comparing.py` writes docs/comparing-calibration.md.
 
-Thousands of simulated campaigns go through the lines of `loadgen.analysis.comparison` that judge a real
+Thousands of simulated campaigns go through the lines of `loadgen.study.compare` that judge a real
 one: five repeats, a verdict, the further runs that the tool asks for, a verdict again. Where no row differs,
 every `faster` or `slower` is false; where one does, it should be found. Nothing here asserts.
 """
@@ -25,10 +25,10 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 
 from benchmarks.harness.page import markdown  # noqa: E402
 from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
-from loadgen.analysis.comparison.estimate import Estimate, estimate  # noqa: E402
-from loadgen.analysis.comparison.multiplicity import family, more_runs  # noqa: E402
-from loadgen.arrays import Float64  # noqa: E402
-from loadgen.telemetry.environment import describe  # noqa: E402
+from loadgen.base.arrays import Float64  # noqa: E402
+from loadgen.host.environment import describe  # noqa: E402
+from loadgen.study.compare.estimate import Estimate, estimate  # noqa: E402
+from loadgen.study.compare.multiplicity import family, more_runs  # noqa: E402
 
 ALPHA = 0.05
 REPEATS = 5
@@ -63,7 +63,7 @@ _HEAD = (
     "Written by `python benchmarks/comparing.py`; every figure of this page is from one run of it.",
     "",
     "Each simulated campaign goes through the code that judges a real one"
-    " (`loadgen/analysis/comparison`). Its runs are real, of one server and one checkpoint, resampled in"
+    " (`loadgen/study/compare`). Its runs are real, of one server and one checkpoint, resampled in"
     " stretches that keep the order in which they were made; or they are synthetic, and a percentage is"
     " the spread of a run. Every arm has a run in each repeat, in ABBA order, paired by repeat."
     " Intervals are of the simulation, at 95 % (Clopper, Pearson): they do not cover the variation"

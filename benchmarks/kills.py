@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.harness.process import CouldNotRun, checkout_env
 from benchmarks.harness.truth import Row, null_server
-from loadgen.results import run_directory
+from loadgen.report import run_directory
 
 _KEPT_NS = 1_000_000_000  # a request that ended this long before the kill must be kept
 _LEAST_S, _MOST_S = 0.3, 3.5  # after the first request, when the kill comes

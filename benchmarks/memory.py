@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.metrics.record import Record, Records
-from loadgen.results import report
-from loadgen.results.run_directory import ARRIVALS, Result
-from loadgen.validity.run_facts import Facts
-from loadgen.validity.run_metadata import Client, Server
-from loadgen.workload import profile
+from loadgen.figures.record import Record, Records
+from loadgen.plan import profile
+from loadgen.report import report
+from loadgen.report.run_directory import ARRIVALS, Result
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import Client, Server
 
 PER_REQUEST = 128
 STREAMS = 1024

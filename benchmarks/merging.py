@@ -18,10 +18,10 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 from benchmarks.harness.process import Command, checkout_env, run  # noqa: E402
 from benchmarks.memory import PART, PER_REQUEST, facts, requests  # noqa: E402
 from loadgen import __version__  # noqa: E402
-from loadgen.metrics.record import Records  # noqa: E402
-from loadgen.results import run_directory  # noqa: E402
-from loadgen.results.run_directory import Result  # noqa: E402
-from loadgen.validity.shard_facts import ClockReading, ShardFacts  # noqa: E402
+from loadgen.figures.record import Records  # noqa: E402
+from loadgen.report import run_directory  # noqa: E402
+from loadgen.report.run_directory import Result  # noqa: E402
+from loadgen.verdict.shard_facts import ClockReading, ShardFacts  # noqa: E402
 
 HEADER = ("tokens", "shards", "MB read", "wall s", "CPU s", "peak MiB")
 WIDTH = 10

@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.text import Text
 
 from loadgen import cli
-from loadgen.protocol import layout
-from loadgen.results import report, run_directory
-from loadgen.results.screen import Screen, terminal_ink
+from loadgen.base import layout
+from loadgen.report import report, run_directory
+from loadgen.report.screen import Screen, terminal_ink
 
 _ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -30,9 +30,9 @@ import psutil
 from benchmarks.harness.faulty_server import FAULTS, Behaviour, FaultyServer, Logged
 from benchmarks.harness.process import checkout_env
 from benchmarks.harness.self_signed import certified
-from loadgen.metrics.record import Record, Records
-from loadgen.results import request_rows, run_directory
-from loadgen.results.run_directory import Result
+from loadgen.figures.record import Record, Records
+from loadgen.report import request_rows, run_directory
+from loadgen.report.run_directory import Result
 from loadgen.transport.failure import CUT_OFF, FailureKind
 
 _LIMIT_S = 150.0  # of a run
@@ -406,7 +406,7 @@ def _files(run: Result, directory: Path) -> Iterator[str]:
             yield f"{key} in {run_directory.RESULT}: {stored.get(key)}, not {value}"
     for name in ("completed", "failed", "requests", "cancelled", "total_output_tokens"):
         if stored["loadgen"]["metrics"][name] != getattr(metrics, name):
-            yield f"loadgen.metrics.{name} differs in {run_directory.RESULT}"
+            yield f"loadgen.figures.{name} differs in {run_directory.RESULT}"
     rows = [json.loads(line) for line in (directory / "requests.jsonl").read_text("utf-8").splitlines()]
     made = [row for batch in request_rows.rows(run) for row in batch]
     if rows != made:

@@ -21,68 +21,60 @@ class Target(NamedTuple):
 
 _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
-_DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.workload.data",)
+_DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.plan.data",)
 _USER = "fuzzing.fuzz_targets_user"
 _ANSWERS = (
-    "loadgen.metrics.decode",
-    "loadgen.protocol.openai",
-    "loadgen.protocol.sglang",
-    "loadgen.metrics.token_counts",
-    "loadgen.protocol.untrusted",
+    "loadgen.figures.decode",
+    "loadgen.wire.openai",
+    "loadgen.wire.sglang",
+    "loadgen.figures.token_counts",
+    "loadgen.base.untrusted",
 )
-_OTHERS = ("loadgen.analysis.importers", "loadgen.workload.bounds")
+_OTHERS = ("loadgen.study.importers", "loadgen.base.bounds")
 _STORED = (
-    "loadgen.metrics.record",
-    "loadgen.metrics.columns",
-    "loadgen.metrics.archive",
-    "loadgen.results.journal",
+    "loadgen.figures.record",
+    "loadgen.base.columns",
+    "loadgen.base.archive",
+    "loadgen.report.journal",
 )
 _FILES = (
     "loadgen.roofline.checkpoint",
-    "loadgen.workload.model_files",
-    "loadgen.workload.vocabulary",
-    "loadgen.protocol.untrusted",
+    "loadgen.plan.model_files",
+    "loadgen.plan.vocabulary",
+    "loadgen.base.untrusted",
     "loadgen.roofline",
 )
 _RESPONSES = ("responses/vllm-0.32/*", "responses/sglang-0.5.23/*")
 TARGETS = {
     # what a server sends
-    "http": Target(f"{_READERS}:http", ("loadgen.protocol.http1",), _RESPONSES, 1024),
-    "sse": Target(f"{_READERS}:sse", ("loadgen.protocol.sse",), _RESPONSES, 256),
+    "http": Target(f"{_READERS}:http", ("loadgen.wire.http1",), _RESPONSES, 1024),
+    "sse": Target(f"{_READERS}:sse", ("loadgen.wire.sse",), _RESPONSES, 256),
     "decode": Target(
         f"{_DECODE}:decode_any",
-        (*_ANSWERS, "loadgen.protocol.sse", "loadgen.protocol.http1"),
+        (*_ANSWERS, "loadgen.wire.sse", "loadgen.wire.http1"),
         _RESPONSES,
         1024,
     ),
-    "exposition": Target(
-        f"{_READERS}:exposition", ("loadgen.endpoint.prometheus",), ("metrics/*.txt",), 2048
-    ),
+    "exposition": Target(f"{_READERS}:exposition", ("loadgen.server.prometheus",), ("metrics/*.txt",), 2048),
     "metrics": Target(
         f"{_CONTROL}:metrics",
-        ("loadgen.endpoint.prometheus", "loadgen.endpoint.server_counters"),
+        ("loadgen.server.prometheus", "loadgen.server.server_counters"),
         ("metrics/*.txt",),
         2048,
     ),
     "metric_lines": Target(
         f"{_CONTROL}:metric_lines",
-        ("loadgen.endpoint.prometheus", "loadgen.endpoint.server_counters"),
+        ("loadgen.server.prometheus", "loadgen.server.server_counters"),
         (),
         1024,
     ),
     "server_info": Target(
-        f"{_CONTROL}:server_info", ("loadgen.endpoint.engine_config", "loadgen.protocol.untrusted"), ()
+        f"{_CONTROL}:server_info", ("loadgen.server.engine_config", "loadgen.base.untrusted"), ()
     ),
-    "json_value": Target(
-        f"{_CONTROL}:json_value", ("loadgen.protocol.untrusted",), ("configs/*.json",), 1024
-    ),
-    "log": Target(
-        f"{_CONTROL}:log", ("loadgen.endpoint.engine_config",), ("server_logs_as_run/*.log",), 1024
-    ),
-    "hide": Target(
-        f"{_READERS}:hide", ("loadgen.telemetry.environment", "loadgen.endpoint.secrecy"), (), 256
-    ),
-    "text": Target(f"{_READERS}:text", ("loadgen.protocol.printable", "loadgen.results.csv_text"), (), 512),
+    "json_value": Target(f"{_CONTROL}:json_value", ("loadgen.base.untrusted",), ("configs/*.json",), 1024),
+    "log": Target(f"{_CONTROL}:log", ("loadgen.server.engine_config",), ("server_logs_as_run/*.log",), 1024),
+    "hide": Target(f"{_READERS}:hide", ("loadgen.host.environment", "loadgen.base.secrecy"), (), 256),
+    "text": Target(f"{_READERS}:text", ("loadgen.base.printable", "loadgen.base.csv_text"), (), 512),
     # files of a model
     "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
@@ -95,70 +87,68 @@ TARGETS = {
     "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),
     "sheet": Target(
         f"{_READERS}:sheet",
-        ("loadgen.analysis.importers.csv_tables", "loadgen.results.speed_rows", *_OTHERS),
+        ("loadgen.study.importers.csv_tables", "loadgen.report.speed_rows", *_OTHERS),
         ("published/*.csv",),
         512,
     ),
     "page": Target(
         f"{_READERS}:page",
-        ("loadgen.analysis.importers",),
+        ("loadgen.study.importers",),
         ("results/*.txt", "published/*.md", "published/*.rst"),
         1536,
     ),
-    "results": Target(f"{_READERS}:results", ("loadgen.analysis.importers",), ("results/*.txt",), 3072),
-    "compare": Target(
-        f"{_READERS}:compare", ("loadgen.analysis.importers", "loadgen.analysis.comparison"), (), 3072
-    ),
+    "results": Target(f"{_READERS}:results", ("loadgen.study.importers",), ("results/*.txt",), 3072),
+    "compare": Target(f"{_READERS}:compare", ("loadgen.study.importers", "loadgen.study.compare"), (), 3072),
     "audit": Target(
         f"{_READERS}:audit",
-        ("loadgen.analysis.importers", "loadgen.analysis.consistency", "loadgen.analysis.audit"),
+        ("loadgen.study.importers", "loadgen.study.consistency", "loadgen.study.audit"),
         (),
         3072,
     ),
     # files of a user
     "profile": Target(
-        f"{_READERS}:profile", ("loadgen.workload.profile", "tomllib"), ("../../profiles/*.toml",), 512
+        f"{_READERS}:profile", ("loadgen.plan.profile", "tomllib"), ("../../profiles/*.toml",), 512
     ),
     "campaign": Target(
         f"{_READERS}:campaign",
-        ("loadgen.campaign.file", "tomllib"),
+        ("loadgen.study.series.file", "tomllib"),
         ("../../profiles/campaigns/*.toml",),
         1024,
     ),
     "dataset": Target(f"{_DATA}:dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "dataset_csv": Target(f"{_DATA}:dataset_csv", _ROWS, ("datasets/*.csv",), 512),
     "odd_rows": Target(f"{_DATA}:odd_rows", _ROWS, ("datasets/prompts.jsonl",), 64, words=False),
-    "trace": Target(f"{_DATA}:trace", ("loadgen.workload.traces", *_ROWS), ("traces/*",), 1024),
+    "trace": Target(f"{_DATA}:trace", ("loadgen.plan.traces", *_ROWS), ("traces/*",), 1024),
     "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
-    "servegen": Target(f"{_USER}:servegen", ("loadgen.workload.traces", *_ROWS), (), 1024),
-    "corpus": Target(f"{_USER}:corpus", ("loadgen.workload.prompts",), (), 512),
+    "servegen": Target(f"{_USER}:servegen", ("loadgen.plan.traces", *_ROWS), (), 1024),
+    "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompts",), (), 512),
     # words of a command line
     "command_words": Target(
-        f"{_USER}:command_words", ("loadgen.session.options", "loadgen.session.load_options"), (), 256
+        f"{_USER}:command_words", ("loadgen.run.options", "loadgen.run.load_options"), (), 256
     ),
-    "start_at": Target(f"{_USER}:start_at", ("loadgen.session.shards.start_at",), (), 48, words=False),
-    "base_url": Target(f"{_USER}:base_url", ("loadgen.endpoint.pasted_url",), (), 128),
+    "start_at": Target(f"{_USER}:start_at", ("loadgen.run.shards.start_at",), (), 48, words=False),
+    "base_url": Target(f"{_USER}:base_url", ("loadgen.server.pasted_url",), (), 128),
     # records of many runs
     "records": Target(
-        f"{_USER}:records", ("loadgen.results.stored_record", "loadgen.campaign.record"), (), 2048
+        f"{_USER}:records", ("loadgen.report.stored_record", "loadgen.study.series.record"), (), 2048
     ),
     "odd_records": Target(
-        f"{_USER}:odd_records", ("loadgen.results", "loadgen.analysis.importers"), (), 64, words=False
+        f"{_USER}:odd_records", ("loadgen.report", "loadgen.study.importers"), (), 64, words=False
     ),
     # what a run leaves
-    "frame": Target(f"{_RUNS}:frame", ("loadgen.metrics.record", "loadgen.metrics.columns"), (), 2048),
+    "frame": Target(f"{_RUNS}:frame", ("loadgen.figures.record", "loadgen.base.columns"), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
     "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
     "run_directory": Target(
         f"{_RUNS}:run_directory",
-        ("loadgen.results.run_directory", "loadgen.validity.run_metadata"),
+        ("loadgen.report.run_directory", "loadgen.verdict.run_metadata"),
         (),
         8192,
     ),
     "odd_run": Target(
         f"{_RUNS}:odd_run",
-        ("loadgen.results.run_directory", "loadgen.validity.run_metadata"),
+        ("loadgen.report.run_directory", "loadgen.verdict.run_metadata"),
         (),
         64,
         words=False,

@@ -10,29 +10,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.analysis.api import Audit, Comparison, audit, compare
-    from loadgen.campaign.api import LimitInterrupted, SweepInterrupted, limit, sweep
-    from loadgen.errors import LoadgenError
-    from loadgen.metrics.metrics import Metrics
-    from loadgen.results.limit import Limit
-    from loadgen.results.merge import merge
-    from loadgen.results.run import Run, Verdict
-    from loadgen.results.sweep import Sweep, SweptPoint
-    from loadgen.session.api import Interrupted, bench, bench_async, load
-    from loadgen.workload.profile import Profile
+    from loadgen.base.errors import LoadgenError
+    from loadgen.figures.metrics import Metrics
+    from loadgen.plan.profile import Profile
+    from loadgen.report.limit import Limit
+    from loadgen.report.merge import merge
+    from loadgen.report.run import Run, Verdict
+    from loadgen.report.sweep import Sweep, SweptPoint
+    from loadgen.run.api import Interrupted, bench, bench_async, load
+    from loadgen.study.api import Audit, Comparison, audit, compare
+    from loadgen.study.series.api import LimitInterrupted, SweepInterrupted, limit, sweep
 
 __version__ = "0.1.0"
 _MODULES = {
-    "analysis.api": ("Audit", "Comparison", "audit", "compare"),
-    "campaign.api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
-    "errors": ("LoadgenError",),
-    "metrics.metrics": ("Metrics",),
-    "results.limit": ("Limit",),
-    "results.merge": ("merge",),
-    "results.run": ("Run", "Verdict"),
-    "results.sweep": ("Sweep", "SweptPoint"),
-    "session.api": ("Interrupted", "bench", "bench_async", "load"),
-    "workload.profile": ("Profile",),
+    "loadgen.study.api": ("Audit", "Comparison", "audit", "compare"),
+    "loadgen.study.series.api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
+    "loadgen.base.errors": ("LoadgenError",),
+    "loadgen.figures.metrics": ("Metrics",),
+    "loadgen.report.limit": ("Limit",),
+    "loadgen.report.merge": ("merge",),
+    "loadgen.report.run": ("Run", "Verdict"),
+    "loadgen.report.sweep": ("Sweep", "SweptPoint"),
+    "loadgen.run.api": ("Interrupted", "bench", "bench_async", "load"),
+    "loadgen.plan.profile": ("Profile",),
 }
 __all__ = [
     "Audit", "Comparison", "Interrupted", "Limit", "LimitInterrupted", "LoadgenError", "Metrics", "Profile",
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
 
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

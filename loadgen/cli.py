@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
-from loadgen.protocol.printable import plain
-from loadgen.results.printing import flushed, printed, warnings_printed
-from loadgen.session import signals
-from loadgen.session.importing import importing
-from loadgen.spelling import nearest
-from loadgen.workload.bounds import shown
+from loadgen.base.bounds import shown
+from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
+from loadgen.base.printable import plain
+from loadgen.base.spelling import nearest
+from loadgen.report.printing import flushed, printed, warnings_printed
+from loadgen.run import signals
+from loadgen.run.importing import importing
 
 _HELP = f"""\
 loadgen {__version__}: benchmark LLM servers; every figure was true of the server
@@ -55,16 +55,16 @@ Details: `loadgen VERB --help`. Exit codes:
 
 def _bench(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):  # without the imports that a run needs
-        from loadgen.session.options import bench_parser
+        from loadgen.run.options import bench_parser
 
         bench_parser().print_help()
         return 0
-    return _main_of("loadgen.session.bench_command")(argv)
+    return _main_of("loadgen.run.bench_command")(argv)
 
 
 def _profiles(argv: Sequence[str]) -> int:
     with importing():
-        from loadgen.workload import profile
+        from loadgen.plan import profile
 
     if {"-h", "--help"} & set(argv) or len(argv) > 1:
         printed("loadgen profiles [NAME]: list the shipped workloads, or show one as TOML", sys.stdout)
@@ -91,19 +91,19 @@ def _main_of(module: str) -> Callable[[Sequence[str]], int]:
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
-    "ladder": _main_of("loadgen.session.ladder"),
-    "data": _main_of("loadgen.session.data_command"),
+    "ladder": _main_of("loadgen.run.ladder"),
+    "data": _main_of("loadgen.run.data_command"),
     "profiles": _profiles,
-    "report": _main_of("loadgen.analysis.report.command"),
-    "compare": _main_of("loadgen.analysis.comparison.command"),
-    "audit": _main_of("loadgen.analysis.audit.command"),
-    "shards": _main_of("loadgen.session.shards.command"),
-    "merge": _main_of("loadgen.results.merge_command"),
-    "export": _main_of("loadgen.results.request_rows"),
-    "sweep": _main_of("loadgen.campaign.sweep.command"),
-    "campaign": _main_of("loadgen.campaign.command"),
-    "limit": _main_of("loadgen.campaign.limit.command"),
-    "selftest": _main_of("loadgen.session.selftest.command"),
+    "report": _main_of("loadgen.study.pages.command"),
+    "compare": _main_of("loadgen.study.compare.command"),
+    "audit": _main_of("loadgen.study.audit.command"),
+    "shards": _main_of("loadgen.run.shards.command"),
+    "merge": _main_of("loadgen.report.merge_command"),
+    "export": _main_of("loadgen.report.request_rows"),
+    "sweep": _main_of("loadgen.study.series.sweep.command"),
+    "campaign": _main_of("loadgen.study.series.command"),
+    "limit": _main_of("loadgen.study.series.limit.command"),
+    "selftest": _main_of("loadgen.run.selftest.command"),
     "engine": _main_of("loadgen_servers.engine.cli"),
 }
 

@@ -1,6 +1,6 @@
 """The tables of docs/from-vllm.md and docs/from-others.md: `python scripts/flag_docs.py` writes them.
 
-They are those of loadgen/session/other_clients/ and loadgen/workload/backends.py, which answer on the command
+They are those of loadgen/run/other_clients/ and loadgen/plan/backends.py, which answer on the command
 line too; the text around them is the pages' own. A test holds that the pages have the tables as they are.
 """
 
@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from loadgen.session.other_clients.client import OtherClient
-from loadgen.session.other_clients.lookup import OTHERS
-from loadgen.session.other_clients.vllm import VLLM
-from loadgen.workload import backends
+from loadgen.plan import backends
+from loadgen.run.other_clients.client import OtherClient
+from loadgen.run.other_clients.lookup import OTHERS
+from loadgen.run.other_clients.vllm import VLLM
 
 DOCS = Path(__file__).parent.parent / "docs"
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)

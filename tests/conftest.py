@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No key, no proxy and no self-test of the person who runs the tests; no pause that spares a server."""
-    from loadgen.endpoint import discovery, scraper
+    from loadgen.server import discovery, scraper
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -89,7 +89,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked
-    from loadgen.session import alongside, launched_server  # of few tests
+    from loadgen.run import alongside, launched_server  # of few tests
     from loadgen_servers.process import running
 
     given: list[int] = []

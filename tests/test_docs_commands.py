@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.analysis.audit.command import audit_parser
-from loadgen.analysis.comparison import comparability
-from loadgen.analysis.comparison.command import compare_parser
-from loadgen.analysis.report.command import report_parser
-from loadgen.campaign import arms, file
-from loadgen.campaign.command import campaign_parser
-from loadgen.campaign.limit.command import limit_parser
-from loadgen.campaign.sweep.command import sweep_parser
+from loadgen.base import rule
+from loadgen.base.errors import UsageError
 from loadgen.cli import VERBS, main
-from loadgen.errors import UsageError
-from loadgen.results.merge_command import merge_parser
-from loadgen.results.request_rows import export_parser
-from loadgen.session.data_command import data_parser
-from loadgen.session.ladder import ladder_parser
-from loadgen.session.launch_options import joined
-from loadgen.session.options import bench_parser
-from loadgen.session.selftest.command import _parser as selftest_parser
-from loadgen.session.shards.command import shards_parser
-from loadgen.validity import rule
-from loadgen.workload import profile
+from loadgen.plan import profile
+from loadgen.report.merge_command import merge_parser
+from loadgen.report.request_rows import export_parser
+from loadgen.run.data_command import data_parser
+from loadgen.run.ladder import ladder_parser
+from loadgen.run.launch_options import joined
+from loadgen.run.options import bench_parser
+from loadgen.run.selftest.command import _parser as selftest_parser
+from loadgen.run.shards.command import shards_parser
+from loadgen.study.audit.command import audit_parser
+from loadgen.study.compare import comparability
+from loadgen.study.compare.command import compare_parser
+from loadgen.study.pages.command import report_parser
+from loadgen.study.series import arms, file
+from loadgen.study.series.command import campaign_parser
+from loadgen.study.series.limit.command import limit_parser
+from loadgen.study.series.sweep.command import sweep_parser
 from loadgen_servers.engine.cli import _parser as engine_parser
 
 ROOT = Path(__file__).parent.parent

@@ -45,22 +45,22 @@ def flags(*verbs: str) -> set[str]:
 
 # Which verbs a module's messages speak of, by the begin of its path: the first that fits.
 VERBS_OF = {
-    "loadgen/analysis/comparison/": ("compare", "bench"),
-    "loadgen/analysis/audit/": ("audit", "bench"),
-    "loadgen/analysis/report/": ("report", "bench"),
-    "loadgen/analysis/": ("compare", "audit", "bench"),
-    "loadgen/campaign/limit/": ("limit",),
-    "loadgen/campaign/sweep/": ("sweep",),
-    "loadgen/campaign/points/": ("sweep", "limit"),
-    "loadgen/campaign/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
-    "loadgen/results/merge": ("merge",),
-    "loadgen/results/request_rows": ("export", "bench"),
-    "loadgen/results/limit": ("limit",),
-    "loadgen/session/repeated_command": ("campaign", "bench"),
-    "loadgen/session/shards/": ("shards", "bench"),
-    "loadgen/session/selftest/": ("selftest", "bench"),
-    "loadgen/session/data_": ("data", "bench"),
-    "loadgen/session/ladder": ("ladder",),
+    "loadgen/study/compare/": ("compare", "bench"),
+    "loadgen/study/audit/": ("audit", "bench"),
+    "loadgen/study/pages/": ("report", "bench"),
+    "loadgen/study/": ("compare", "audit", "bench"),
+    "loadgen/study/series/limit/": ("limit",),
+    "loadgen/study/series/sweep/": ("sweep",),
+    "loadgen/study/series/points/": ("sweep", "limit"),
+    "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
+    "loadgen/report/merge": ("merge",),
+    "loadgen/report/request_rows": ("export", "bench"),
+    "loadgen/report/limit": ("limit",),
+    "loadgen/run/repeated_command": ("campaign", "bench"),
+    "loadgen/run/shards/": ("shards", "bench"),
+    "loadgen/run/selftest/": ("selftest", "bench"),
+    "loadgen/run/data_": ("data", "bench"),
+    "loadgen/run/ladder": ("ladder",),
     "loadgen/roofline/preset": ("engine",),
     "loadgen/cli": ("bench", "campaign", "sweep", "limit", "report", "compare"),
     "loadgen/": ("bench",),
@@ -83,14 +83,14 @@ FOREIGN = {
 }
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
-    "loadgen/session/other_clients/",  # whose tables are held by tests/session/test_other_clients.py
-    "loadgen/analysis/report/html.py",
-    "loadgen/analysis/importers/",
-    "loadgen/session/selftest/modes.py",
-    "loadgen/session/selftest/null_servers.py",
-    "loadgen/session/shards/schedulers.py",
-    "loadgen/telemetry/",
-    "loadgen/protocol/turn_refusals.py",
+    "loadgen/run/other_clients/",  # whose tables are held by tests/session/test_other_clients.py
+    "loadgen/study/pages/html.py",
+    "loadgen/study/importers/",
+    "loadgen/run/selftest/modes.py",
+    "loadgen/run/selftest/null_servers.py",
+    "loadgen/run/shards/schedulers.py",
+    "loadgen/host/",
+    "loadgen/wire/turn_refusals.py",
     "servers/loadgen_servers/launch/",
     "servers/loadgen_servers/null/",
     "servers/loadgen_servers/process/embedded.py",

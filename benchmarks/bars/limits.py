@@ -11,11 +11,11 @@ import numpy as np
 from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
-from loadgen.campaign.limit.search import limiting, next_run
-from loadgen.campaign.limit.trial import SearchSettings, Trial, allowed
-from loadgen.metrics import confidence
-from loadgen.metrics.judging import dispersion, slow_share
-from loadgen.metrics.objectives import Objective, ObjectiveEvidence
+from loadgen.figures import confidence
+from loadgen.figures.judging import dispersion, slow_share
+from loadgen.figures.objectives import Objective, ObjectiveEvidence
+from loadgen.study.series.limit.search import limiting, next_run
+from loadgen.study.series.limit.trial import SearchSettings, Trial, allowed
 
 _SEARCHES = 100
 _FIRST_SEED = 5_000_000  # nothing of the search was chosen by how it does with these

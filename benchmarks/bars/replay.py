@@ -19,8 +19,8 @@ from benchmarks.clients.adapters import Floor, Installed, Load
 from benchmarks.harness import made_files, truth
 from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import Command, Cost, CouldNotRun, checkout_env, run
-from loadgen.arrays import Int64
-from loadgen.metrics.record import Records
+from loadgen.base.arrays import Int64
+from loadgen.figures.record import Records
 
 _RATE_PER_S = 200.0
 _REQUESTS = 2000  # ten seconds

@@ -17,9 +17,9 @@ from benchmarks.clients.adapters import Installed, Load
 from benchmarks.harness import truth
 from benchmarks.harness.page import Bar, Section, markdown, spread
 from benchmarks.harness.process import Command, CouldNotRun, checkout_env, run
-from loadgen.results import run_directory
-from loadgen.session.automatic_workers import usable_cpus
-from loadgen.validity.evidence import RunEvidence
+from loadgen.report import run_directory
+from loadgen.run.automatic_workers import usable_cpus
+from loadgen.verdict.evidence import RunEvidence
 
 _WIDER = Load("wider", streams=20_000, requests=20_000, output_tokens=8, interval_ms=2000, ttft_ms=2000)
 _HELD = Load("held", streams=200, requests=1200, output_tokens=32, interval_ms=40, ttft_ms=40)

@@ -9,7 +9,7 @@ import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadgen.telemetry.environment import describe
+from loadgen.host.environment import describe
 
 
 @dataclass(frozen=True)

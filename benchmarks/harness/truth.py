@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness.process import CouldNotRun, checkout_env
-from loadgen.arrays import Int64
+from loadgen.base.arrays import Int64
 
 _STOP_S = 60.0
 

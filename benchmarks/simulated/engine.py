@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.campaign.limit.search import NextRun
-from loadgen.campaign.limit.trial import Trial
-from loadgen.metrics.judging import judged
-from loadgen.metrics.metrics import MetricOptions, PerRequest
-from loadgen.metrics.objectives import Objective
-from loadgen.metrics.record import Record, Records
+from loadgen.figures.judging import judged
+from loadgen.figures.metrics import MetricOptions, PerRequest
+from loadgen.figures.objectives import Objective
+from loadgen.figures.record import Record, Records
+from loadgen.study.series.limit.search import NextRun
+from loadgen.study.series.limit.trial import Trial
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence
 from loadgen_servers.engine.step_times import Timing
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loadgen.arrays import Float64, Int64
+from loadgen.base.arrays import Float64, Int64
 
 RUNS = Path(__file__).with_name("aa_runs.json")
 _FIGURES = {"output_throughput": "throughput", "mean_ttft_ms": "mean TTFT"}

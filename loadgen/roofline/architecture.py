@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from loadgen.errors import UsageError
-from loadgen.protocol import untrusted
-from loadgen.workload import model_files
+from loadgen.base import untrusted
+from loadgen.base.errors import UsageError
+from loadgen.plan import model_files
 
 # What a family leaves out of its config.json, because its code has defaults.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from loadgen.metrics.vllm_keys import Figures
+from loadgen.base import bounds
+from loadgen.figures.vllm_keys import Figures
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.workload import bounds
 
 # A nominal bandwidth is clock × width, and reads reach 90 % of it at most; what is allowed beyond it is for
 # printed figures that are rounded, and for bytes of a checkpoint that its config does not declare.
@@ -30,7 +30,7 @@ PREFILL, DECODING = "prefill_throughput", "decode_throughput"
 
 
 class Loaded(Protocol):
-    """What was requested of the server, lengths as means; `loadgen.analysis.run_summary.Load` is one."""
+    """What was requested of the server, lengths as means; `loadgen.study.run_summary.Load` is one."""
 
     @property
     def input_len(self) -> float | None: ...

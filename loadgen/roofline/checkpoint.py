@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from loadgen.errors import UsageError
-from loadgen.protocol import untrusted
-from loadgen.protocol.untrusted import listed, mapping
+from loadgen.base import untrusted
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import listed, mapping
+from loadgen.plan import model_files
 from loadgen.roofline import gguf
-from loadgen.workload import model_files
 
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 _QUANTIZED_BY = ("quantization_config", "compression_config")

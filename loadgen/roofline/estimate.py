@@ -7,14 +7,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
+from loadgen.plan import model_files
 from loadgen.roofline import architecture, checkpoint, models, weights
 from loadgen.roofline.architecture import Architecture
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.checkpoint import Checkpoint, Quantization
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.quantization import Scheme, scheme
-from loadgen.workload import model_files
 
 
 def ceiling(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadgen.workload.paths import place as expanded
+from loadgen.base.paths import place as expanded
 
 
 class Flags(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import UsageError
-from loadgen.protocol import untrusted
+from loadgen.base import untrusted
+from loadgen.base.errors import UsageError
 
 # What the model is comes first; after it the tokenizer's arrays, which are not needed.
 _HEAD_BYTES = 1 << 20

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
+from loadgen.base.paths import place as expanded
 from loadgen.roofline import preset
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.flags import Flags
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.machines import chosen, machine, recognised
-from loadgen.workload.paths import place as expanded
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")

@@ -9,10 +9,10 @@ from importlib import resources
 
 from pydantic import BaseModel
 
-from loadgen.errors import UsageError
+from loadgen.base.bounds import MOST_GB_PER_S
+from loadgen.base.errors import UsageError
+from loadgen.base.spelling import near
 from loadgen.roofline.machine import Machine
-from loadgen.spelling import near
-from loadgen.workload.bounds import MOST_GB_PER_S
 
 _SHORT = {
     "h20": "h20-96gb",

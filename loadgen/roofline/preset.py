@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.roofline.ceiling import Ceiling

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from loadgen.errors import UsageError
-from loadgen.protocol import untrusted
+from loadgen.base import untrusted
+from loadgen.base.errors import UsageError
+from loadgen.plan import model_files
 from loadgen.roofline.architecture import Architecture
-from loadgen.workload import model_files
 
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
 _MOST_DIMENSIONS = 64

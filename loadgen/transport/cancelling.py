@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from loadgen.plan.load.cancellations import Cancellations
 from loadgen.transport.gate import NEVER_NS, SPIN_NS
 from loadgen.transport.job import Job
 from loadgen.transport.stalls import Stream
-from loadgen.workload.load.cancellations import Cancellations
 
 _SCAN_NS = 2_000_000  # between two counts of tokens
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadgen.arrays import Int64
+from loadgen.base.arrays import Int64
 from loadgen.transport.failure import Failure
 
 NO_STAMP = bytes(16)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
-from loadgen import clock
-from loadgen.errors import NO_MEMORY
+from loadgen.base import clock
+from loadgen.base.errors import NO_MEMORY
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind

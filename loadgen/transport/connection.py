@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from loadgen.clock import WallOffset
-from loadgen.protocol.http1 import ContentLength, Framing, Heads, Malformed
+from loadgen.base.clock import WallOffset
 from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Limits, Target
@@ -38,6 +37,7 @@ from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.network import Network, Received, Socket, bind_source
 from loadgen.transport.stalls import Stream
 from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+from loadgen.wire.http1 import ContentLength, Framing, Heads, Malformed
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
 READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from loadgen.clock import SECOND_NS
+from loadgen.base.clock import SECOND_NS
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.job import Job
 from loadgen.transport.stalls import Stalls, Stream

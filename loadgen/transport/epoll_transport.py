@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from loadgen.clock import SECOND_NS, WallOffset
-from loadgen.protocol.http1 import LONGEST_TAIL
+from loadgen.base.clock import SECOND_NS, WallOffset
 from loadgen.transport.cancelling import Cancelling
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
@@ -33,6 +32,7 @@ from loadgen.transport.poll_pacing import ENOUGH, PollPacing
 from loadgen.transport.pool import RECV, SEND, Pool
 from loadgen.transport.senders import sender_of
 from loadgen.transport.start import started_ns
+from loadgen.wire.http1 import LONGEST_TAIL
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time

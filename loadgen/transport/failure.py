@@ -50,7 +50,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 def unconnected(error: Exception) -> Failure:
     """The failure of a request for which no connection could be made."""
-    from loadgen.protocol.certificates import why_untrusted  # its ssl is not for every command to import
+    from loadgen.wire.certificates import why_untrusted  # its ssl is not for every command to import
 
     if getattr(error, "errno", 0) == errno.EADDRNOTAVAIL:
         return Failure(

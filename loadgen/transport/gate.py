@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from loadgen.plan.load.concurrency_steps import ConcurrencySteps
 from loadgen.transport.job import Job
 from loadgen.transport.stalls import Stream, unfinished
-from loadgen.workload.load.concurrency_steps import ConcurrencySteps
 
 NEVER_NS = 1 << 62
 _SCAN_NS = 1_000_000  # between two searches for first tokens: more often would find nothing new

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 
-from loadgen.protocol.http1 import LONGEST_HEAD_BYTES
 from loadgen.transport.capture import A_READ, Capture
 from loadgen.transport.connection import quicken_acks, shorten_ack_delay
 from loadgen.transport.deadlines import unanswered
@@ -18,6 +17,7 @@ from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.share import Share
 from loadgen.transport.stalls import Stream
 from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+from loadgen.wire.http1 import LONGEST_HEAD_BYTES
 
 _SHOWN_BYTES = 40  # of what is no HTTP
 

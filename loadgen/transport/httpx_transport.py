@@ -16,9 +16,7 @@ from http import HTTPStatus
 
 import httpx
 
-from loadgen.clock import SYSTEM_CLOCK, Clock
-from loadgen.protocol.address import is_loopback
-from loadgen.protocol.http1 import SWITCHED, SWITCHING, compressed
+from loadgen.base.clock import SYSTEM_CLOCK, Clock
 from loadgen.transport.cancelling import Cancelling, cancelling_of
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
@@ -29,6 +27,8 @@ from loadgen.transport.httpx_sessions import HttpxSessions
 from loadgen.transport.httpx_stream import Exchange, Link
 from loadgen.transport.job import Counters, Health, Job, body_of
 from loadgen.transport.memory_room import READ_COST
+from loadgen.wire.address import is_loopback
+from loadgen.wire.http1 import SWITCHED, SWITCHING, compressed
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1

@@ -10,15 +10,15 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from loadgen.arrays import Int64
-from loadgen.protocol.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.base.arrays import Int64
+from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.load.concurrency_steps import ConcurrencySteps
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
 from loadgen.transport.session_job import SessionJob
 from loadgen.transport.share import WHOLE, Order, Share
 from loadgen.transport.start import AtOnce, RunStart
-from loadgen.workload.load.cancellations import Cancellations
-from loadgen.workload.load.concurrency_steps import ConcurrencySteps
+from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Protocol, overload
 
-from loadgen.clock import Clock, SystemClock
+from loadgen.base.clock import Clock, SystemClock
 
 _BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux: the port is chosen by connect, for each server
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.recvmsg returns it

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadgen.protocol.http1 import HEAD_END, LONGEST_TAIL
+from loadgen.wire.http1 import HEAD_END, LONGEST_TAIL
 
 MOST_RANGES = 650  # of source ports: a program has 4096 instructions at most
 _TCP = 6

@@ -9,8 +9,8 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.arrays import Int64
-from loadgen.clock import SECOND_NS
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
 from loadgen.transport.capture import A_READ
 from loadgen.transport.connection import SO_TIMESTAMPNS, TIMESPEC
 from loadgen.transport.network import Received, Socket

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.arrays import Int64
-from loadgen.clock import SECOND_NS
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, int64s
 from loadgen.transport.channel import Outbox
 from loadgen.transport.connection import READ_BYTES, Slot, State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.arrays import Int64
+from loadgen.base.arrays import Int64
 from loadgen.transport.packet_filter import Headers
 from loadgen.transport.packet_ring import Frames
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from loadgen.plan.turns import Turns
 from loadgen.transport.capture import Capture
 from loadgen.transport.share import Listed
-from loadgen.workload.turns import Turns
 
 Answer = dict[str, Any]  # a message as the next turn's history has it; empty where that is recorded
 _DIGEST_BYTES = 16

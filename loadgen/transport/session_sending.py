@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from loadgen.clock import MS_NS, SECOND_NS
+from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.transport.connection import Slot, State
 from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.gate import SPIN_NS

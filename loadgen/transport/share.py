@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from loadgen.arrays import Int64
+from loadgen.base.arrays import Int64
 
 _INDEX_BYTES = 8
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.transport.packet_ring import Address, local_address
 from loadgen.transport.source_ports import local_ports
 

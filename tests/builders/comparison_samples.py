@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.analysis.run_summary import Load, Reported
-from loadgen.validity.campaign_cell import Cell, FailedCell
+from loadgen.study.run_summary import Load, Reported
+from loadgen.verdict.campaign_cell import Cell, FailedCell
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 HIGH = Load(

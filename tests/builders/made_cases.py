@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.endpoint.server_counters import ServerSample, ServerWindow
-from loadgen.metrics.metrics import compute
-from loadgen.metrics.record import Record, Records
+from loadgen.figures.metrics import compute
+from loadgen.figures.record import Record, Records
+from loadgen.plan import profile
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import of_bandwidth
+from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.calibration import Calibration, Error
-from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.run_facts import Facts
-from loadgen.validity.run_metadata import Client, Server
-from loadgen.validity.shard_facts import MergedShard
-from loadgen.workload import profile
+from loadgen.verdict.calibration import Calibration, Error
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import Client, Server
+from loadgen.verdict.shard_facts import MergedShard
 
 MS = 1_000_000
 START_NS = 10**12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.metrics.objectives import Standing
-from loadgen.results.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures
+from loadgen.figures.objectives import Standing
+from loadgen.report.limit_record import LimitEstimate, LimitRecord, LimitRun, ObjectiveFigures
 
 TTFT = "ttft p99 < 500 ms"
 

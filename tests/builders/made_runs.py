@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.comparison.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
-from loadgen.analysis.run_summary import Load, Reported
-from loadgen.endpoint.server_counters import ServerSample, ServerWindow
-from loadgen.metrics import vllm_keys
-from loadgen.metrics.record import Record, Records
-from loadgen.results import run_directory
-from loadgen.results.run_directory import Result
+from loadgen.figures import vllm_keys
+from loadgen.figures.record import Record, Records
+from loadgen.plan import profile
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
+from loadgen.server.server_counters import ServerSample, ServerWindow
+from loadgen.study.compare.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
+from loadgen.study.run_summary import Load, Reported
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.campaign_cell import Cell
-from loadgen.validity.run_facts import Facts
-from loadgen.validity.run_metadata import Client, Server
-from loadgen.validity.sections import Broken
-from loadgen.workload import profile
+from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import Client, Server
+from loadgen.verdict.sections import Broken
 
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

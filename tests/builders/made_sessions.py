@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from builders.made_cases import START_NS
 from builders.made_cases import run as case
 from builders.made_runs import MS, run
-from loadgen.metrics.record import Record, Records
-from loadgen.results.run_directory import Result
+from loadgen.figures.record import Record, Records
+from loadgen.plan import profile
+from loadgen.report.run_directory import Result
 from loadgen.transport.failure import Failure
-from loadgen.validity.evidence import RunEvidence
-from loadgen.workload import profile
+from loadgen.verdict.evidence import RunEvidence
 
 TTFT_MS, TPOT_MS, OUTPUT, DELAY_MS = 40, 10, 5, 100
 TURN_MS = TTFT_MS + (OUTPUT - 1) * TPOT_MS  # 80: as long as each answer takes

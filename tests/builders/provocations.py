@@ -33,17 +33,18 @@ from fakes.scripted_server import (
     token,
     whole,
 )
-from loadgen import cli, clock
-from loadgen.metrics.record import Records
-from loadgen.results.run_directory import Result
-from loadgen.results.sample_file import KeptSamples
-from loadgen.telemetry import cpu_use, throttling
-from loadgen.telemetry.environment import describe
+from loadgen import cli
+from loadgen.base import clock
+from loadgen.figures.record import Records
+from loadgen.host import cpu_use, throttling
+from loadgen.host.environment import describe
+from loadgen.plan.prompts.random_ids import TokenIds
+from loadgen.report.run_directory import Result
+from loadgen.report.sample_file import KeptSamples
 from loadgen.transport.source_ports import SourcePorts
-from loadgen.validity import calibration, client_checks
-from loadgen.validity.calibration import Calibration, Error
-from loadgen.validity.run_facts import Facts
-from loadgen.workload.prompts.random_ids import TokenIds
+from loadgen.verdict import calibration, client_checks
+from loadgen.verdict.calibration import Calibration, Error
+from loadgen.verdict.run_facts import Facts
 from loadgen_servers.process.embedded import NULL, Embedded
 
 Script = Callable[[Asked], Answer]

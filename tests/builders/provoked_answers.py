@@ -9,8 +9,8 @@ from typing import Any
 from builders.made_cases import INPUT, OUTPUT, TPOT_MS, TTFT_MS, Rows, changed, closed, run
 from builders.provocations import Provocation, Server, scripted
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, api, chunk, token, whole
-from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.run_metadata import Server as ServerFacts
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.run_metadata import Server as ServerFacts
 
 MS = 1_000_000
 PROPS = {"build_info": "b1-0c1e570", "total_slots": 2, "default_generation_settings": {"n_ctx": 4096}}

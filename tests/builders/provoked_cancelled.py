@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders.made_cases import failed, observed, run
 from loadgen.transport.failure import FailureKind
-from loadgen.validity.evidence import RunEvidence
+from loadgen.verdict.evidence import RunEvidence
 
 OF_CANCELLED: dict[str, tuple[RunEvidence, str, set[str]]] = {
     "all-cancelled": (

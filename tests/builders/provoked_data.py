@@ -6,11 +6,11 @@ from typing import Any
 
 from builders import made_data
 from builders.made_cases import changed, closed, observed, open_loop, run
-from loadgen.endpoint.engine_config import EngineConfig
-from loadgen.endpoint.server_counters import ServerLatency
+from loadgen.plan.data_facts import DataFacts
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.validity.evidence import RunEvidence
-from loadgen.workload.data_facts import DataFacts
+from loadgen.server.engine_config import EngineConfig
+from loadgen.server.server_counters import ServerLatency
+from loadgen.verdict.evidence import RunEvidence
 
 FILE = {"dataset_path": "rows.jsonl"}
 TRACE = {"trace": "trace.jsonl", "max_concurrency": None}

@@ -10,8 +10,8 @@ from pathlib import Path
 from builders.provocations import Provocation, engine, exposed, known, metered
 from builders.provoked_answers import OF_SLOTS
 from builders.provoked_talks import OF_SESSIONS
-from loadgen.endpoint.engine_config import EngineConfig
 from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server.engine_config import EngineConfig
 
 _FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
 

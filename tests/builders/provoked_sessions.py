@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from builders.made_cases import client, observed
 from builders.made_sessions import OUTPUT, TURN_MS, judged, rows_of
-from loadgen.metrics.metrics import compute
-from loadgen.metrics.record import Record
-from loadgen.results import session_figures
+from loadgen.figures.metrics import compute
+from loadgen.figures.record import Record
+from loadgen.report import session_figures
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.validity.evidence import RunEvidence
+from loadgen.verdict.evidence import RunEvidence
 
 MS = 1_000_000
 TURNS = [8] * 40  # of 40 sessions over 8 slots

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.made_cases import MS, START_NS, TARGETS, closed, open_loop, rate, run, shards
-from loadgen.validity.evidence import RunEvidence
+from loadgen.verdict.evidence import RunEvidence
 
 # The run, the words that its evidence must have, and the doubts that go with it.
 OF_SHARDS: dict[str, tuple[RunEvidence, str, set[str]]] = {

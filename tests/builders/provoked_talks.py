@@ -12,7 +12,7 @@ from builders.provocations import Beside, Provocation, engine, failing, known, n
 from fakes.counting_api import CountingApi, count
 from fakes.hosted_api import openai_error
 from fakes.scripted_server import Answer, End, api, stream
-from loadgen.validity.run_facts import Facts
+from loadgen.verdict.run_facts import Facts
 
 _TALKS = "--backend openai-chat --dataset-path talks.jsonl"
 _WORDS = "one two three four five six seven eight nine ten " * 4

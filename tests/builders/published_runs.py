@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.analysis.run_summary import Load, Reported
+from loadgen.study.run_summary import Load, Reported
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 _KEYS = {

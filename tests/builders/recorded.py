@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.metrics.decode import Decoder
-from loadgen.metrics.record import Record
-from loadgen.protocol.openai import DIALECTS, Dialect
-from loadgen.protocol.sglang import Generate
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Record
 from loadgen.transport.capture import Capture, joined
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import DIALECTS, Dialect
+from loadgen.wire.sglang import Generate
 
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from loadgen import __version__
-from loadgen.arrays import Int64
-from loadgen.metrics.record import Record, Records
-from loadgen.metrics.session_rows import session_rows
-from loadgen.results.run_directory import Result
-from loadgen.results.sample_file import NO_SAMPLES
-from loadgen.validity.run_facts import Facts
-from loadgen.validity.shard_facts import ClockReading, ShardFacts
+from loadgen.base.arrays import Int64
+from loadgen.figures.record import Record, Records
+from loadgen.figures.session_rows import session_rows
+from loadgen.report.run_directory import Result
+from loadgen.report.sample_file import NO_SAMPLES
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.shard_facts import ClockReading, ShardFacts
 
 HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
 _FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint", "cache_reset")

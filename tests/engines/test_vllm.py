@@ -15,13 +15,13 @@ import pytest
 from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
-from loadgen.endpoint import scraper
-from loadgen.endpoint.discovery import ServerAddress
-from loadgen.endpoint.scraper import MetricsScraper
-from loadgen.endpoint.server_counters import ServerWindow
-from loadgen.metrics.metrics import MetricOptions, Metrics, compute
-from loadgen.metrics.record import Records
-from loadgen.validity.reconcile import foreign_requests, mismatches, rows
+from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.record import Records
+from loadgen.server import scraper
+from loadgen.server.discovery import ServerAddress
+from loadgen.server.scraper import MetricsScraper
+from loadgen.server.server_counters import ServerWindow
+from loadgen.verdict.reconcile import foreign_requests, mismatches, rows
 
 pytestmark = pytest.mark.engine
 

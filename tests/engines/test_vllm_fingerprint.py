@@ -8,8 +8,8 @@ import pytest
 
 from engines.clients import loadgen
 from engines.running import Engine
-from loadgen.endpoint.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
-from loadgen.results import run_directory
+from loadgen.report import run_directory
+from loadgen.server.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
 
 pytestmark = pytest.mark.engine
 

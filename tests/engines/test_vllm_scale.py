@@ -11,7 +11,7 @@ import pytest
 
 from engines.clients import loadgen, read_json
 from engines.running import Engine
-from loadgen.results import run_directory
+from loadgen.report import run_directory
 
 pytestmark = pytest.mark.engine
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from loadgen.metrics.decode import Decoder
-from loadgen.metrics.record import Record
-from loadgen.protocol.openai import Completions
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Record
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
 from loadgen.transport.epoll_transport import EpollTransport
@@ -26,6 +25,7 @@ from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.job import Counters, Health, Job, Target, Transport
 from loadgen.transport.ring_transport import RingTransport
 from loadgen.transport.share import Listed
+from loadgen.wire.openai import Completions
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream
-from loadgen.results import run_directory as result
-from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT, Result
+from loadgen.report import run_directory as result
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 
 ROOT = Path(__file__).parents[2]
 JOURNAL = "journal.bin"
@@ -33,7 +33,7 @@ LOAD = [
     "runs",
 ]
 # Lines of the display at once, not every ten seconds.
-TALKATIVE = "import loadgen.session.progress as live, loadgen.cli as cli; live._LINE_EVERY_NS = 0; cli.run()"
+TALKATIVE = "import loadgen.run.progress as live, loadgen.cli as cli; live._LINE_EVERY_NS = 0; cli.run()"
 
 
 @dataclass

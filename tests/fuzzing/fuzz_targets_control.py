@@ -12,14 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from fuzzing.fuzz_files import written
-from loadgen.endpoint import engine_config, exchange
-from loadgen.endpoint.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse, select
-from loadgen.endpoint.server_counters import window
-from loadgen.errors import UsageError
-from loadgen.protocol import untrusted
+from loadgen.base import untrusted
+from loadgen.base.errors import UsageError
+from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint, gguf
 from loadgen.roofline import safetensors as stored
-from loadgen.workload import vocabulary
+from loadgen.server import engine_config, exchange
+from loadgen.server.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse, select
+from loadgen.server.server_counters import window
 
 _LONGEST = 8192
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from fuzzing.fuzz_files import written
 from fuzzing.fuzz_odd import replaced, spots
-from loadgen.errors import UsageError
-from loadgen.protocol.engines import ENGINES
-from loadgen.workload import plan, profile
-from loadgen.workload.plan_inputs import ModelTarget, Seed
+from loadgen.base.errors import UsageError
+from loadgen.plan import plan, profile
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.wire.engines import ENGINES
 
 DATASETS = Path(__file__).parents[1] / "data/datasets"
 SERVER, _SEED = ModelTarget(ENGINES[0], "served", vocab_size=1000), Seed(1, chosen=True)

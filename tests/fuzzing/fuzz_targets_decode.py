@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.metrics.decode import LONGEST_REASON, Decoder
-from loadgen.metrics.metrics import MetricOptions, compute
-from loadgen.metrics.record import UNKNOWN, Record, Records
-from loadgen.metrics.token_counts import SILENT_TOKENS
-from loadgen.protocol.openai import DIALECTS, MOST, Dialect
-from loadgen.protocol.sglang import Generate
-from loadgen.protocol.untrusted import LONGEST
+from loadgen.base.untrusted import LONGEST
+from loadgen.figures.decode import LONGEST_REASON, Decoder
+from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.record import UNKNOWN, Record, Records
+from loadgen.figures.token_counts import SILENT_TOKENS
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import DIALECTS, MOST, Dialect
+from loadgen.wire.sglang import Generate
 
 APIS: Final[tuple[Dialect, ...]] = (DIALECTS["completions"], DIALECTS["chat"], Generate())
 HEADS: Final = (

@@ -12,20 +12,20 @@ import numpy as np
 
 from fuzzing.fuzz_files import written
 from fuzzing.fuzz_odd import replaced, shortened, spots
-from loadgen.analysis.audit import findings as audits
-from loadgen.analysis.audit import render as audit_render
-from loadgen.analysis.comparison import comparison, export, render
-from loadgen.analysis.comparison.model import ComparisonOptions
-from loadgen.analysis.importers import csv_tables, json_fields, pages, sources, tables
-from loadgen.analysis.run_summary import Reported
-from loadgen.campaign import file as campaigns
-from loadgen.endpoint import prometheus, secrecy
-from loadgen.endpoint.secrecy import Secrets
-from loadgen.errors import UsageError
-from loadgen.protocol import http1, printable
-from loadgen.protocol import sse as events
-from loadgen.results import csv_text
-from loadgen.workload import profile as profiles
+from loadgen.base import csv_text, printable, secrecy
+from loadgen.base.errors import UsageError
+from loadgen.base.secrecy import Secrets
+from loadgen.plan import profile as profiles
+from loadgen.server import prometheus
+from loadgen.study.audit import findings as audits
+from loadgen.study.audit import render as audit_render
+from loadgen.study.compare import comparison, export, render
+from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.importers import csv_tables, json_fields, pages, sources, tables
+from loadgen.study.run_summary import Reported
+from loadgen.study.series import file as campaigns
+from loadgen.wire import http1
+from loadgen.wire import sse as events
 
 RESULTS = Path(__file__).parents[1] / "data/results"
 _NOWHERE = Path("x.md")

@@ -17,11 +17,11 @@ import numpy as np
 
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, shortened, spots
-from loadgen.errors import UsageError
-from loadgen.metrics.metrics import MetricOptions, compute
-from loadgen.metrics.record import Record, Records
-from loadgen.results import journal
-from loadgen.results import run_directory as result
+from loadgen.base.errors import UsageError
+from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.record import Record, Records
+from loadgen.report import journal
+from loadgen.report import run_directory as result
 from loadgen.transport.failure import Failure, FailureKind
 
 KEPT = Path(__file__).parents[1] / "data/run_directories/format-1"

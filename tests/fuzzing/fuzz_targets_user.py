@@ -14,21 +14,21 @@ from builders.made_limits import limit_record
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, spots
 from fuzzing.fuzz_targets_data import SERVER
-from loadgen.analysis.importers import sources
-from loadgen.campaign import record as campaign_record
-from loadgen.endpoint import pasted_url
-from loadgen.endpoint.discovery import ServerAddress
-from loadgen.errors import UsageError
-from loadgen.protocol.printable import plain
-from loadgen.results import limit_lines, stored_record, sweep_lines, sweep_record
-from loadgen.results import limit_record as limits
-from loadgen.results.limit_record import LIMIT
-from loadgen.results.sweep_record import SWEEP, SweepPoint, SweepRecord
-from loadgen.session import options
-from loadgen.session.shards.launch_plan import launch_plan
-from loadgen.session.shards.start_at import read as read_start
-from loadgen.workload import plan, profile
-from loadgen.workload.plan_inputs import Seed
+from loadgen.base.errors import UsageError
+from loadgen.base.printable import plain
+from loadgen.plan import plan, profile
+from loadgen.plan.plan_inputs import Seed
+from loadgen.report import limit_lines, stored_record, sweep_lines, sweep_record
+from loadgen.report import limit_record as limits
+from loadgen.report.limit_record import LIMIT
+from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
+from loadgen.run import options
+from loadgen.run.shards.launch_plan import launch_plan
+from loadgen.run.shards.start_at import read as read_start
+from loadgen.server import pasted_url
+from loadgen.server.discovery import ServerAddress
+from loadgen.study.importers import sources
+from loadgen.study.series import record as campaign_record
 
 _WORD = b"\0"  # between the words of a command line
 _NAMED = ("sharegpt", "custom", "timed_trace")

@@ -115,7 +115,7 @@ def test_what_was_recorded_is_read_through_the_same_target(name: str) -> None:
 
 def test_a_target_notices_what_is_not_bounded() -> None:
     from fuzzing.fuzz_targets_control import strict
-    from loadgen.endpoint.engine_config import EngineConfig
+    from loadgen.server.engine_config import EngineConfig
 
     bad: list[Any] = [
         EngineConfig(version="\x1b"),

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import recorded
+from figures.test_decode import DONE, HEAD
 from fuzzing.fuzz_targets_decode import APIS, captured
-from loadgen.metrics.decode import Decoder
-from loadgen.protocol import sse_fast, typical
+from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture
-from metrics.test_decode import DONE, HEAD
+from loadgen.wire import sse_fast, typical
 
 pytestmark = pytest.mark.long
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.results.speed_formulas import OUTPUT, converted
-from loadgen.results.speed_rows import SpeedRow, shipped
+from loadgen.report.speed_formulas import OUTPUT, converted
+from loadgen.report.speed_rows import SpeedRow, shipped
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling

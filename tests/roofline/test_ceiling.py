@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builders.virtual_engine import closed_loop
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.roofline import preset
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.estimate import ceiling

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.roofline import checkpoint
 
 DENSE = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.roofline.flags import Flags
 from loadgen.roofline.identify import ModelIdentity, roofline
 

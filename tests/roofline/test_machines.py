@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.roofline.machines import chosen, machine, machines, of_bandwidth, recognised
 
 # As datasheets have them: GB/s, dense TFLOPS by type.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.roofline.architecture import parse, read
 from loadgen.roofline.models import find, models, named, rows, suffix
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.roofline import safetensors as stored
 from loadgen.roofline import weights
 from loadgen.roofline.architecture import Architecture, parse

@@ -38,7 +38,7 @@ from fakes.scripted_server import (
 )
 from fakes.tapped_server import Tapped
 from fakes.virtual_network import VirtualSocket
-from loadgen.endpoint.discovery import ServerAddress
+from loadgen.server.discovery import ServerAddress
 from loadgen.transport.connection import Slot, shorten_ack_delay
 from loadgen.transport.httpx_stream import Link
 from loadgen.transport.job import Target

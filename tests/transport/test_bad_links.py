@@ -37,10 +37,10 @@ from fakes.scripted_server import (
     kinds,
     records,
 )
-from loadgen.metrics.decode import Decoder
-from loadgen.metrics.record import Record
-from loadgen.protocol.openai import Completions
-from loadgen.validity import verdict
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Record
+from loadgen.verdict import verdict
+from loadgen.wire.openai import Completions
 
 pytestmark = [pytest.mark.whole, needs_ring]
 TRANSPORTS = ["wire", "ring", "httpx"]

@@ -21,12 +21,12 @@ from fakes.scripted_server import (
     stream,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.protocol.openai import Completions
+from loadgen.plan.load.cancel_point import CancelPoint
+from loadgen.plan.load.cancellations import Cancellations
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Target
-from loadgen.workload.load.cancel_point import CancelPoint
-from loadgen.workload.load.cancellations import Cancellations
+from loadgen.wire.openai import Completions
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

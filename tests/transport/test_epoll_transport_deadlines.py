@@ -22,9 +22,9 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_time import START_NS
-from loadgen.protocol.openai import Chat, Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
+from loadgen.wire.openai import Chat, Completions
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

@@ -42,14 +42,14 @@ from fakes.scripted_server import (
     target_of,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.metrics.distribution import Distribution
-from loadgen.metrics.metrics import Metrics, compute
-from loadgen.metrics.record import Record, Records
-from loadgen.protocol.openai import Completions
-from loadgen.results.run_directory import Result
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.record import Record, Records
+from loadgen.report.run_directory import Result
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
-from loadgen.validity.evidence import RunEvidence
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.wire.openai import Completions
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

@@ -19,8 +19,8 @@ from fakes.scripted_server import (
     stream,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.arrays import Int64
-from loadgen.workload.load.concurrency_steps import ConcurrencySteps
+from loadgen.base.arrays import Int64
+from loadgen.plan.load.concurrency_steps import ConcurrencySteps
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

@@ -26,10 +26,10 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.metrics.record import Record
-from loadgen.protocol.address import is_loopback
+from loadgen.figures.record import Record
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
 from loadgen.transport.httpx_stream import Exchange
+from loadgen.wire.address import is_loopback
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY

@@ -16,11 +16,11 @@ import pytest
 from builders import made_cases
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
-from loadgen.metrics.decode import Decoder
-from loadgen.protocol.openai import DIALECTS, Dialect
-from loadgen.protocol.sglang import Generate
-from loadgen.validity import verdict
-from loadgen.validity.evidence import RunEvidence
+from loadgen.figures.decode import Decoder
+from loadgen.verdict import verdict
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.wire.openai import DIALECTS, Dialect
+from loadgen.wire.sglang import Generate
 
 TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010
 TTFT_MS, TPOT_MS = FIRST_S * 1e3, GAP_S * 1e3

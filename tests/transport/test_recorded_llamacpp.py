@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from builders import recorded
-from loadgen.metrics.decode import Decoder
-from loadgen.metrics.record import UNKNOWN, Record
-from loadgen.protocol.openai import DIALECTS
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import UNKNOWN, Record
 from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import DIALECTS
 
 # (failure, finish reason, input tokens, output tokens, each message's known), tokens of the messages
 # that carried some, which of the reads brought the first, and what its timings are: prompt tokens computed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fakes.packet_filters import SYN, packet
 from fakes.virtual_ring import frame, frames
-from loadgen.arrays import Int64
+from loadgen.base.arrays import Int64
 from loadgen.transport.packet_filter import HEADERS
 from loadgen.transport.packet_ring import Frames
 from loadgen.transport.segments import SEGMENT, TAIL, Rows, SegmentLog, held_back, in_order, joined, payload

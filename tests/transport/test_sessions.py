@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
-from loadgen.metrics.decode import Decoder
-from loadgen.protocol.openai import Completions
+from loadgen.figures.decode import Decoder
+from loadgen.plan.load.cancel_point import CancelPoint
+from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.turns import of_counts
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Limits
 from loadgen.transport.session_job import SessionJob, TurnOrder
-from loadgen.workload.load.cancel_point import CancelPoint
-from loadgen.workload.load.cancellations import Cancellations
-from loadgen.workload.turns import of_counts
+from loadgen.wire.openai import Completions
 
 MS, SECOND = 1_000_000, 1_000_000_000
 NEAR_NS = 3 * MS  # of the portable transport, whose own times are late

@@ -21,7 +21,7 @@ from fakes.scripted_server import (
     job_of,
     kinds,
 )
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
 from loadgen.transport import source_addresses
 from loadgen.transport.packet_ring import Address
 from loadgen.transport.share import Share

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
-from loadgen.metrics.record import UNKNOWN
+from loadgen.figures.record import UNKNOWN
 from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, least_rtt_ns, losses_of
 
 

@@ -28,7 +28,7 @@ from fakes.scripted_server import (
     stream,
     token,
 )
-from loadgen.endpoint.discovery import ServerAddress
+from loadgen.server.discovery import ServerAddress
 from loadgen.transport.connection import SO_TIMESTAMPNS
 from loadgen.transport.failure import FailureKind
 

@@ -30,10 +30,10 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.protocol.openai import Completions
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 from loadgen.transport.memory_room import MemoryGauge
+from loadgen.wire.openai import Completions
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

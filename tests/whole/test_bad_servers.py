@@ -13,9 +13,9 @@ import pytest
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
-from loadgen.endpoint import discovery
-from loadgen.results.run_directory import REPORT, RESULT
-from loadgen.session import launched_server, progress, session
+from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.run import launched_server, progress, session
+from loadgen.server import discovery
 from loadgen_servers.process import running
 
 pytestmark = [

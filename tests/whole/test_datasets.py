@@ -15,8 +15,8 @@ import pytest
 from fakes.counting_api import CountingApi
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.metrics.record import Records
-from loadgen.results.run_directory import ARRIVALS, RESULT
+from loadgen.figures.record import Records
+from loadgen.report.run_directory import ARRIVALS, RESULT
 
 pytestmark = [
     pytest.mark.whole,

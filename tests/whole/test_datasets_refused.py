@@ -14,7 +14,7 @@ from fakes.counting_api import CountingApi, Refusal, refuses, refuses_ids, refus
 from fakes.scripted_server import ScriptedServer
 from fakes.surroundings import Service, ended, killed, report, started, succeeded
 from loadgen import cli
-from loadgen.errors import ExitCode
+from loadgen.base.errors import ExitCode
 
 pytestmark = [
     pytest.mark.whole,

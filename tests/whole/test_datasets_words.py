@@ -15,8 +15,8 @@ import trustme
 from fakes.counting_api import MODEL, CountingApi
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer
 from loadgen import cli
-from loadgen.endpoint import discovery
-from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.server import discovery
 
 pytestmark = [
     pytest.mark.whole,

@@ -15,8 +15,8 @@ import trustme
 from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.endpoint import discovery
-from loadgen.results.run_directory import REPORT, RESULT
+from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.server import discovery
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.

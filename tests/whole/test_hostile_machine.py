@@ -13,18 +13,18 @@ import pytest
 
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
-from loadgen.protocol import untrusted
-from loadgen.session.selftest import tables
-from loadgen.telemetry import discovery, environment, throttling
-from loadgen.telemetry.jetson import Board
-from loadgen.telemetry.nvml import Gpus
-from loadgen.telemetry.process_memory import Processes, System
-from loadgen.telemetry.sampler import Sampler
-from loadgen.telemetry.sensor import Absent, Reading, Sensor
-from loadgen.telemetry.throttling import HostMachine
-from loadgen.validity import calibration
-from loadgen.validity.client_checks import beyond_capacity, headroom
-from validity.test_calibration import calibrated
+from loadgen.base import untrusted
+from loadgen.host import discovery, environment, throttling
+from loadgen.host.jetson import Board
+from loadgen.host.nvml import Gpus
+from loadgen.host.process_memory import Processes, System
+from loadgen.host.sampler import Sampler
+from loadgen.host.sensor import Absent, Reading, Sensor
+from loadgen.host.throttling import HostMachine
+from loadgen.run.selftest import tables
+from loadgen.verdict import calibration
+from loadgen.verdict.client_checks import beyond_capacity, headroom
+from verdict.test_calibration import calibrated
 
 FAULTS = [
     RuntimeError("driver\nsays \x1b[2J no"),
@@ -91,8 +91,8 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     def fails(*_: object) -> Sensor:
         raise fault
 
-    monkeypatch.setattr("loadgen.telemetry.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
-    monkeypatch.setattr(f"loadgen.telemetry.discovery.{looked_for}", fails)
+    monkeypatch.setattr("loadgen.host.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
+    monkeypatch.setattr(f"loadgen.host.discovery.{looked_for}", fails)
     found = discovery.sensors(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
     assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
@@ -145,7 +145,7 @@ def test_processes_that_cannot_be_looked_for_cost_no_samples() -> None:
 
 
 def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.telemetry.sampler._MOST_SAMPLES", 8)
+    monkeypatch.setattr("loadgen.host.sampler._MOST_SAMPLES", 8)
     sensing, over = Sampler([], list, period_s=0.5), threading.Event()
     looks: list[float] = []
 

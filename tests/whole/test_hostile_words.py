@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.endpoint import engine_logs
-from loadgen.endpoint.engine_config import EngineConfig, from_server_info, parse, render
-from loadgen.errors import UsageError
+from loadgen.base.errors import UsageError
+from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint, gguf, safetensors
-from loadgen.workload import vocabulary
+from loadgen.server import engine_logs
+from loadgen.server.engine_config import EngineConfig, from_server_info, parse, render
 
 _LINE_BYTES = 400_000
 PIECES = [

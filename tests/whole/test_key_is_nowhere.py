@@ -24,8 +24,8 @@ from builders.serving_scripts import engine_command
 from fakes import scripted_server
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
 from loadgen import cli
-from loadgen.endpoint import scraper
-from loadgen.session import session
+from loadgen.run import session
+from loadgen.server import scraper
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
 pytestmark = [

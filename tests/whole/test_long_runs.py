@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from fakes.scripted_server import DONE, HEAD, LAST, chunk, target_of, token, usage
-from loadgen import clock
-from loadgen.arrays import Int64
-from loadgen.protocol.engines import UNKNOWN
-from loadgen.results.journal import Journal
-from loadgen.session import measure, progress
-from loadgen.session.measure import Outcome, TransportOptions, Watch
+from loadgen.base import clock
+from loadgen.base.arrays import Int64
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.report.journal import Journal
+from loadgen.run import measure, progress
+from loadgen.run.measure import Outcome, TransportOptions, Watch
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.job import Counters, Health, Job
-from loadgen.workload import plan, profile
-from loadgen.workload.plan import Plan
-from loadgen.workload.plan_inputs import ModelTarget, Seed
+from loadgen.wire.engines import UNKNOWN
 
 S_NS = 1_000_000_000
 HOURS, MESSAGES = 24, 16

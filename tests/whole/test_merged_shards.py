@@ -15,7 +15,7 @@ import pytest
 from fakes.counting_api import CountingApi
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.results import run_directory
+from loadgen.report import run_directory
 
 pytestmark = pytest.mark.whole
 AHEAD_S = 1000  # CLOCK_MONOTONIC in the second one's time namespace

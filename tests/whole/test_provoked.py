@@ -20,13 +20,13 @@ from builders.provoked_runs import OF_DATA
 from builders.provoked_scale import OF_SCALE
 from fakes.scripted_server import token, usage
 from loadgen import cli
-from loadgen.endpoint import scraper
-from loadgen.results import run_directory
-from loadgen.results.run_directory import REPORT, RESULT
-from loadgen.telemetry import throttling
+from loadgen.host import throttling
+from loadgen.report import run_directory
+from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.server import scraper
 from loadgen.transport import packet_ring
-from loadgen.validity import verdict
-from loadgen.validity.doubts import DOUBTS
+from loadgen.verdict import verdict
+from loadgen.verdict.doubts import DOUBTS
 
 pytestmark = [
     pytest.mark.whole,

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import loadgen
-from loadgen.results.run import Run
-from loadgen.session.live_totals import LiveTotals
+from loadgen.report.run import Run
+from loadgen.run.live_totals import LiveTotals
 from loadgen_servers.process.embedded import Embedded
 
 pytest.importorskip("ray")

@@ -30,14 +30,14 @@ from fakes.surroundings import (
 )
 from fakes.surroundings import report as reported_again
 from loadgen import cli
-from loadgen.campaign import command
-from loadgen.results import report
-from loadgen.results import run_directory as result
-from loadgen.results.journal import Journal
-from loadgen.results.run_directory import RESULT
-from loadgen.results.run_place import JOURNAL
-from loadgen.session.attach import attach
-from loadgen.session.session import Session
+from loadgen.report import report
+from loadgen.report import run_directory as result
+from loadgen.report.journal import Journal
+from loadgen.report.run_directory import RESULT
+from loadgen.report.run_place import JOURNAL
+from loadgen.run.attach import attach
+from loadgen.run.session import Session
+from loadgen.study.series import command
 
 HERE = Path(__file__).parents[1]
 DOCS = HERE.parent / "docs" / "reliability.md"
@@ -272,7 +272,7 @@ def test_a_fault_of_our_own_costs_its_cell_alone(
         return attach(options, settings, *given)
 
     seen: list[int] = []
-    monkeypatch.setattr("loadgen.campaign.execution.attach", attached)
+    monkeypatch.setattr("loadgen.study.series.execution.attach", attached)
     if not where.startswith("where"):
         monkeypatch.setattr(Session, "run", fails_inside(Session.run))
     (tmp_path / "up.toml").write_text("ladder = [1, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")

@@ -10,23 +10,23 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from builders.made_cases import failed, run
-from loadgen.endpoint import answer_check, engine_config
-from loadgen.endpoint.answer_check import Fingerprint
-from loadgen.endpoint.engine_config import EngineConfig
-from loadgen.metrics import steady_state
-from loadgen.protocol.layout import wrapped
-from loadgen.results import report, result_block
-from loadgen.results.report import SECTIONS
-from loadgen.results.report_parts import ReportOptions, Section, made
-from loadgen.results.run_directory import Result
-from loadgen.results.vllm_json import vllm_result
-from loadgen.telemetry import sensor_summary
-from loadgen.validity import reconcile, run_roofline, verdict
-from loadgen.validity.doubts import DOUBTS
-from loadgen.validity.evidence import RunEvidence
-from loadgen.validity.rule import Rule
-from loadgen.validity.sections import Broken, guarded, reason
-from loadgen.validity.verdict import Level
+from loadgen.base.layout import wrapped
+from loadgen.base.rule import Rule
+from loadgen.figures import steady_state
+from loadgen.host import sensor_summary
+from loadgen.report import report, result_block
+from loadgen.report.report import SECTIONS
+from loadgen.report.report_parts import ReportOptions, Section, made
+from loadgen.report.run_directory import Result
+from loadgen.report.vllm_json import vllm_result
+from loadgen.server import answer_check, engine_config
+from loadgen.server.answer_check import Fingerprint
+from loadgen.server.engine_config import EngineConfig
+from loadgen.verdict import reconcile, run_roofline, verdict
+from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.sections import Broken, guarded, reason
+from loadgen.verdict.verdict import Level
 
 WHY = "ZeroDivisionError: division by zero"
 
@@ -191,7 +191,7 @@ def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) 
 
 def test_figures_that_cannot_be_computed_leave_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = parts(FULL)
-    monkeypatch.setattr("loadgen.results.run_directory.compute", broken_one)
+    monkeypatch.setattr("loadgen.report.run_directory.compute", broken_one)
     left = parts(Result(FULL.facts, FULL.records))
     need = {name for name, said in left.items() if said == told(name)}
     assert need >= {"block", "verdict", "failures", "client"}
@@ -246,7 +246,7 @@ def test_a_figure_that_is_no_number_costs_itself_alone() -> None:
 
 def test_vllms_keys_come_out_where_nothing_of_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = stored(DERIVED)
-    monkeypatch.setattr("loadgen.results.vllm_json._each", broken_one)
+    monkeypatch.setattr("loadgen.report.vllm_json._each", broken_one)
     left = stored(dict.fromkeys(DERIVED, broken_one))
     assert set(left["loadgen"].pop("failed_parts")) == {*DERIVED, "per_request"}
     assert {key: value for key, value in left.items() if key != "loadgen"} == {

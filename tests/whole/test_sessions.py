@@ -17,9 +17,9 @@ from fakes.hosted_api import openai_error
 from fakes.scripted_server import ScriptedServer
 from fakes.surroundings import Service, killed, report, started, succeeded
 from loadgen import cli
-from loadgen.errors import ExitCode
-from loadgen.metrics.record import Records
-from loadgen.results.run_directory import ARRIVALS, RESULT
+from loadgen.base.errors import ExitCode
+from loadgen.figures.record import Records
+from loadgen.report.run_directory import ARRIVALS, RESULT
 
 pytestmark = [
     pytest.mark.whole,

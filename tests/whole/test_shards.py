@@ -19,9 +19,9 @@ import loadgen
 from fakes.counting_api import CountingApi, refuses
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.results import run_directory
-from loadgen.results.run_directory import Result
-from loadgen.session.shards import command
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
+from loadgen.run.shards import command
 from loadgen.transport.capture_process import CaptureRun, start
 from loadgen.transport.job import Job
 from loadgen.transport.start import At
@@ -233,7 +233,7 @@ def test_a_shard_that_is_not_ready_in_time_measures_nothing(
                 time.sleep(0.01)
         return start(job, transport)
 
-    monkeypatch.setattr("loadgen.session.measure.start", late)
+    monkeypatch.setattr("loadgen.run.measure.start", late)
     with ScriptedServer(CountingApi(owner="vllm")) as server:
         # However long the machine takes, the instant is ahead once, and has passed when the process is ready.
         assert bench(server, f"{CLOSED} --start-at +2") in (1, 2)

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.counting_api import CountingApi
 from fakes.scripted_server import ScriptedServer
-from loadgen.results import run_directory
+from loadgen.report import run_directory
 
 pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]

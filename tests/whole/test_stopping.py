@@ -10,7 +10,7 @@ import pytest
 
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, stream, whole
 from loadgen import cli
-from loadgen.results.run_directory import RESULT
+from loadgen.report.run_directory import RESULT
 
 pytestmark = [
     pytest.mark.whole,

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from builders import made_runs
 from builders.damaged_columns import NamedColumns, put, turned
 from loadgen import cli
-from loadgen.analysis.importers import sources
-from loadgen.errors import UsageError
-from loadgen.metrics.record import Record, Records
-from loadgen.results import report, run_directory
-from loadgen.results.run_directory import ARRIVALS, RESULT
+from loadgen.base.errors import UsageError
+from loadgen.figures.record import Record, Records
+from loadgen.report import report, run_directory
+from loadgen.report.run_directory import ARRIVALS, RESULT
+from loadgen.study.importers import sources
 from loadgen.transport.failure import Failure, FailureKind
 
 

@@ -37,8 +37,8 @@ from fakes.surroundings import (
     wait,
     whole,
 )
-from loadgen.results import run_directory as result
-from loadgen.results.run_directory import RESULT
+from loadgen.report import run_directory as result
+from loadgen.report.run_directory import RESULT
 from loadgen.transport.failure import FailureKind
 
 pytestmark = [

@@ -12,10 +12,10 @@ import pytest
 import trustme
 
 from fakes.scripted_server import Answer, ScriptedServer, drive, job_of, kinds, stream, whole
-from loadgen.endpoint import exchange
-from loadgen.endpoint.discovery import ServerAddress, ServerProbe
-from loadgen.errors import MeasureError, UsageError
-from loadgen.session.options import parse
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.run.options import parse
+from loadgen.server import exchange
+from loadgen.server.discovery import ServerAddress, ServerProbe
 
 READY = Answer([whole(b'{"data":[{"id":"m"}]}')])
 NOW = datetime.now(UTC)

@@ -11,9 +11,9 @@ import pytest
 from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, ScriptedServer, api, chunk, token, whole
 from loadgen import cli
-from loadgen.metrics.text_tokens import TextTokenizer
-from loadgen.results import run_directory
-from loadgen.results.run_directory import ARRIVALS, REPORT, RESULT
+from loadgen.figures.text_tokens import TextTokenizer
+from loadgen.report import run_directory
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 
 pytestmark = pytest.mark.whole
 WORDS = [

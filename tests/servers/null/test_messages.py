@@ -8,9 +8,9 @@ from argparse import ArgumentTypeError
 import pytest
 
 from builders.recorded import capture
-from loadgen.metrics.decode import Decoder
-from loadgen.metrics.record import Record
-from loadgen.protocol.openai import DIALECTS
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Record
+from loadgen.wire.openai import DIALECTS
 from loadgen_servers.null.messages import DIALECTS as MESSAGES
 from loadgen_servers.null.messages import SHAPES, Shape, Write
 

@@ -20,10 +20,10 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.scripted_server import drive, job_of, target_of
-from loadgen.endpoint.discovery import ServerAddress, ServerProbe
-from loadgen.metrics.decode import Decoder
-from loadgen.protocol.openai import DIALECTS
+from loadgen.figures.decode import Decoder
+from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.transport.job import Target
+from loadgen.wire.openai import DIALECTS
 
 pytestmark = pytest.mark.whole
 SERVERS = Path(__file__).parents[3] / "servers"

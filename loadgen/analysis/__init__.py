@@ -1,1 +1,0 @@
-"""Analysis: what is made of finished runs: comparisons, audits, reports, other clients' results."""

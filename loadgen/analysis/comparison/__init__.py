@@ -1,1 +1,0 @@
-"""Comparison: runs grouped by load, each row against a baseline, with a verdict a figure."""

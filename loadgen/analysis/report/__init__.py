@@ -1,1 +1,0 @@
-"""Report: runs as HTML, pictures, Markdown, CSV and terminal plots."""

@@ -1,0 +1,135 @@
+"""Spelling: the known name that a misspelt one means, and command lines that suggest it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Sequence
+from typing import NoReturn
+
+from loadgen.base.errors import UsageError
+
+_LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
+_LONG_WORD = 8  # letters, from which on two slips are forgiven
+_SHORTEST_BEGINNING = 4  # letters of a name that stand for the whole
+_SHORTEST_WORD = 3  # letters of a word in it
+# Names of ours, and the words of other clients and of habit for them, with dashes.
+_SYNONYMS = {
+    "backend": "endpoint-type api",
+    "base-url": "url uri target server address host",
+    "duration": "max-seconds benchmark-duration seconds",
+    "explain": "verbose debug",
+    "extra-body": "extra extra-inputs",
+    "hardware": "gpu",
+    "header": "headers",
+    "max-concurrency": "concurrency concurrent conc users vus",
+    "max-duration": "max-duration-s",
+    "model": "model-name",
+    "num-prompts": "n prompts requests num-requests request-count max-requests",
+    "num-warmups": "warmups warmup-requests num-warmup-requests",
+    "quiet": "silent disable-progress",
+    "random-input-len": "isl input-tokens",
+    "random-output-len": "osl output-tokens max-tokens",
+    "request-rate": "rate rps qps",
+    "request-timeout": "timeout",
+    "result-dir": "output-dir",
+    "result-filename": "output-file",
+    "run-dir": "artifact-dir",
+    "seconds": "duration benchmark-duration max-seconds",  # of a self-test
+    "seed": "random-seed",
+    "streams": "max-concurrency concurrency",
+}
+_MEANINGS: dict[str, list[str]] = {}
+for _name, _words in _SYNONYMS.items():
+    for _word in _words.split():
+        _MEANINGS.setdefault(_word, []).append(_name)
+
+
+def nearest(word: str, names: Collection[str]) -> str:
+    """`, did you mean 'x'?` where a known name is near in meaning or a slip away, else nothing."""
+    found = near(word, names)
+    return f", did you mean {found!r}?" if found else ""
+
+
+def near(word: str, names: Collection[str]) -> str | None:
+    """The known name that this one must mean, or None.
+
+    It has the same words, or the same meaning, or one slip less (two in a word of eight letters or more), or
+    is the only one that begins so. A slip is a letter too many, too few, another, or two in the wrong order.
+    """
+    stem = _stem(word)
+    stems = {_stem(name): name for name in reversed(list(names))}
+    same = [stem, *_MEANINGS.get(stem, ())]
+    same += [one.removeprefix("random-") for one in same]
+    if (known := next((stems[one] for one in same if one in stems), None)) is not None:
+        return known
+    if (known := next((name for one, name in stems.items() if _same_words(stem, one)), None)) is not None:
+        return known
+    forgiven = 2 if len(stem) >= _LONG_WORD else 1
+    slips = {one: _slips(stem, one, forgiven) for one in reversed(stems)}
+    close = [one for one, count in slips.items() if count <= forgiven and count < max(len(stem), len(one))]
+    if close:
+        return stems[min(close, key=lambda one: slips[one])]
+    begins = stem if len(stem) >= _SHORTEST_BEGINNING else f"{stem}-"
+    begun = [name for one, name in stems.items() if one.startswith(begins)]
+    return begun[0] if len(begun) == 1 else None
+
+
+def _stem(name: str) -> str:
+    return name.lstrip("-").replace("_", "-").casefold()
+
+
+def _same_words(one: str, other: str) -> bool:
+    """Whether the words are the same in another order, or each is a beginning of the other's."""
+    words, others = one.split("-"), other.split("-")
+    if sorted(words) == sorted(others):
+        return True
+    pairs = [sorted(pair, key=len) for pair in zip(words, others, strict=False)]
+    begun = all(len(short) >= _SHORTEST_WORD and long.startswith(short) for short, long in pairs)
+    return begun and len(words) == len(others) > 1
+
+
+def _slips(one: str, other: str, most: int) -> int:
+    """How many slips of the finger lead from one word to the other; `most` + 1 where there are more."""
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before, row = [], list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, its in enumerate(other, 1):
+            least = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (letter != its))
+            if i > 1 and j > 1 and letter == other[j - 2] and its == one[i - 2]:
+                least = min(least, last[j - 2] + 1)
+            row.append(least)
+    return min(row[-1], most + 1)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argparse whose errors are this tool's."""
+
+    def error(self, message: str) -> NoReturn:
+        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        raise UsageError(f"{shown}; {self.prog} --help lists the flags")
+
+
+def arguments(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str],
+    intermixed: bool = False,
+    explained: Callable[[str], str | None] = lambda flag: None,
+) -> argparse.Namespace:
+    """The values of a command line, its places anywhere in it if `intermixed`.
+
+    Raises UsageError for what the parser does not know: in the words of `explained`, else with the nearest
+    flag.
+    """
+    parse = parser.parse_known_intermixed_args if intermixed else parser.parse_known_args
+    given, unknown = parse(list(argv))
+    if not unknown:
+        return given
+    flag = unknown[0].split("=", 1)[0]
+    if not flag.startswith("-"):
+        raise UsageError(f"unexpected argument {unknown[0]!r}; {parser.prog} --help lists the flags")
+    if (words := explained(flag)) is not None:
+        raise UsageError(words)
+    flags = [option for action in parser._actions for option in action.option_strings]
+    raise UsageError(f"unknown flag {flag}{nearest(flag, flags)}; {parser.prog} --help lists the flags")

@@ -1,0 +1,67 @@
+"""Spill: the messages of a run that is too long for memory, in files without a name, mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import numpy as np
+
+from loadgen.base.arrays import Int64
+
+SPILLED = 2_000_000  # messages from which a run is not held
+_BYTES = 8
+_Column = Int64 | IO[bytes]  # held, or in a file without a name
+
+
+def joined_messages(
+    parts: Iterable[tuple[Int64, Int64, Int64]], place: Int64, count: int, spill: Path | None
+) -> tuple[Int64, Int64]:
+    """Arrivals and tokens of all parts, those of each request at its place: int64[messages] each.
+
+    A part is where its requests begin, its arrivals and its tokens; `place` goes through the requests of
+    all parts. Held in memory, or with `spill` (and a message at least) in that directory; raises OSError
+    where the disk is full.
+    """
+    with ExitStack() as files:
+        columns: list[_Column] = [
+            np.empty(count, np.int64) if spill is None else files.enter_context(TemporaryFile(dir=spill))
+            for _ in range(2)
+        ]
+        row = 0
+        for start, *parted in parts:
+            at = place[row : row + len(start) - 1]
+            row += len(at)
+            # Requests that follow one another here and there go at once.
+            apart = np.flatnonzero(np.diff(at) != np.diff(start[:-1])) + 1
+            runs = [0, *apart.tolist(), len(at)] if len(at) else []
+            for first, last in pairwise(runs):
+                begin, end = int(start[first]), int(start[last])
+                for column, values in zip(columns, parted, strict=True):
+                    _put(column, int(at[first]), values[begin:end])
+        arrival_ns, tokens = (_whole(column, count) for column in columns)
+        return arrival_ns, tokens
+
+
+def _put(column: _Column, at: int, values: Int64) -> None:
+    """Set the values from a place on; a file is written, since in a mapping a full disk is a signal."""
+    if isinstance(column, np.ndarray):
+        column[at : at + len(values)] = values
+        return
+    data, done = memoryview(values.tobytes()), 0
+    while done < len(data):
+        done += os.pwrite(column.fileno(), data[done:], at * _BYTES + done)
+
+
+def _whole(column: _Column, count: int) -> Int64:
+    """All of it; a file's is mapped, not to be written to, and its room is free once no mapping is left."""
+    if isinstance(column, np.ndarray):
+        return column
+    mapping = mmap.mmap(column.fileno(), count * _BYTES, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapping, np.int64, count)

@@ -1,0 +1,146 @@
+"""Untrusted: what a server, a log or a file holds, as values that are bounded: finite, short, printable.
+
+Everything from outside passes one of these before it is kept: a number that JSON cannot hold, half a
+character or a text without an end is met here, not where the result is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from loadgen.base.printable import printable
+
+MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
+LONGEST = 300  # characters of a text that is kept
+# What msgspec raises for bytes that are no JSON of the expected type; nested too deep is one of these.
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DIGITS = 19  # of 2⁶³
+
+Hide = Callable[[str], str]  # a text with its secrets masked
+
+
+def as_is(text: str) -> str:
+    """The text itself: a Hide where there is no secret."""
+    return text
+
+
+def text(value: object, longest: int = LONGEST) -> str:
+    """A string cut to `longest` characters, each of them printable; "" of anything else."""
+    if not isinstance(value, str):
+        return ""
+    if len(value) > longest:
+        value = value[: longest - 1] + "…"
+    return value if value.isprintable() else printable(value)
+
+
+def line(value: str, longest: int = LONGEST) -> str:
+    """The same, with each run of blanks and line ends as one blank."""
+    return text(" ".join(value.split()), longest)
+
+
+def error_text(body: bytes) -> str:
+    """The message in an error's body, in whichever JSON, else the body as text; not shortened."""
+    try:
+        value = msgspec.json.decode(body)
+        while isinstance(value, dict):
+            inner = next((value[key] for key in ("error", "message", "detail") if value.get(key)), None)
+            if inner is None:
+                break
+            value = inner
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    except (*NOT_JSON, ValueError, OverflowError):  # these two: a number that cannot be written again
+        return body.decode("utf-8", "replace")
+
+
+def whole(value: object) -> int | None:
+    """A count, 0 to 2⁵³; None of anything else."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= MOST else None
+
+
+def number(value: object) -> float | None:
+    """A finite number, 0 to 2⁵³, also where it stands as text; None of anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        finite = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return finite if math.isfinite(finite) and 0 <= finite <= MOST else None
+
+
+def digits(text: str) -> int | None:
+    """The count that decimal digits name, 0 to 2⁵³; None of anything else."""
+    return whole(int(text)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def json_value(raw: bytes) -> Any:
+    """The value of JSON, null for numbers that are not finite or beyond 19 digits; raises ValueError."""
+    try:
+        return json.loads(
+            raw.decode("utf-8-sig", "replace"),
+            parse_int=lambda written: int(written) if len(written) <= _DIGITS else None,
+            parse_float=lambda written: value if math.isfinite(value := float(written)) else None,
+            parse_constant=lambda _: None,  # NaN and the infinities, which are no JSON
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """The object that JSON holds; empty where it holds anything else, or is not JSON."""
+    try:
+        return mapping(json_value(raw))
+    except ValueError:
+        return {}
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A JSON object; an empty one of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: object) -> list[Any]:
+    """A JSON list; an empty one of anything else."""
+    return value if isinstance(value, list) else []
+
+
+def file_bytes(place: Path, most_bytes: int) -> bytes:
+    """A regular file's bytes; raises OSError where it is another thing, or larger.
+
+    A device, a FIFO or a file of /proc may answer for ever, or do something when it is read: what is no
+    regular file is never opened, and what claims to be empty is not read, as /proc's do.
+    """
+    raw = file_head(place, most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10} KiB")
+    return raw
+
+
+def file_head(place: Path, most_bytes: int) -> bytes:
+    """The first bytes of a regular file, at most `most_bytes`; raises OSError where it is another thing."""
+    try:
+        status = os.stat(place)
+    except ValueError:  # a null byte in its name
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    # It may have been replaced since: no FIFO without a writer, and no terminal, is to hold us.
+    waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    with open(place, "rb", opener=lambda path, flags: os.open(path, flags | waits_not)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read(min(status.st_size, most_bytes))

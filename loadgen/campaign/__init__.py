@@ -1,1 +1,0 @@
-"""Campaign: checkpoints × servers × profiles from one file, each cell several times."""

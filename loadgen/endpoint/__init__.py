@@ -1,1 +1,0 @@
-"""Endpoint: the server outside the load: discovery, health, control, `/metrics`, logs, configuration."""

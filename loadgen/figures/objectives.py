@@ -1,0 +1,190 @@
+"""Objectives: percentiles of a run's latencies that must stay below a limit, and what a run shows of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from loadgen.base.bounds import MOST_SECONDS, shown
+from loadgen.base.errors import UsageError
+from loadgen.base.spelling import nearest
+from loadgen.figures.goodput import OBJECTIVES as GOODPUT
+from loadgen.figures.metrics import SELECTABLE, SELECTABLE_RATES
+from loadgen.figures.published_objectives import PUBLISHED, SOURCE
+
+_UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+_CLAUSE = re.compile(
+    r"(?P<metric>[a-z][\w.]*)\s+(?P<rank>[a-z][\w.]*)\s*<=?\s*(?P<limit>[\d.]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ]*)",
+    re.ASCII | re.IGNORECASE,
+)
+_RANK = re.compile(r"p[\d.]+|mean|avg|average|median", re.IGNORECASE)
+# What a whole answer has too.
+WHOLE = ("e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token")
+_EXAMPLE = "write it as 'ttft p90 < 500ms'"
+
+
+class Objective(msgspec.Struct, frozen=True):
+    """A percentile of one latency that must not exceed a limit."""
+
+    metric: str  # a name of metrics.SELECTABLE: ttft, tpot, itl, e2el, …
+    percentile: float  # 0 to 100, exclusive
+    limit_ms: float
+
+    def __str__(self) -> str:
+        """As `parse` reads it again: a search gives it to each of its runs."""
+        return f"{self.metric} p{self.percentile:.12g} < {self.limit_ms:.12g} ms"
+
+
+class Standing(StrEnum):
+    """What a run shows of an objective, at the confidence of the bounds."""
+
+    MEETS = "meets"  # the upper bound is within the limit
+    NOT_SHOWN = "not shown"  # the limit lies between the bounds, or there are too few samples for them
+    FAILS = "fails"  # the lower bound is above the limit
+
+
+class ObjectiveEvidence(msgspec.Struct, frozen=True):
+    """What one run shows of one objective; a request that failed counts as above any limit.
+
+    `batches` are (samples, samples above the limit) of successive parts of the run by time of sending, for
+    the spread between them: samples of one run follow one another, and are not independent. Values are
+    infinite where they lie among requests that failed. `dispersion` is how many times as much the counts
+    above the run's own P90, or the objective's percentile where that is lower, vary between parts of the run
+    as those of independent samples would; at least 1.
+    """
+
+    objective: Objective
+    samples: int
+    over: int  # of them, above the limit
+    value_ms: float  # the percentile; NaN if empty
+    bound_ms: float | None  # its upper bound at 99 % confidence; None: too few samples
+    batches: tuple[tuple[int, int], ...] = ()
+    lower_ms: float | None = None  # its lower bound at 99 % confidence; None: too few samples
+    dispersion: float = 1.0
+
+    @property
+    def passes(self) -> bool:
+        """Whether the percentile is shown to meet the objective: its upper bound does."""
+        return self.bound_ms is not None and self.bound_ms <= self.objective.limit_ms
+
+    @property
+    def standing(self) -> Standing:
+        """Whether the objective is shown to be met, or to be missed."""
+        if self.passes:
+            return Standing.MEETS
+        missed = self.lower_ms is not None and self.lower_ms > self.objective.limit_ms
+        return Standing.FAILS if missed else Standing.NOT_SHOWN
+
+
+def parse(text: str) -> tuple[Objective, ...]:
+    """The objectives of `--slo "ttft p90 < 500ms, tpot p90 < 50ms"` or `--slo mlperf/llama3.1-8b`.
+
+    Clauses and names of published sets may be mixed; () of "". Raises UsageError that names the first one
+    that is wrong, or two that contradict each other.
+    """
+    if not text.strip():
+        return ()
+    objectives = [objective for clause in text.split(",") for objective in _clause(clause.strip())]
+    for place, later in enumerate(objectives):
+        for earlier in objectives[:place]:
+            _check_together(earlier, later)
+    return tuple(objectives)
+
+
+def json(evidence: ObjectiveEvidence) -> dict[str, Any]:
+    """The evidence as a result has it, with its standing; null for an infinite figure."""
+    row = {**asdict(evidence), "standing": evidence.standing}
+    return {name: None if value in (math.inf, -math.inf) else value for name, value in row.items()}
+
+
+def together(standings: Iterable[Standing]) -> Standing:
+    """What several objectives come to: one that is missed decides, then one that is not shown."""
+    shown = set(standings)
+    gravest = (Standing.FAILS, Standing.NOT_SHOWN, Standing.MEETS)
+    return next((standing for standing in gravest if standing in shown), Standing.NOT_SHOWN)
+
+
+def judgeable(objective: Objective, times_tokens: bool) -> bool:
+    """Whether a run has what the objective is of: one that is not streamed has no time of a token."""
+    return times_tokens or objective.metric in WHOLE
+
+
+def goodput_slo_ms(objectives: Sequence[Objective]) -> dict[str, float]:
+    """The limits of one request, name → milliseconds: of each metric that of its highest percentile."""
+    highest = sorted(objectives, key=lambda objective: objective.percentile)
+    return {objective.metric: objective.limit_ms for objective in highest if objective.metric in GOODPUT}
+
+
+def _clause(clause: str) -> Iterator[Objective]:
+    """The objective of one clause, or those of a published set."""
+    if clause in PUBLISHED:
+        yield from (Objective(*row) for row in PUBLISHED[clause])
+        return
+    if clause.partition("/")[0] == "mlperf":
+        names = ", ".join(PUBLISHED)
+        raise UsageError(
+            f"--slo {clause}: no such set{nearest(clause, PUBLISHED)}; those of {SOURCE}: {names}"
+        )
+    match = _CLAUSE.fullmatch(clause)
+    if match is None:
+        raise UsageError(f"--slo {shown(clause)} is no objective: {_EXAMPLE}, several with commas between")
+    limit_ms = _limit_ms(clause, match["limit"], match["unit"].lower())
+    if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in SELECTABLE:
+        order = f"{match['rank']} {match['metric']} < {match['limit']}{match['unit']}"
+        raise UsageError(f"--slo {clause}: the latency comes before its percentile: write '{order}'")
+    yield Objective(_metric(clause, match["metric"].lower()), _percentile(clause, match["rank"]), limit_ms)
+
+
+def _metric(clause: str, name: str) -> str:
+    if name in SELECTABLE:
+        return name
+    if name in SELECTABLE_RATES:
+        raise UsageError(f"--slo {clause}: {name} is a speed, not a latency: use tpot or ttft")
+    known = nearest(name, SELECTABLE) or f": choose from {', '.join(SELECTABLE)}"
+    raise UsageError(f"--slo {clause}: unknown figure {name!r}{known}")
+
+
+def _percentile(clause: str, rank: str) -> float:
+    word = rank.lower()
+    if word in ("mean", "avg", "average"):
+        raise UsageError(
+            f"--slo {clause}: a mean has no bound that holds for every distribution, and hides how many "
+            "requests are slow: give a percentile, such as p50 or p99"
+        )
+    try:
+        percentile = 50.0 if word == "median" else float(word.removeprefix("p"))
+    except ValueError:
+        raise UsageError(f"--slo {clause}: {rank!r} is no percentile: write p99, p99.9 or median") from None
+    if not 0 < percentile < 100:
+        raise UsageError(f"--slo {clause}: the percentile must lie between 0 and 100, both excluded")
+    return percentile
+
+
+def _limit_ms(clause: str, number: str, unit: str) -> float:
+    if unit not in _UNITS_MS:
+        what = f"unknown unit {unit!r}{nearest(unit, _UNITS_MS)}" if unit else "the limit has no unit"
+        raise UsageError(f"--slo {clause}: {what}: write us, ms or s after the number")
+    try:
+        limit_ms = float(number) * _UNITS_MS[unit]
+    except ValueError:
+        raise UsageError(f"--slo {clause}: {number!r} is not a number") from None
+    if not 0 < limit_ms <= MOST_SECONDS * 1e3:
+        raise UsageError(f"--slo {clause}: the limit must be above 0 and at most {MOST_SECONDS:g} s")
+    return limit_ms
+
+
+def _check_together(one: Objective, other: Objective) -> None:
+    """Raises UsageError where two objectives are of one percentile, or one follows from the other."""
+    if one.metric != other.metric:
+        return
+    if one.percentile == other.percentile:
+        raise UsageError(f"--slo: {one} and {other} are of the same percentile: give its limit once")
+    low, high = sorted((one, other), key=lambda objective: objective.percentile)
+    if low.limit_ms >= high.limit_ms:
+        raise UsageError(f"--slo: {low} follows from {high}: leave it out, or exchange the limits")

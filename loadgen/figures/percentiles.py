@@ -1,0 +1,193 @@
+"""Ranks: percentiles and medians as numpy has them, without what numpy imports on its way to them.
+
+Its own import numpy.ma, for which every run would pay a tenth of its start-up. And these take weights, or
+numbers in pieces that are too many to be held at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Float64, Int64
+
+# int64 or float64 numbers, and how often each counts; None: once.
+Piece = tuple[NDArray[Any], Int64 | None]
+Pieces = Callable[[], Iterable[Piece]]
+_BIN_BITS = 16
+_HELD = 1 << 20  # numbers that are sorted at once
+_SIGN = np.uint64(1 << 63)
+
+
+def percentiles(values: NDArray[Any], wanted: Sequence[float]) -> list[float]:
+    """The percentiles of numbers, linear between closest ranks; the numbers are reordered in place.
+
+    Equal to `numpy.percentile(values, wanted)`: of n numbers in order, percentile p lies at
+    (n − 1) · p / 100, counted from 0.
+    """
+    last = len(values) - 1
+    values.partition(_places(last, wanted))
+    return [_between(values, rank, last) for rank in _ranks(last, wanted)]
+
+
+def weighted(values: Float64, weights: Int64, wanted: Sequence[float]) -> list[float]:
+    """The percentiles of numbers which each count as often as their weight, 0 not at all.
+
+    Equal to those of `numpy.repeat(values, weights)`, without holding that.
+    """
+    order = np.argsort(values)
+    ends = np.cumsum(weights[order])
+    last = int(ends[-1]) - 1
+    places = _places(last, wanted)
+    value = values[order[np.searchsorted(ends, places, side="right")]]
+    at = dict(zip(places, value, strict=True))
+    return [_between(at, rank, last) for rank in _ranks(last, wanted)]
+
+
+def of_pieces(
+    pieces: Pieces, count: int, bounds: tuple[float, float], wanted: Sequence[float]
+) -> list[float]:
+    """The percentiles of numbers that come in pieces, `count` by weight between the least and the greatest.
+
+    Equal to those of all pieces together. Each pass narrows every place down to one of 65536 ranges, until
+    what lies in a range can be sorted: two passes where numbers are spread, at most five.
+    """
+    last = count - 1
+    at = _selected(pieces, bounds, _places(last, wanted))
+    return [_between(at, rank, last) for rank in _ranks(last, wanted)]
+
+
+def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces without what counts for nothing, none of them empty or too long to be counted in floats."""
+    for values, weights in pieces:
+        for at in range(0, len(values), _HELD):
+            some, often = values[at : at + _HELD], None if weights is None else weights[at : at + _HELD]
+            if often is not None and not often.all():
+                some, often = some[often > 0], often[often > 0]
+            if len(some):
+                yield some, often
+
+
+def median(values: NDArray[Any]) -> Float64:
+    """The median along the last axis, equal to `numpy.median(values, -1)`."""
+    ordered, n = np.sort(values, axis=-1), values.shape[-1]
+    middle: Float64 = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
+    return middle
+
+
+def _ranks(last: int, wanted: Sequence[float]) -> list[float]:
+    return [last * (percentile / 100) for percentile in wanted]
+
+
+def _places(last: int, wanted: Sequence[float]) -> list[int]:
+    """Which numbers, in order, the percentiles lie between."""
+    ranks = _ranks(last, wanted)
+    return sorted({at for rank in ranks for at in (int(rank), min(int(rank) + 1, last))})
+
+
+def _between(values: NDArray[Any] | Mapping[int, Any], rank: float, last: int) -> float:
+    below = int(rank)
+    share = rank - below
+    low, high = values[below].item(), values[min(below + 1, last)].item()
+    # From the nearer of the two, so that the result never lies beyond either.
+    value = low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
+    return float(value)
+
+
+class _Range(msgspec.Struct):
+    """Numbers from one key to another, both included, and the places of some among all numbers."""
+
+    low: int
+    high: int
+    before: int  # how much lies below, by weight
+    places: list[int]
+    numbers: int = _HELD + 1
+
+    @property
+    def shift(self) -> int:
+        """How many bits of a key one bin leaves out."""
+        return max(0, (self.high - self.low).bit_length() - _BIN_BITS)
+
+    def inside(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high))
+
+
+def _selected(pieces: Pieces, bounds: tuple[float, float], places: list[int]) -> dict[int, Any]:
+    """The number at each place of all numbers in order."""
+    kind = next(iter(counted(pieces())))[0].dtype
+    low, high = _keys(np.array(bounds, kind)).tolist()
+    wide, narrow = [_Range(low, high, 0, places)], []
+    while wide:
+        numbers = [part for span in _narrowed(pieces, wide) for part in span]
+        wide = [span for span in numbers if span.numbers > _HELD and span.low < span.high]
+        narrow += [span for span in numbers if span.numbers <= _HELD or span.low == span.high]
+    return _sorted(pieces, narrow, kind)
+
+
+def _narrowed(pieces: Pieces, ranges: list[_Range]) -> Iterator[list[_Range]]:
+    """Each range as those of its bins that places lie in."""
+    bins = 1 << _BIN_BITS
+    weight = np.zeros((len(ranges), bins), np.int64)
+    numbers = np.zeros((len(ranges), bins), np.int64)
+    for values, weights in counted(pieces()):
+        keys = _keys(values)
+        for row, span in enumerate(ranges):
+            inside = span.inside(keys)
+            at = ((keys[inside] - np.uint64(span.low)) >> np.uint64(span.shift)).astype(np.int64)
+            seen = np.bincount(at, minlength=bins)
+            numbers[row] += seen
+            # As floats, but of at most 2^20 numbers below 2^31 each: exact.
+            often = seen if weights is None else np.bincount(at, weights[inside], minlength=bins)
+            weight[row] += often.astype(np.int64)
+    for row, span in enumerate(ranges):
+        ends = span.before + np.cumsum(weight[row])
+        parts: dict[int, _Range] = {}
+        for place, at in zip(span.places, np.searchsorted(ends, span.places, "right").tolist(), strict=True):
+            low = span.low + (at << span.shift)
+            high, before = min(low + (1 << span.shift) - 1, span.high), int(ends[at] - weight[row, at])
+            part = _Range(low, high, before, [], int(numbers[row, at]))
+            parts.setdefault(at, part).places.append(place)
+        yield list(parts.values())
+
+
+def _sorted(pieces: Pieces, ranges: list[_Range], kind: np.dtype[Any]) -> dict[int, Any]:
+    """The number at each place of these ranges, of which each can be held, or is one number many times."""
+    numbers: dict[int, Any] = {}
+    held: list[list[Piece]] = [[] for _ in ranges]
+    several = [row for row, span in enumerate(ranges) if span.low < span.high]
+    for values, weights in counted(pieces()) if several else ():
+        keys = _keys(values)
+        for row in several:
+            inside = ranges[row].inside(keys)
+            held[row].append((values[inside], None if weights is None else weights[inside]))
+    for span, parts in zip(ranges, held, strict=True):
+        if not parts:
+            number = _numbers(np.array([span.low], np.uint64), kind)[0]
+            numbers |= dict.fromkeys(span.places, number)
+            continue
+        values = np.concatenate([values for values, _ in parts])
+        order = np.argsort(values)
+        often = [np.ones(len(piece), np.int64) if weights is None else weights for piece, weights in parts]
+        ends = span.before + np.cumsum(np.concatenate(often)[order])
+        at = np.searchsorted(ends, span.places, side="right")
+        numbers |= dict(zip(span.places, values[order[at]], strict=True))
+    return numbers
+
+
+def _keys(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Whole numbers in the same order as these."""
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    if values.dtype == np.int64:
+        return bits ^ _SIGN
+    return np.where(bits & _SIGN, ~bits, bits ^ _SIGN)
+
+
+def _numbers(keys: NDArray[np.uint64], kind: np.dtype[Any]) -> NDArray[Any]:
+    """The numbers that have these keys."""
+    if kind == np.int64:
+        return (keys ^ _SIGN).view(np.int64)
+    return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)

@@ -1,0 +1,162 @@
+"""Repeats: one workload run several times; the run is the unit, and its figures have a spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict
+
+from loadgen.base import layout
+from loadgen.figures import interval_words
+from loadgen.figures.metrics import Metrics
+from loadgen.figures.steady_state import Steady, Unsteady
+from loadgen.figures.vllm_keys import percentile_name
+
+STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
+_MOST_RUNS = 1000  # beyond it the number of runs needed is not given
+_WIDTHS = (-34, 12, 10, 7, 10, 7)
+_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom.
+# fmt: off
+_T = (
+    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
+    2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+    2.079614, 2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407, 2.045230, 2.042272,
+)
+# fmt: on
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """One figure over runs; the interval is that of the mean at 95 %, by Student's t."""
+
+    name: str  # as in the JSON of a run
+    label: str
+    runs: int  # that have the figure
+    mean: float
+    std: float  # of the sample, ddof 1
+    cv: float  # std / mean; 0 where nothing varies
+    half_width: float  # t(97.5 %, runs - 1) · std / √runs
+    stable: bool  # half_width ≤ 5 % of the mean
+    runs_needed: int | None  # the least number of runs that is stable at this spread; None: over 1000
+
+    @property
+    def reach(self) -> float:
+        """The half width as a share of the mean; 0 where nothing varies."""
+        return self.half_width / abs(self.mean) if self.half_width else 0.0
+
+
+def spreads(runs: Sequence[Metrics], steadies: Sequence[Steady | Unsteady] = ()) -> list[Spread]:
+    """Each headline figure that at least two runs have, over those runs."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for figures in (*(_of_run(run) for run in runs), *(_of_steady(steady) for steady in steadies)):
+        for name, label, value in figures:
+            if math.isfinite(value):
+                values.setdefault((name, label), []).append(value)
+    return [_spread(name, label, figures) for (name, label), figures in values.items() if len(figures) > 1]
+
+
+def t_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: a table to 30 degrees of freedom, then an expansion in 1 / freedom.
+
+    The expansion is Abramowitz and Stegun's 26.7.5 with three terms, off by less than 1e-6 from 31 on.
+    """
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    z = _Z
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
+def render(figures: Sequence[Spread]) -> list[str]:
+    """The table over runs and what is not stable in it, in 80 columns; nothing for a single run."""
+    if not figures:
+        return []
+    most = max(spread.runs for spread in figures)
+    rows = [layout.aligned(_row(spread, most), _WIDTHS) for spread in figures]
+    return [
+        f" {most} runs ".center(layout.WIDTH, "="),
+        layout.aligned(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
+        *rows,
+        *layout.wrapped(_verdict(figures)),
+        "=" * layout.WIDTH,
+    ]
+
+
+def json(figures: Sequence[Spread]) -> dict[str, Any]:
+    """The spreads by name, strict JSON; the interval as its two ends."""
+    return {
+        spread.name: {
+            **{key: value for key, value in asdict(spread).items() if key not in ("name", "label")},
+            "interval": [spread.mean - spread.half_width, spread.mean + spread.half_width],
+        }
+        for spread in figures
+    }
+
+
+def _of_run(run: Metrics) -> Iterator[tuple[str, str, float]]:
+    yield "request_throughput_per_s", "Request throughput (req/s)", run.request_throughput_per_s
+    yield "output_throughput_per_s", "Output throughput (tok/s)", run.output_throughput_per_s
+    yield "total_throughput_per_s", "Total throughput (tok/s)", run.total_throughput_per_s
+    if run.goodput_per_s is not None:
+        yield "goodput_per_s", "Goodput (req/s)", run.goodput_per_s
+    for key, latency in {"ttft": run.ttft, "tpot": run.tpot, "itl": run.itl, "e2el": run.e2el}.items():
+        yield f"mean_{key}_ms", f"Mean {key.upper()} (ms)", latency.mean_ms
+        for percentile, value in latency.percentiles_ms.items() if key != "e2el" else ():
+            rank = percentile_name(percentile)
+            yield f"p{rank}_{key}_ms", f"P{rank} {key.upper()} (ms)", value
+
+
+def _of_steady(steady: Steady | Unsteady) -> Iterator[tuple[str, str, float]]:
+    if isinstance(steady, Steady):
+        yield "steady_request_throughput_per_s", "Steady requests (req/s)", steady.request_throughput_per_s
+        yield "steady_output_throughput_per_s", "Steady output (tok/s)", steady.output_throughput_per_s
+        yield "steady_mean_ttft_ms", "Steady mean TTFT (ms)", steady.ttft.mean_ms
+        yield "steady_mean_tpot_ms", "Steady mean TPOT (ms)", steady.tpot.mean_ms
+
+
+def _spread(name: str, label: str, values: Sequence[float]) -> Spread:
+    mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+    most, half_width = STABLE_SHARE * abs(mean), _half_width(std, len(values))
+    needed = (runs for runs in range(2, _MOST_RUNS + 1) if _half_width(std, runs) <= most)
+    return Spread(
+        name=name,
+        label=label,
+        runs=len(values),
+        mean=mean,
+        std=std,
+        cv=std / abs(mean) if mean else 0.0,
+        half_width=half_width,
+        stable=half_width <= most,
+        runs_needed=next(needed, None),
+    )
+
+
+def _half_width(std: float, runs: int) -> float:
+    return t_quantile(runs - 1) * std / math.sqrt(runs)
+
+
+def _row(spread: Spread, runs: int) -> tuple[str, ...]:
+    label = spread.label + (f" (of {spread.runs})" if spread.runs < runs else "")
+    cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
+    if interval_words.is_vague(spread.mean, spread.half_width):
+        half, reach = "> mean", "> 100"  # so many digits of nothing would look like a result
+    return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach
+
+
+def _verdict(figures: Sequence[Spread]) -> str:
+    rule = f"95 % interval within ± {100 * STABLE_SHARE:.0f} % of the mean"
+    unstable = [spread for spread in figures if not spread.stable]
+    if not unstable:
+        return f"stable: every figure ({rule})"
+    needs = (f"about {s.runs_needed}" if s.runs_needed else f"over {_MOST_RUNS}" for s in unstable)
+    names = (spread.label.partition(" (")[0] for spread in unstable)
+    listed = "; ".join(f"{name}, {need} runs likely" for name, need in zip(names, needs, strict=True))
+    return f"not yet stable ({rule}): {listed}"

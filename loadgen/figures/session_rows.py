@@ -1,0 +1,151 @@
+"""Session rows: which session and turn each request of a run is, how each session ended, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.figures import slot_ends
+from loadgen.figures.record import Records
+from loadgen.transport.failure import FailureKind
+
+_LONG = FailureKind.CONTEXT_LIMIT
+
+
+class SessionRows(msgspec.Struct, frozen=True):
+    """The sessions that a run began, in the plan's order, and the requests that are their turns.
+
+    Session i has the requests `first[i]` to `first[i + 1]`, the latter not included: `first` is
+    int64[sessions + 1]. Of each session exactly one of `finished`, `early` and `unfinished` holds.
+    """
+
+    session: Int64  # int64[requests], counted from 0 in the plan
+    turn: Int64  # int64[requests], counted from 1
+    numbers: Int64  # int64[sessions begun]: the plan's number of each
+    first: Int64
+    planned: Int64  # int64[sessions begun]: turns as planned
+    finished: Bool  # every planned turn succeeded
+    early: Bool  # a turn that failed, or was cancelled as planned, ended it
+    unfinished: Bool  # the run ended before it
+
+    def __len__(self) -> int:
+        """How many sessions began."""
+        return len(self.numbers)
+
+    @property
+    def sent(self) -> Int64:
+        """The turns of each session that have a record, int64[sessions begun]."""
+        return np.diff(self.first)
+
+    @property
+    def last(self) -> Int64:
+        """The row of each session's last turn so far, int64[sessions begun]."""
+        return self.first[1:] - 1
+
+    @property
+    def begins(self) -> Bool:
+        """Which requests are the first turn of a session, bool[requests]."""
+        begins: Bool = self.turn == 1
+        return begins
+
+    @property
+    def dropped(self) -> int:
+        """Turns that were not sent since an earlier one of their session failed."""
+        return int((self.planned - self.sent)[self.early].sum())
+
+    def dropped_indices(self, records: Records) -> Int64:
+        """The plan indices of these turns, ascending."""
+        next_index = records.index[self.last] + 1
+        counts = np.where(self.early, self.planned - self.sent, 0)
+        offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        dropped: Int64 = np.repeat(next_index, counts) + offsets
+        return dropped
+
+    def means(self, rows: Int64, values: Float64) -> tuple[Int64, Float64]:
+        """The first of some requests of each session, and values in which that has the mean of its own."""
+        begins = np.flatnonzero(np.diff(self.session[rows], prepend=-1))
+        means = values.copy()
+        if len(rows):
+            counts = np.diff(np.append(begins, len(rows)))
+            means[rows[begins]] = np.add.reduceat(values[rows], begins) / counts
+        return rows[begins], means
+
+    def grown(self, records: Records) -> int:
+        """How many sessions ended at the model's context limit, after a turn that succeeded."""
+        kinds = (failure is not None and failure.kind is _LONG for failure in records.failures)
+        return int((np.fromiter(kinds, np.bool_, len(records)) & (self.turn > 1)).sum())
+
+    def spans_ns(self, records: Records) -> tuple[Int64, Int64]:
+        """When each session that sent a turn sent its first one, and when its last one ended."""
+        sent = records.sent
+        rows = np.flatnonzero(sent)
+        of = self.session[rows]
+        begins = np.flatnonzero(np.diff(of, prepend=-1))
+        if not len(rows):
+            return rows, rows
+        ends_ns: Int64 = np.maximum.reduceat(records.end_ns[rows], begins)
+        return records.sent_ns[rows[begins]], np.maximum(ends_ns, records.sent_ns[rows[begins]])
+
+
+def session_rows(records: Records, session_turns: Sequence[int]) -> SessionRows | None:
+    """The sessions of these records; `session_turns` are the turns of each as planned, empty: there are none.
+
+    Raises ValueError where the records hold a request that is of no session.
+    """
+    if not session_turns:
+        return None
+    turns = np.array(session_turns, np.int64)
+    ends = np.cumsum(turns)
+    if len(records) and int(records.index[-1]) >= ends[-1]:
+        raise ValueError(f"request {records.index[-1]} is beyond the {len(turns)} planned sessions")
+    session = np.searchsorted(ends, records.index, side="right")
+    first = np.flatnonzero(np.diff(session, prepend=-1))
+    numbers, bounds = session[first], np.append(first, len(records))
+    planned, last = turns[numbers], bounds[1:] - 1
+    ended = [records.failures[row] for row in last.tolist()]
+    failed = slot_ends.had_failed(records.failures, last)
+    ok = np.fromiter((f is None for f in ended), np.bool_, len(ended))
+    finished = ok & (np.diff(bounds) == planned)
+    return SessionRows(
+        session=session,
+        turn=records.index - (ends - turns)[session] + 1,
+        numbers=numbers,
+        first=bounds,
+        planned=planned,
+        finished=finished,
+        early=failed,
+        unfinished=~(finished | failed),
+    )
+
+
+def dry_ns(
+    rows: SessionRows, records: Records, duration_ns: int, to_begin: int = 0, queues: int = 1
+) -> int | None:
+    """When the first slot of a closed loop had no session left to begin; None where that is not known.
+
+    A slot whose last session is over ran dry as that ended; where that failed, not before the last of its
+    queue began, or before the time was up where not all `to_begin` did. The others were stopped, after
+    `duration_ns` of sending; 0: they were to go on. Slot s takes from the queue s mod `queues`. One slot
+    alone has no tail, and is none.
+    """
+    slots, sent_ns = records.slot[rows.last], records.sent_ns[records.sent]
+    if not len(sent_ns) or (slots == slots[0]).all():
+        return None
+    first, begin_ns = rows.first[:-1], int(sent_ns.min())
+    ends_ns = np.maximum.reduceat(records.end_ns, first)
+    # The last session of each slot is the one that began last: what is later in order replaces the earlier.
+    order = np.argsort(records.intended_ns[first], kind="stable")
+    latest = {int(slot): int(at) for slot, at in zip(slots[order], order, strict=True)}
+    at = np.fromiter(latest.values(), np.int64, len(latest))
+    over, began_ns = ~rows.unfinished[at], np.maximum(records.sent_ns[first], records.intended_ns[first])
+    if duration_ns and len(rows) < to_begin:
+        began_ns = np.full_like(began_ns, begin_ns + duration_ns)
+    idle_ns = slot_ends.without_waits(slots[at], ends_ns[at], rows.early[at], (slots, began_ns), queues)
+    if duration_ns:
+        idle_ns = np.where(over, idle_ns, np.maximum(idle_ns, begin_ns + duration_ns))
+    elif not over.all():
+        idle_ns = idle_ns[over]
+    return int(idle_ns.min()) if len(idle_ns) else None

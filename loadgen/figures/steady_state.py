@@ -1,0 +1,262 @@
+"""Steady: the part of a run in which the load asked for was held, and the figures inside it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from loadgen.base.arrays import Bool, Float64, Int64, total
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.layout import counted
+from loadgen.figures import slot_ends
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.metrics import MetricOptions, PerRequest, latencies
+from loadgen.figures.record import Records
+from loadgen.plan.profile import Profile
+
+_MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
+
+
+class Margin(msgspec.Struct, frozen=True):
+    """What is left out at one side of the window: that many requests, or that much time."""
+
+    requests: int = 0
+    time_ns: int = 0
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """By how much the window is narrowed from either side."""
+
+    warmup: Margin = Margin()
+    cooldown: Margin = Margin()
+
+    @classmethod
+    def parse(cls, warmup: str, cooldown: str) -> Trim:
+        """The trim of `--warmup` and `--cooldown`: requests as `20`, seconds as `5s`; raises UsageError."""
+        return cls(_margin("--warmup", warmup), _margin("--cooldown", cooldown))
+
+
+class Unsteady(msgspec.Struct, frozen=True):
+    """There is no window, and why."""
+
+    why: str
+
+
+class Steady(msgspec.Struct, frozen=True):
+    """The window (begin, end] and what happened in it; latencies over requests sent and ended inside."""
+
+    begin_s: float  # after the run's first request was sent
+    end_s: float
+    duration_s: float  # end - begin
+    share: float  # of the run's duration, 0 to 1
+    mean_concurrency: float  # ∫ requests under way dt / duration, failures included
+    completed: int  # successes that ended inside
+    requests: float  # successes, each by the share of its time, sent to end, that lies inside
+    output_tokens: int  # of successes, by each message's own arrival; not streamed: by that share
+    request_throughput_per_s: float  # requests / duration
+    output_throughput_per_s: float  # output tokens / duration
+    whole: int  # successes that were sent and ended inside
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    e2el: Distribution
+
+
+def _margin(flag: str, text: str) -> Margin:
+    if not text:
+        return Margin()
+    match = _MARGIN.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{flag} {text}: give requests as 20, or seconds as 5s")
+    count, seconds = match.groups()
+    return Margin(requests=int(count)) if count else Margin(time_ns=int(float(seconds) * SECOND_NS))
+
+
+def steady(
+    records: Records,
+    asked_concurrency: int | None,
+    trim: Trim,
+    ask: MetricOptions,
+    begins: Bool | None = None,
+    queues: int = 1,
+) -> Steady | Unsteady:
+    """The steady part of a run, or why it has none; `asked_concurrency` None: the loop was open.
+
+    `begins`, bool[requests], are the first turns of sessions; None: each request is one of its own. Slot s of
+    a closed loop takes them from the queue s mod `queues`.
+    """
+    held = held_ns(records, asked_concurrency, begins, queues)
+    if isinstance(held, Unsteady):
+        return held
+    begin_ns, end_ns = _narrowed(*held, trim, records)
+    if begin_ns >= end_ns:
+        return Unsteady("--warmup and --cooldown leave nothing of it")
+    return _inside(records, begin_ns, end_ns, ask)
+
+
+def held_ns(
+    records: Records, asked_concurrency: int | None, begins: Bool | None = None, queues: int = 1
+) -> tuple[int, int] | Unsteady:
+    """From when to when the load asked for was held, untrimmed, or why it never was.
+
+    Closed loop: from when the last slot sent its first request, to when the first slot ended its last:
+    from there on a request is not replaced. The turn-around of a slot is no end, and neither is its wait to
+    connect again. Open loop (None): from the first request sent to the last, of sessions to the last one that
+    began.
+    """
+    sent = records.where(records.sent)
+    if not len(sent):
+        return Unsteady("no request was sent")
+    if asked_concurrency is None:
+        begun = sent if begins is None else records.where(records.sent & begins)
+        begin_ns, end_ns = int(sent.sent_ns.min()), int(begun.sent_ns.max(initial=0))
+        lost = "every request was sent at the same moment"
+        if begin_ns < end_ns < int(sent.end_ns.min()):
+            return Unsteady("every request was sent before the first one ended")
+    else:
+        firsts_ns, lasts_ns = _of_slots(records, begins, queues)
+        if len(firsts_ns) < asked_concurrency:
+            return Unsteady(f"concurrency {asked_concurrency} was requested and {len(firsts_ns)} was reached")
+        begin_ns, end_ns = int(firsts_ns.max()), int(lasts_ns.min())
+        lost = f"a slot ran out of requests before all {asked_concurrency} were busy"
+    return (begin_ns, end_ns) if begin_ns < end_ns else Unsteady(lost)
+
+
+def lines(part: Steady | Unsteady) -> list[str]:
+    """The steady part as the report has it: one line, or two."""
+    if isinstance(part, Unsteady):
+        return [f"steady state: none: {part.why}"]
+    latencies_of = {"TTFT": part.ttft, "TPOT": part.tpot, "E2EL": part.e2el}
+    means = [f"{name} {latency.mean_ms:.2f}" for name, latency in latencies_of.items() if latency.n]
+    span = f"{part.begin_s:.1f} to {part.end_s:.1f} s ({100 * part.share:.0f} %)"
+    rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
+    return [
+        f"steady state: {span}, concurrency {part.mean_concurrency:.2f}, {rates}",
+        f"  {counted(part.whole, 'request')} entirely inside it"
+        + (f": mean {', '.join(means)} ms" if means else ""),
+    ]
+
+
+def json(part: Steady | Unsteady) -> dict[str, Any]:
+    """The same, strict JSON: every figure by its name, null for a latency without samples, or `why` alone."""
+    return {
+        name: _latency(value) if isinstance(value, Distribution) else value
+        for name, value in asdict(part).items()
+    }
+
+
+def _latency(latency: Distribution) -> dict[str, Any] | None:
+    percentiles_ms = {f"{rank:g}": value for rank, value in latency.percentiles_ms.items()}
+    return {**asdict(latency), "percentiles_ms": percentiles_ms} if latency.n else None
+
+
+def ran_out(records: Records, profile: Profile, queues: int = 1) -> str:
+    """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
+    sent = records.where(records.sent)
+    timed_loop = profile.duration is not None and profile.held_concurrency is not None
+    if not timed_loop or len(records) < profile.most_prompts or not len(sent):
+        return ""
+    idle_ns = int(
+        _of_slots(records, None, queues)[1].min() - sent.sent_ns.min()
+    )  # when a slot had nothing left to send
+    if idle_ns >= profile.duration_ns:
+        return ""
+    return (
+        f"all {profile.most_prompts} prompts were sent and the load fell {idle_ns / SECOND_NS:.1f} s into "
+        f"the {profile.duration:g} s of --duration: raise --num-prompts"
+    )
+
+
+def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
+    """When each slot first sent, and when it had nothing left to send, int64[slots] each."""
+    sent = records.where(records.sent)
+    order = np.argsort(sent.slot, kind="stable")
+    first = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
+    firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], first)
+    lasts_ns: Int64 = np.maximum.reduceat(sent.end_ns[order], first)
+    if not any(records.failures):
+        return firsts_ns, lasts_ns
+    slots = sent.slot[order][first]
+    rows = slot_ends.last_rows(records.slot, records.end_ns)  # those too that found no connection
+    rows = rows[np.isin(records.slot[rows], slots)]
+    failed = slot_ends.had_failed(records.failures, rows)
+    begun = sent if begins is None else records.where(records.sent & begins)
+    return firsts_ns, slot_ends.without_waits(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
+
+
+def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
+    """The window without what is to be left out.
+
+    N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
+    one is the other with time reversed.
+    """
+    sent = records.where(records.sent)
+    sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
+    ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
+    sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
+    after_ns, before_ns = begin_ns + trim.warmup.time_ns, end_ns - trim.cooldown.time_ns
+    if count := trim.warmup.requests:
+        after_ns = int(ended_ns[count - 1]) if count <= len(ended_ns) else end_ns
+    if count := trim.cooldown.requests:
+        before_ns = int(sent_ns[-count]) if count <= len(sent_ns) else begin_ns
+    return after_ns, before_ns
+
+
+def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
+    sent, each = records.where(records.sent), PerRequest.of(records, ask)
+    each = replace(each, ok=each.ok & records.sent)
+    first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
+    under_way_ns = sent.end_ns.clip(begin_ns, end_ns) - sent.sent_ns.clip(begin_ns, end_ns)
+    # (begin, end]: what arrives at the begin was made before it.
+    ended = each.ok & (records.end_ns > begin_ns) & (records.end_ns <= end_ns)
+    completed = int(ended.sum())
+    shares = np.where(each.ok, shares_of(records, begin_ns, end_ns), 0.0)
+    requests = float(shares.sum())
+    if ask.streamed:
+        tokens = arrived(records, each.ok, begin_ns, end_ns)
+    else:  # when they were made is not known
+        tokens = round(float(shares @ each.output_tokens))
+    whole = each.ok & (records.sent_ns >= begin_ns) & (records.end_ns <= end_ns)
+    inside = latencies(records, replace(each, ok=whole), ask)
+    return Steady(
+        begin_s=(begin_ns - first_ns) / SECOND_NS,
+        end_s=(end_ns - first_ns) / SECOND_NS,
+        duration_s=window_ns / SECOND_NS,
+        share=window_ns / (max(int(sent.end_ns.max()), end_ns) - first_ns),
+        mean_concurrency=total(under_way_ns) / window_ns,
+        completed=completed,
+        requests=requests,
+        output_tokens=tokens,
+        request_throughput_per_s=requests * SECOND_NS / window_ns,
+        output_throughput_per_s=tokens * SECOND_NS / window_ns,
+        whole=int(whole.sum()),
+        **{name: inside[name] for name in ("ttft", "tpot", "itl", "e2el")},
+    )
+
+
+def shares_of(records: Records, begin_ns: int, end_ns: int) -> Float64:
+    """How much of each request's time, sent to end, lies in the window: float64[requests], 0 to 1.
+
+    To count those that end inside is wrong at the edges, which are no random moments: right after the last
+    slot began none can have ended, and the end is the first of many ends. Over two waves it was 42 % too low.
+    """
+    sent_ns, ended_ns = records.sent_ns, np.maximum(records.end_ns, records.sent_ns)
+    inside_ns = np.minimum(ended_ns, end_ns) - np.maximum(sent_ns, begin_ns)
+    at_once = (ended_ns == sent_ns) & (ended_ns > begin_ns) & (ended_ns <= end_ns)
+    shares: Float64 = inside_ns.clip(0) / np.maximum(ended_ns - sent_ns, 1) + at_once
+    return shares
+
+
+def arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
+    """Tokens of streamed successes that arrived inside."""
+    arrived = 0
+    for block in records.blocks():
+        inside = np.repeat(ok[block.first : block.last], np.diff(block.start))
+        inside &= (block.arrival_ns > begin_ns) & (block.arrival_ns <= end_ns)
+        arrived += int(block.tokens.sum(where=inside))
+    return arrived

@@ -1,0 +1,140 @@
+"""Connection: Ray is reached, or one line says why not; nothing of Ray is imported before it is asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loadgen.base.bounds import shown
+from loadgen.base.errors import MeasureError, UsageError
+
+AUTO, LOCAL = "auto", "local"
+_ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})", re.ASCII)
+_VARIABLE = "RAY_ADDRESS"
+_ANSWERS_S = 10.0
+_PORTS = "the head's port is 6379, that of ray:// 10001"
+
+
+def checked(text: str) -> str:
+    """The address of --cluster; raises ValueError that says how to write one."""
+    match = _ADDRESS.fullmatch(text)
+    if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
+        raise ValueError(f"{shown(text)} is no address: give auto, local, HOST:PORT or ray://HOST:PORT")
+    return text
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """The module `ray`, connected to the cluster at an address.
+
+    A program that is connected already stays so. Raises UsageError and MeasureError, each within a time
+    limit.
+    """
+    ray = _imported()
+    if ray.is_initialized():
+        yield ray
+        return
+    where = os.environ.get(_VARIABLE, AUTO) if address == AUTO else address
+    _check_answers(where)
+    handlers = _handlers()
+    try:
+        _init(ray, where)
+    finally:
+        for number, handler in handlers.items():  # Ray sets its own
+            signal.signal(number, handler)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _imported() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning about GPUs
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray
+    except ImportError:
+        raise UsageError(
+            "--cluster needs the ray extra: in the clone, .venv/bin/pip install '.[ray]' (on each node too)"
+        ) from None
+    return ray
+
+
+def _handlers() -> dict[int, Any]:
+    """The handlers of signals, where this thread may set them again."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+
+def _init(ray: Any, where: str) -> None:
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    vars(ray._private.worker)["_worker_logs_enabled"] = False  # else pages of a lost node's log
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(
+                address=where,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                **({} if where != LOCAL else {"include_dashboard": False}),
+            )
+    except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
+        raise _refusal(where, error) from None
+    except SystemExit:  # what its own code does where no cluster answers in time
+        raise MeasureError(f"the Ray cluster at {where} does not answer: see `ray status` there") from None
+
+
+def _refusal(where: str, error: Exception) -> Exception:
+    """Why Ray could not be joined, in a line."""
+    text = " ".join(str(error).split())
+    if where == AUTO:
+        return MeasureError(
+            "no Ray cluster runs on this machine: start one (ray start --head), or give its address: "
+            f"--cluster HOST:6379, --cluster ray://HOST:10001, or {_VARIABLE}"
+        )
+    if "ersion" in text:
+        return MeasureError(f"the Ray cluster at {where} runs another Ray or Python: {text[:300]}")
+    return MeasureError(f"the Ray cluster at {where} refuses: {text[:300]}")
+
+
+def _check_answers(where: str) -> None:
+    """Raises MeasureError where no gRPC server answers at an address: Ray itself takes minutes to say so."""
+    match = _ADDRESS.fullmatch(where)
+    if match is None:
+        return
+    host, port = match[2].strip("[]"), int(match[3])
+    try:
+        socket.create_connection((host, port), _ANSWERS_S).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise MeasureError(
+            f"no Ray cluster at {where}: {why}: is it the head's address ({_PORTS})?"
+        ) from None
+    if os.environ.get("RAY_USE_TLS", "0") == "1":
+        return
+    try:
+        import grpc  # of the extra; needed for ray:// alone
+    except ImportError:
+        if match[1]:
+            raise UsageError("ray:// needs grpcio: in the clone, .venv/bin/pip install '.[ray]'") from None
+        return
+    channel = grpc.insecure_channel(f"{match[2]}:{port}")
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_ANSWERS_S)
+    except grpc.FutureTimeoutError:
+        raise MeasureError(
+            f"what listens at {where} is no Ray cluster: is it the head's address ({_PORTS})?"
+        ) from None
+    finally:
+        channel.close()

@@ -1,0 +1,215 @@
+"""Fleet: the shards of a run on a cluster: begun, started at one instant, watched, stopped, read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadgen.base import clock
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.files import write_whole
+from loadgen.fleet.calls import Answer, Calls, ask_all
+from loadgen.fleet.node_check import Node
+from loadgen.fleet.shard_order import ShardOrder, ShardStatus, of_share
+from loadgen.report import run_directory
+from loadgen.report.run_directory import Result
+from loadgen.run.live_totals import Totals
+from loadgen.run.shards.clock_readings import RoundTrips, boot_id
+from loadgen.transport.share import Share
+from loadgen.verdict.shard_facts import ClockReading
+
+CLOCK = "the driver's clock"
+_ANSWERS_S = 30.0  # for any question: a node that is silent for longer is lost
+_BEGINS_S = 120.0
+_READY_S = 600.0  # to make the plan, with a data set of any size
+_SILENT_S = 30.0  # that a process publishes nothing while it sends
+_WRITES_S = 600.0  # from its last request to its run directory
+_FETCHED_S = 600.0
+_EVERY_S = 0.2
+_KILL, _INTERRUPT = 9, 2
+
+
+@dataclass
+class FleetShard:
+    """One shard as its driver sees it."""
+
+    number: int
+    node: Node
+    boot: str = ""
+    before: ClockReading | None = None
+    after: ClockReading | None = None
+    status: ShardStatus = field(default_factory=ShardStatus)
+    beat_ns: int = 0  # when its process was last seen to publish something
+    asked_ns: int = 0  # when it was last asked, without an answer yet; 0: it has answered
+    lost: str = ""  # why
+    killed: str = ""  # why its process was ended from here
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return bool(self.lost or self.status.ended or self.status.failed or self.status.done)
+
+    def take(self, status: ShardStatus, now_ns: int) -> None:
+        """Note what was answered."""
+        if status.beats != self.status.beats or status.measured != self.status.measured or not self.beat_ns:
+            self.beat_ns = now_ns
+        self.status, self.asked_ns = status, 0
+
+
+class Fleet:
+    """The shards of one run; every method ends in bounded time, whatever nodes do."""
+
+    def __init__(self, calls: Calls, turn: Callable[[], None] = lambda: None) -> None:
+        self.calls, self.turn = calls, turn
+        of = len(calls.nodes)
+        self.shards = [FleetShard(number, node) for number, node in enumerate(calls.nodes)]
+        self.name = {shard.number: f"shard {shard.number}/{of}" for shard in self.shards}
+
+    def begin(self, order: ShardOrder) -> None:
+        """Start every shard's process, and return once all are ready; raises MeasureError."""
+        of = len(self.shards)
+        orders = {shard.number: of_share(order, Share(shard.number, of)).packed() for shard in self.shards}
+        for answer in self._all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
+            self.shards[answer.shard].boot = answer.value or ""
+            self._check(answer)
+        until_ns = clock.now_ns() + int(_READY_S * 1e9)
+        while not all(shard.status.ready for shard in self.shards):
+            if clock.now_ns() > until_ns:
+                late = next(shard for shard in self.shards if not shard.status.ready)
+                raise MeasureError(f"{self._place(late)} was not ready after {_READY_S:.0f} s")
+            for answer in self._all(lambda _: ("status",), _ANSWERS_S):
+                self._check(answer)
+                status: ShardStatus = answer.value
+                self.shards[answer.shard].status = status
+                if why := status.failed or status.ended:
+                    raise MeasureError(f"{self._place(self.shards[answer.shard])}: {why}")
+            time.sleep(_EVERY_S)
+
+    def read_clocks(self) -> None:
+        """Measure how every node's clock stands to this one's, by round trips; raises MeasureError."""
+        for shard in self.shards:
+            shard.before = self._reading(shard)
+
+    def read_clocks_again(self) -> None:
+        """The same after the run, as far as nodes still answer."""
+        for shard in self.shards:
+            if not shard.lost:
+                try:
+                    shard.after = self._reading(shard)
+                except MeasureError as error:
+                    shard.lost = str(error)
+
+    def start(self, instant_ns: int) -> None:
+        """Have all begin at an instant of this clock; raises MeasureError."""
+
+        def question(number: int) -> tuple[Any, ...]:
+            before = self.shards[number].before
+            assert before is not None
+            return ("start", instant_ns - before.offset_ns)
+
+        for answer in self._all(question, _ANSWERS_S):
+            self._check(answer)
+
+    def watched(self) -> Iterator[None]:
+        """Ask how all stand, a few times a second, until nothing more comes of any."""
+        while not all(shard.over for shard in self.shards):
+            now_ns = clock.now_ns()
+            for shard in self.shards:
+                if not shard.over and not shard.asked_ns:
+                    shard.asked_ns = now_ns
+                    self.calls.ask(shard.number, "status")
+            for answer in self.calls.answers(_EVERY_S):
+                self._take(answer)
+            self._judge(clock.now_ns())
+            yield
+            time.sleep(_EVERY_S / 2)
+
+    def stop(self, number: int = _INTERRUPT) -> None:
+        """Have all end what is under way, and leave what they have."""
+        for shard in self.shards:
+            if not shard.over:
+                self.calls.ask(shard.number, "stop", number)
+
+    @property
+    def totals(self) -> Totals:
+        """What all have counted so far."""
+        return Totals.joined(shard.status.totals for shard in self.shards)
+
+    @property
+    def rule(self) -> str:
+        """The rule to stop that ended a shard, and which; "" where none did."""
+        fired = next((shard for shard in self.shards if shard.status.rule), None)
+        return "" if fired is None else f"{self.name[fired.number]}: {fired.status.rule}"
+
+    def results(self, directory: Path) -> list[tuple[str, Result]]:
+        """The runs that the shards left, with what messages call each; kept in `directory` meanwhile."""
+        left = ((shard, self._fetched(shard, directory)) for shard in self.shards if not shard.lost)
+        return [(self._place(shard), result) for shard, result in left if result is not None]
+
+    def why_lost(self, shard: FleetShard) -> str:
+        """Why a shard left nothing or not all, in words; "" where it left all."""
+        return shard.lost or shard.killed or (
+            "" if shard.status.done else shard.status.failed or shard.status.ended
+        )  # fmt: skip
+
+    def _fetched(self, shard: FleetShard, directory: Path) -> Result | None:
+        (answer,) = ask_all(self.calls, [shard.number], lambda _: ("fetch",), _FETCHED_S, self.turn)
+        if answer.lost:
+            shard.lost = answer.lost
+            return None
+        place = directory / f"shard-{shard.number}"
+        place.mkdir()
+        for name, content in answer.value.items():
+            write_whole(place / Path(name).name, content.tofile)
+        try:
+            return run_directory.load(place)
+        except UsageError as error:
+            shard.lost = self.why_lost(shard) or str(error)
+            return None
+
+    def _reading(self, shard: FleetShard) -> ClockReading:
+        if shard.boot and shard.boot == boot_id():
+            return ClockReading(boot=shard.boot, offset_ns=0, error_ns=0, reference=CLOCK)
+
+        def ask() -> int:
+            (answer,) = ask_all(self.calls, [shard.number], lambda _: ("clock_ns",), _ANSWERS_S, self.turn)
+            if answer.lost:
+                raise MeasureError(f"{self._place(shard)}: its clock cannot be measured: {answer.lost}")
+            return int(answer.value)
+
+        return RoundTrips(ask).reading(shard.boot, CLOCK)
+
+    def _take(self, answer: Answer) -> None:
+        shard = self.shards[answer.shard]
+        if answer.lost:
+            shard.lost = shard.lost or answer.lost
+        elif isinstance(answer.value, ShardStatus):
+            shard.take(answer.value, clock.now_ns())
+
+    def _judge(self, now_ns: int) -> None:
+        """Give up what is silent: a node that does not answer, and, once it alone is left, a process."""
+        going = [shard for shard in self.shards if not shard.over]
+        moving = [shard for shard in going if now_ns - shard.beat_ns < _SILENT_S * 1e9]
+        for shard in going:
+            if shard.asked_ns and now_ns - shard.asked_ns > _ANSWERS_S * 1e9:
+                shard.lost = f"{shard.node} did not answer for {_ANSWERS_S:.0f} s"
+            limit_s = _WRITES_S if shard.status.measured else _SILENT_S
+            if not moving and not shard.killed and shard.beat_ns and now_ns - shard.beat_ns > limit_s * 1e9:
+                shard.killed = f"its process on {shard.node} did nothing for {limit_s:.0f} s and was killed"
+                self.calls.ask(shard.number, "stop", _KILL)
+
+    def _all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
+        return ask_all(self.calls, self._numbers(), question, within_s, self.turn)
+
+    def _numbers(self) -> Iterable[int]:
+        return [shard.number for shard in self.shards if not shard.lost]
+
+    def _check(self, answer: Answer) -> None:
+        if answer.lost:
+            raise MeasureError(f"{self.name[answer.shard]}: {answer.lost}, before the first request")
+
+    def _place(self, shard: FleetShard) -> str:
+        return f"{self.name[shard.number]} on {shard.node}"

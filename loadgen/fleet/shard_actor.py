@@ -1,0 +1,139 @@
+"""Shard actor: what runs on a node for one shard: it starts the shard's process, and answers about it.
+
+The process is started and not forked: Ray's threads would not survive that. It ends with the actor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.base import clock
+from loadgen.base.files import open_unlinked
+from loadgen.fleet.shard_order import ShardStatus
+from loadgen.run.live_totals import LiveTotals
+from loadgen.run.shards.clock_readings import boot_id
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+EVENTS, OUTPUT, RUNS, TOTALS = "events", "output", "runs", "totals"
+MODULE = "loadgen.fleet.shard_process"
+LENGTH_BYTES = 8
+_LAST_WORDS = 400
+_ENDS_S = 10.0
+
+
+class ShardActor:
+    """One shard on its node; each method returns at once."""
+
+    def __init__(self, command: tuple[str, ...] = ()) -> None:
+        self._place = Path(tempfile.mkdtemp(prefix="loadgen-shard-"))
+        self._totals = LiveTotals(self._place / TOTALS)
+        self._command = command or (sys.executable, "-m", MODULE)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, order: bytes) -> str:
+        """Start the shard's process with its order; the boot whose CLOCK_MONOTONIC it has."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_unlinked(self._place / OUTPUT, flags), "wb") as output:
+            self._process = subprocess.Popen(
+                [*self._command, str(self._place)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._write(len(order).to_bytes(LENGTH_BYTES, "little") + order)
+        return boot_id()
+
+    def clock_ns(self) -> int:
+        """CLOCK_MONOTONIC of this node."""
+        return clock.now_ns()
+
+    def start(self, instant_ns: int) -> None:
+        """Have the process begin at an instant of this node's CLOCK_MONOTONIC."""
+        self._write(instant_ns.to_bytes(LENGTH_BYTES, "little"))
+
+    def status(self) -> ShardStatus:
+        """How the shard stands."""
+        ended = self._ended()  # before what it wrote last is read
+        events = dict(map(_event, _lines(self._place / EVENTS)))
+        return ShardStatus(
+            ready="ready" in events,
+            failed=events.get("failed", ""),
+            measured="measured" in events,
+            done="done" in events,
+            rule=events.get("done", ""),
+            ended=ended,
+            beats=self._totals.beats,
+            totals=self._totals.read(),
+        )
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Send the process a signal: the first SIGINT ends its run in order, and it leaves what it has."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def fetch(self) -> dict[str, npt.NDArray[np.uint8]]:
+        """The files of the run directory that the process left, by name; none where it left nothing."""
+        import numpy as np
+
+        directories = sorted((self._place / RUNS).glob("*/"))
+        return {
+            file.name: np.fromfile(file, dtype=np.uint8)
+            for directory in directories[-1:]
+            for file in sorted(directory.iterdir())
+            if file.is_file()
+        }
+
+    def close(self) -> None:
+        """End the process and what it started, and leave nothing on this node's disk."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_ENDS_S)
+            if self._process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.stdin.close()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def _write(self, data: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and `status` says how
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+    def _ended(self) -> str:
+        """How the process ended, and what it wrote last; "" while it runs."""
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return ""
+        tail = (self._place / OUTPUT).read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return f"its process was {how}" + f": {' '.join(tail.split())}" * bool(tail.strip())
+
+
+def _lines(path: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text("utf-8").splitlines()
+    return []
+
+
+def _event(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    return name, value
+
+
+def on(ray: Any) -> Any:
+    """The class as Ray makes actors of it."""
+    return ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)

@@ -1,0 +1,139 @@
+"""Shard order: what a shard is asked to do, as data, and how it stands."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base import bounds
+from loadgen.base.errors import UsageError
+from loadgen.plan.plan_inputs import Seed, WordCounts
+from loadgen.run import keywords
+from loadgen.run.credentials import NO_KEY
+from loadgen.run.live_totals import Totals
+from loadgen.run.options import Options
+from loadgen.run.stop_rules import Tolerance
+from loadgen.transport.share import Share
+from loadgen.wire.refusals import Adaptation
+from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
+
+MOST_SHARES = 1 << 20
+_LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer
+_NO_ORDER = "the driver's order is not valid (is it the same loadgen there?)"
+
+# What of the options a shard needs; the driver does the rest itself, or not at all.
+SENT = (
+    "more_urls", "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert",
+    "client_cert", "client_key", "transport", "http2", "gpus", "label", "metadata", "save_detailed",
+    "max_consecutive_failures", "max_duration_s", "drain_timeout_s", "workers",
+)  # fmt: skip
+
+
+class ShardOrder(msgspec.Struct, frozen=True):
+    """One part of a plan, and all that its process must know of it.
+
+    It may hold keys: it travels in messages and pipes, and is in no file and on no command line.
+    """
+
+    share: Share
+    digest: str  # of the only plan that may be sent
+    base_url: str
+    headers: dict[str, str]
+    request_id_prefix: str
+    given: dict[str, Any]  # those options in SENT that were given
+    max_failures: str  # "": no such rule
+    profile: dict[str, Any]
+    seed: Seed
+    adaptation: Adaptation = Adaptation()  # what of the requests the server refuses
+    word_counts: dict[str, WordCounts] = {}
+
+    def packed(self) -> bytes:
+        """As bytes; infinities stay what they are."""
+        return msgspec.msgpack.encode(self)
+
+    def options(self, run_dir: str, totals: str) -> Options:
+        """The options of the shard's process, which leaves its run in a directory there."""
+        lists = ("metadata", "more_urls")
+        given = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
+        return Options(
+            base_url=self.base_url,
+            headers=self.headers,
+            api_key_env=NO_KEY,
+            request_id_prefix=self.request_id_prefix,
+            max_failures=Tolerance.parse(self.max_failures) if self.max_failures else None,
+            run_dir=run_dir,
+            seed=self.seed.value,
+            quiet=True,
+            observe=False,
+            live_totals=totals,
+            shard=self.share,
+            expect_plan=self.digest,
+            **given,
+        )
+
+
+class OrderedOptions(keywords.BenchOptions, total=False):
+    """The types of the options in an order."""
+
+    more_urls: list[str]
+    save_detailed: bool
+
+
+def unpacked(data: bytes) -> ShardOrder:
+    """The order in bytes of `packed`; raises UsageError of one that cannot be carried out, in one line."""
+    try:
+        order = msgspec.msgpack.decode(data, type=ShardOrder)
+        _check(order)
+        given = keywords.checked(order.given, OrderedOptions, "an order")
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{_NO_ORDER}: {error}") from None
+    return replace(order, given=given)
+
+
+def _check(order: ShardOrder) -> None:
+    """Raises ValueError or UsageError of what the types alone allow."""
+    share, seed = order.share, order.seed
+    if not 0 <= share.number < share.of <= MOST_SHARES:
+        raise ValueError(f"there is no part {share.number} of {share.of}")
+    if not (0 <= seed.value <= bounds.MOST_SEED and 0 <= seed.repeat <= bounds.MOST_SEED):
+        raise ValueError("its seed is beyond any")
+    if foreign := sorted(order.given.keys() - set(SENT)):
+        raise ValueError(f"an order has no option {bounds.shown(foreign[0])}")
+    if order.given.get("workers") == "auto":
+        raise ValueError("workers is not a number")
+    for counts in order.word_counts.values():
+        if not (math.isfinite(counts.overhead) and _LEAST_PER_WORD <= counts.per_word < math.inf):
+            raise ValueError("its counts of words are of no tokenizer")
+    check_headers(order.headers.items(), "its headers")
+    check_request_id_prefix(order.request_id_prefix)
+    check_path(str(order.given.get("endpoint") or ""), "its endpoint")
+    if order.max_failures:
+        Tolerance.parse(order.max_failures)
+
+
+def given(options: Options) -> dict[str, Any]:
+    """Those options that a shard needs and that are not what they are by default."""
+    default = Options()
+    values = {name: getattr(options, name) for name in SENT if hasattr(options, name)}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}
+
+
+def of_share(order: ShardOrder, share: Share) -> ShardOrder:
+    """The same for another part of the plan."""
+    return replace(order, share=share)
+
+
+class ShardStatus(msgspec.Struct, frozen=True):
+    """How a shard stands: what its process has reported, and what it has counted."""
+
+    ready: bool = False
+    failed: str = ""  # why it measured nothing
+    measured: bool = False  # its last request has ended
+    done: bool = False  # its run directory is whole
+    rule: str = ""  # that ended it
+    ended: str = ""  # how its process ended; "": it runs
+    beats: int = 0  # how often it has published its totals
+    totals: Totals = Totals()

@@ -1,0 +1,158 @@
+"""Shard process: measures one part of a plan, as its driver asks: `python -m … DIRECTORY`.
+
+What it is to do comes through standard input, the instant at which it begins too; what happens goes into a
+file of the directory, a line each.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from msgspec.structs import asdict, replace
+
+from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
+from loadgen.base.errors import LoadgenError, MeasureError
+from loadgen.base.files import open_unlinked
+from loadgen.figures.record import Records
+from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
+from loadgen.fleet.shard_order import ShardOrder, unpacked
+from loadgen.plan.plan import Plan
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import validated
+from loadgen.run import signals
+from loadgen.run.adapting import Adapter
+from loadgen.run.asked_settings import settings
+from loadgen.run.attach import attach
+from loadgen.run.measure import Outcome, TransportOptions, Watch
+from loadgen.run.progress import Display
+from loadgen.run.session import Session
+from loadgen.run.shards.start_at import Punctual, lead_s
+from loadgen.run.signals import SIGNALS
+from loadgen.transport.capture_process import end_with
+from loadgen.wire.refusals import Adaptation
+
+MOST_ORDER_BYTES = 64 << 20  # of one: a profile, options, words
+_PIECE_BYTES = 1 << 16
+_LATEST_S = 3600  # until the common start
+_POLL_S = 0.01
+
+
+class DriverLine:
+    """The line to who started this process; raises MeasureError where that is gone."""
+
+    def __init__(self, place: Path, stdin: BinaryIO) -> None:
+        self.place, self._stdin = place, stdin
+
+    def order(self) -> ShardOrder:
+        """What is to be done; raises LoadgenError where that cannot be."""
+        size = int.from_bytes(self._read(LENGTH_BYTES), "little")
+        if size > MOST_ORDER_BYTES:
+            raise MeasureError(f"the driver's order has {size} bytes, more than {MOST_ORDER_BYTES}")
+        return unpacked(self._read(size))
+
+    def report(self, event: str, text: str = "") -> None:
+        """Add an event: its name, and what there is to say of it."""
+        line = f"{event} {' '.join(text.split())}\n".encode("utf-8", "backslashreplace")
+        events = open_unlinked(self.place / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(events, line)
+        finally:
+            os.close(events)
+
+    def start(self) -> int:
+        """Report that all is ready, and wait for the instant at which to begin: CLOCK_MONOTONIC."""
+        self.report("ready")
+        instant_ns = int.from_bytes(self._read(LENGTH_BYTES), "little")
+        if instant_ns > SYSTEM_CLOCK.now_ns() + _LATEST_S * SECOND_NS:
+            raise MeasureError(f"the driver's start is more than {_LATEST_S} s from now")
+        return instant_ns
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            more = self._stdin.read(min(count - len(data), _PIECE_BYTES))
+            if not more:
+                raise MeasureError("the driver is gone")
+            data += more
+        return bytes(data)
+
+
+class PreparedAdapter(Adapter, frozen=True):
+    """Knows what the server takes: the driver has learned it, and has warmed the server up."""
+
+    learned: Adaptation = Adaptation()
+
+    def warmed_up(self, made: Plan, options: TransportOptions, display: Display) -> tuple[Plan, Records]:
+        """The plan as the server takes it; nothing is sent."""
+        return made.adapted(self.learned), Records.of([])
+
+
+class ShardSession(Session, frozen=True):
+    """A session of a shard, which begins when its driver says."""
+
+    line: DriverLine | None = None
+    learned: Adaptation = Adaptation()
+
+    @property
+    def adapter(self) -> Adapter:
+        """What the driver learned."""
+        return PreparedAdapter(**asdict(super().adapter), learned=self.learned)
+
+    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """The outcome of this shard's part, from the instant that the driver gives."""
+        assert self.line is not None
+        start = Punctual(self.line.start())
+        gone = options.gone
+
+        def late_or_gone() -> bool:
+            if start.late_ns:
+                raise MeasureError(f"not ready until {start.late_ns / 1e9:.1f} s after the common start")
+            return gone()
+
+        while SYSTEM_CLOCK.now_ns() < start.instant_ns - int(lead_s(made.streams) * SECOND_NS):
+            time.sleep(_POLL_S)  # a signal ends it
+        options = replace(options, part=replace(options.part, start=start), gone=late_or_gone)
+        outcome = super().fired(made, options, watch)
+        self.line.report("measured")
+        return outcome
+
+
+def run(line: DriverLine) -> None:
+    """Measure what is ordered, and leave its run directory; raises LoadgenError."""
+    order = line.order()
+    workload = validated(Profile, order.profile, "the driver's order")
+    options = order.options(str(line.place / RUNS), str(line.place / TOTALS))
+    with ExitStack() as stack:
+        session = attach(options, settings(options, [workload]), workload, stack)
+        shard = ShardSession(**asdict(session), line=line, learned=order.adaptation)
+        shard.word_counts.update(order.word_counts)
+        result, directory = shard.run(workload, order.seed)
+        errors = shard.keep(result, directory).errors
+        if errors:
+            raise MeasureError("; ".join(errors))
+        line.report("done", result.facts.stop_rule)
+
+
+def main() -> None:
+    """The process; it ends with the actor that started it."""
+    end_with(os.getppid())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
+    line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))
+    try:
+        with SIGNALS.caught(signals.stop):
+            run(line)
+    except LoadgenError as error:
+        line.report("failed", str(error))
+    except KeyboardInterrupt as stop:
+        line.report("failed", signals.reason(signals.number_of(stop)))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Waiting for Ray: in slices, since a signal that comes inside one of its calls loses its number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadgen.base import clock
+
+_SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
+
+
+def ready(ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool) -> list[Any]:
+    """Those of Ray's references whose answers are there: of `every` one, or once there is one.
+
+    Returns what there is when the time is over. `turn` is called meanwhile, and may raise.
+    """
+    began_ns = clock.now_ns()
+    while True:
+        found, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+        waited_ns = clock.now_ns() - began_ns
+        if len(found) >= (len(refs) if every else 1) or waited_ns >= within_s * 1e9:
+            return list(found)
+        turn()
+        time.sleep(_SOON_S if waited_ns < _SOON_NS else _LATER_S)
+
+
+def last_line(error: Exception) -> str:
+    """What an error of Ray says, without its trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

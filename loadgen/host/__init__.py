@@ -1,0 +1,1 @@
+"""Host: this machine while a run goes on: memory, power, heat, clocks, throttling."""

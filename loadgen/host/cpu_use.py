@@ -1,0 +1,199 @@
+"""CPU use: what server, client and all other processes took of the CPUs during a run on one machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from pydantic import BaseModel
+
+from loadgen.base import clock, untrusted
+from loadgen.host.environment import system_text
+from loadgen.host.sensor import guarded
+
+_PROC = Path("/proc")
+_BUSY = 3  # of a CPU's columns: user, nice and system; interrupts are no one's
+_OWN, _STARTED, _COLUMNS = (
+    slice(11, 15),
+    19,
+    20,
+)  # of a process behind its name: user and system, its own and reaped
+
+
+class CpuUse(BaseModel, extra="forbid", frozen=True):
+    """CPUs that were busy over a run, on average, of those that server and client may run on."""
+
+    duration_s: float
+    cpus: int
+    server: float | None  # its processes and what they started; None: they are not known
+    client: float  # this program and what it started: with workers, and with the embedded engine
+    others: float | None  # neither; None: not known
+    waiting: float | None = (
+        None  # share of the time in which any process waited for a CPU (PSI); None: unknown
+    )
+
+    @property
+    def busy(self) -> float:
+        """All of them together, as far as they are known."""
+        return self.client + (self.server or 0.0) + (self.others or 0.0)
+
+
+class ProcessTime(msgspec.Struct, frozen=True):
+    """The CPU time of a process and of its children that have ended, and when it began."""
+
+    cpu_s: float
+    began: int  # clock ticks since the machine started
+
+
+class CpuTimes(msgspec.Struct, frozen=True):
+    """What the kernel has counted so far."""
+
+    at_ns: int
+    ticks: int  # clock ticks since the machine started
+    busy_s: Mapping[int, float]  # by CPU
+    server: Mapping[int, ProcessTime]  # by process
+    ours: Mapping[int, ProcessTime]  # this program's children that run
+    own_s: float  # this process and its children that have ended
+    waiting_us: int | None  # in which any process waited for a CPU
+    allowed: frozenset[int]  # CPUs that server and client may run on
+
+
+def read(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
+    """The times now; what cannot be read is left out."""
+    own, mine = os.times(), os.getpid()
+    server = _processes(server_pids, proc)
+    ours = _processes(set(_descendants(mine, proc)) - set(server_pids), proc)
+    return CpuTimes(
+        at_ns=clock.now_ns(),
+        ticks=int(time.clock_gettime(time.CLOCK_BOOTTIME) * _ticks_per_s()),
+        busy_s=dict(_busy_s(system_text(proc / "stat"))),
+        server=server,
+        ours=ours,
+        own_s=own.user + own.system + own.children_user + own.children_system,
+        waiting_us=_waiting_us(system_text(proc / "pressure" / "cpu")),
+        allowed=frozenset(_allowed((mine, *server))),
+    )
+
+
+def used(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
+    """The use between two readings; None where the kernel does not count it."""
+    duration_s = (after.at_ns - before.at_ns) / 1e9
+    cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
+    if duration_s <= 0 or not cpus:
+        return None
+    busy_s = sum(after.busy_s[cpu] - before.busy_s[cpu] for cpu in cpus)
+    server_s = _rise_s(before.server, after.server, before.ticks)
+    client_s = after.own_s - before.own_s + _rise_s(before.ours, after.ours, before.ticks)
+    known = server_known or bool(after.server)
+    waiting = None
+    if before.waiting_us is not None and after.waiting_us is not None:
+        waiting = min(max(after.waiting_us - before.waiting_us, 0) / 1e6 / duration_s, 1.0)
+    return CpuUse(
+        duration_s=duration_s,
+        cpus=len(cpus),
+        server=server_s / duration_s if after.server else None,
+        client=max(client_s, 0.0) / duration_s,
+        others=max(busy_s - server_s - client_s, 0.0) / duration_s if known else None,
+        waiting=waiting,
+    )
+
+
+@dataclass(eq=False)
+class CpuWatch:
+    """The CPU use of one run, by readings at its begin and end; an error of them never affects the run.
+
+    `server_known`: the server is among this program's own children, whichever `pids` there are.
+    """
+
+    pids: Callable[[], Sequence[int]]
+    server_known: bool = False
+    use: CpuUse | None = None
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Read at once and at the end."""
+        before = self._read()
+        try:
+            yield
+        finally:
+            after = self._read()
+            if before is not None and after is not None:
+                self.use = used(before, after, self.server_known)
+
+    def _read(self) -> CpuTimes | None:
+        return guarded("the CPUs", lambda: read(self.pids()), lambda _: None)
+
+
+def words(use: CpuUse) -> str:
+    """The use in a line."""
+    parts = [] if use.server is None else [f"server {use.server:.2f}"]
+    parts.append(f"client {use.client:.2f}")
+    parts += [] if use.others is None else [f"other processes {use.others:.2f}"]
+    waited = (
+        "" if use.waiting is None else f"; a process waited for one {100 * use.waiting:.0f} % of the time"
+    )
+    return f"busy CPUs of {use.cpus}: {', '.join(parts)}{waited}"
+
+
+def _rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
+    """How much these processes took; one that was not seen before counts whole if it is that new."""
+    total = 0.0
+    for pid, now in after.items():
+        earlier = before.get(pid)
+        if earlier is not None and earlier.began == now.began:
+            total += now.cpu_s - earlier.cpu_s
+        elif now.began >= began:
+            total += now.cpu_s
+    return total
+
+
+def _processes(pids: Iterable[int], proc: Path) -> dict[int, ProcessTime]:
+    found = {}
+    for pid in pids:
+        # The name stands in parentheses and may hold anything.
+        fields = system_text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        if len(fields) >= _COLUMNS:
+            ticks = sum(map(int, fields[_OWN]))
+            found[pid] = ProcessTime(ticks / _ticks_per_s(), int(fields[_STARTED]))
+    return found
+
+
+def _descendants(pid: int, proc: Path) -> Iterator[int]:
+    """The processes below one, as the kernel lists the children of its threads."""
+    for children in (proc / str(pid) / "task").glob("*/children"):
+        for child in system_text(children).split():
+            yield int(child)
+            yield from _descendants(int(child), proc)
+
+
+def _busy_s(stat: str) -> Iterator[tuple[int, float]]:
+    for line in stat.splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and (number := untrusted.digits(name[3:])) is not None:
+            yield number, sum(map(int, columns[:_BUSY])) / _ticks_per_s()
+
+
+def _waiting_us(pressure: str) -> int | None:
+    """The total of the line `some`; None where the kernel has no pressure stall information."""
+    for line in pressure.splitlines():
+        if line.startswith("some "):
+            return untrusted.digits(line.rpartition("total=")[2])
+    return None
+
+
+def _allowed(pids: Iterable[int]) -> Iterator[int]:
+    """The CPUs that any of these processes may run on."""
+    if not hasattr(os, "sched_getaffinity"):
+        return
+    for pid in pids:
+        with suppress(OSError):
+            yield from os.sched_getaffinity(pid)
+
+
+def _ticks_per_s() -> int:
+    return os.sysconf("SC_CLK_TCK")

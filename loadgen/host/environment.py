@@ -1,0 +1,127 @@
+"""Environment: the machine and the software a run was made with; never a secret."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from loadgen import __version__
+from loadgen.base import untrusted
+
+_PACKAGES = ("numpy", "httpx", "httptools", "msgspec", "pydantic", "transformers")
+_SETTINGS = {
+    "cpu_governor": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+    "cpu_frequency_driver": "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver",
+    "power_profile": "/sys/firmware/acpi/platform_profile",
+    "power_mode": "/var/lib/nvpmodel/status",  # Jetson
+    "sched_autogroup": "/proc/sys/kernel/sched_autogroup_enabled",
+}
+_GIT_S = 1.0
+_MOST_BYTES = 1 << 26  # of a file of the system: Debian's list of packages has several MB
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def describe() -> dict[str, str]:
+    """Facts of this machine, as words."""
+    described = {
+        "loadgen": __version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": _platform(),
+        "os": _os_name(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "memory": _memory(),
+    }
+    settings = {name: untrusted.text(system_text(Path(path))) for name, path in _SETTINGS.items()}
+    optional = {**settings, **{name: _version(name) for name in _PACKAGES}}
+    return {**described, **{name: text for name, text in optional.items() if text}}
+
+
+def _version(package: str) -> str:
+    """That of the code in use, else of what is installed; "" where it is not."""
+    if loaded := getattr(sys.modules.get(package), "__version__", ""):
+        return str(loaded)
+    try:
+        head = metadata.distribution(package).read_text("METADATA") or ""
+    except metadata.PackageNotFoundError:
+        return ""
+    # Not metadata.version, which reads the package's whole description, milliseconds of it.
+    return next((line[9:].strip() for line in head.splitlines() if line.startswith("Version: ")), "")
+
+
+def command_output(*command: str, timeout_s: float) -> str:
+    """What a command about this machine prints; "" where there is no such command, or it fails.
+
+    It gets only what it needs of the environment: no key, no hook's GIT_DIR.
+    """
+    needed = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
+    env = {name: os.environ[name] for name in needed if name in os.environ}
+    try:
+        done = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
+
+
+def git_state(root: Path = _ROOT) -> str:
+    """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
+
+    It starts a process of some milliseconds, so it is no part of `describe()`.
+    """
+    if not (root / ".git").exists():
+        return ""
+    git = ("git", "--no-optional-locks", "-C", str(root))
+    return command_output(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*", timeout_s=_GIT_S)
+
+
+def _platform() -> str:
+    """As platform.platform(), which starts a process to learn what it does not print."""
+    if not hasattr(os, "uname"):
+        return platform.platform()
+    system = os.uname()
+    name = f"{system.sysname}-{system.release}-{system.machine}"
+    try:
+        libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):  # no such name, or no such C library
+        libc = ""
+    return f"{name}-with-{libc.replace(' ', '')}" if libc else name
+
+
+def _os_name() -> str:
+    try:
+        return untrusted.text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
+    except (OSError, ValueError):  # no such file, or none of UTF-8
+        return platform.system()
+
+
+def _memory() -> str:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # no such name, or no such system
+        return ""
+    return f"{total / 2**30:.1f} GiB"
+
+
+def _cpu_model() -> str:
+    lines = system_text(Path("/proc/cpuinfo")).splitlines()
+    if not lines:
+        return untrusted.text(platform.processor())
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
+    board = system_text(Path("/proc/device-tree/model"))  # ARM: no name of the processor
+    return untrusted.text(next(named, board or platform.machine()))
+
+
+def system_text(path: Path) -> str:
+    """The text of a file of the system, of any bytes, without zero bytes at its end; "" if unreadable."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace").strip().strip("\0")
+    except (OSError, ValueError):
+        return ""

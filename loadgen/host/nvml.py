@@ -1,0 +1,162 @@
+"""NVML: memory, energy, heat and clocks of NVIDIA GPUs, through nvidia-ml-py."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from loadgen.host.sensor import Absent, Key, Quantity, Queries, Reading
+
+_LIBRARY = "libnvidia-ml.so.1"
+_GIB = 1 << 30
+# Bits of the clocks event reasons that mean throttling; the others: idle, and clocks that were requested.
+_THROTTLING = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+_SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is no fault
+_LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
+    ("temperature_c", "temperature", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    ("sm_mhz", "SM clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+    ("memory_mhz", "memory clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+)
+
+
+def gpus(library: str = _LIBRARY) -> Gpus | Absent:
+    """The NVIDIA GPUs of this machine; where it has none, why."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return Absent(f"no NVIDIA GPU: {library} cannot be loaded")
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Absent(f"no NVIDIA GPU: NVML does not start: {error}")
+    return Gpus(pynvml)
+
+
+class Gpus:
+    """Every GPU that NVML shows; `nvml` is the module pynvml, initialised, or what answers like it."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.nvml = nvml
+        queries = Queries("NVML", nvml.NVMLError)
+        count = queries.get("its GPUs", nvml.nvmlDeviceGetCount)
+        if count == 0:
+            queries.refuse("any GPU", "it finds none")
+        handles = {
+            f"GPU {i}": queries.get(f"GPU {i}", partial(nvml.nvmlDeviceGetHandleByIndex, i))
+            for i in range(count or 0)
+        }
+        self.devices = {where: handle for where, handle in handles.items() if handle is not None}
+        self.missing = queries.missing
+
+    def facts(self) -> dict[str, str]:
+        """Names, driver, CUDA, power limits (W) and memory (GiB); of several GPUs, what differs is listed."""
+        nvml, queries = self.nvml, Queries("NVML", self.nvml.NVMLError)
+        if not self.devices:
+            return {}
+        cuda = queries.get("CUDA", nvml.nvmlSystemGetCudaDriverVersion_v2)
+        names = Counter(self._each(queries, nvml.nvmlDeviceGetName))
+        limits = self._each(queries, nvml.nvmlDeviceGetEnforcedPowerLimit)
+        sizes = self._each(queries, nvml.nvmlDeviceGetMemoryInfo)
+        split = [mode for mode, _ in self._each(queries, nvml.nvmlDeviceGetMigMode)]
+        facts = {
+            "gpu": ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items()),
+            "gpus": str(len(self.devices)),
+            "gpu_driver": queries.get("driver", nvml.nvmlSystemGetDriverVersion) or "",
+            "gpu_cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+            "gpu_power_limit": ", ".join(dict.fromkeys(f"{limit / 1e3:g} W" for limit in limits)),
+            "gpu_memory": ", ".join(dict.fromkeys(f"{size.total / _GIB:.1f} GiB" for size in sizes)),
+            "gpu_mig": "on" if any(split) else "",
+        }
+        return {name: text for name, text in facts.items() if text}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """The values of every GPU now."""
+        each = [self._read(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
+        reading = Reading.merged([*each, Reading(missing=self.missing)])
+        if not pids or any(quantity == "server_bytes" for quantity, _ in reading.values):
+            return reading
+        unlisted = "no GPU lists a process of the server, so its GPU memory is unknown by process"
+        return Reading(reading.values, reading.held_back, (*reading.missing, unlisted))
+
+    def used_bytes(self) -> int | None:
+        """Memory in use on all GPUs by all processes; None where one of them does not report it."""
+        queries = Queries("NVML", self.nvml.NVMLError)
+        used = [memory.used for memory in self._each(queries, self.nvml.nvmlDeviceGetMemoryInfo)]
+        return None if queries.refused or not used else sum(used)
+
+    def throttling(self) -> tuple[dict[str, int], list[str]]:
+        """Thermal slowdown so far, µs by GPU, of those that count it; and what throttles each GPU now."""
+        nvml, queries = self.nvml, Queries("NVML", self.nvml.NVMLError)
+        slowdown_us, reasons = dict[str, int](), list[str]()
+        for where, handle in self.devices.items():
+            thermal = partial(nvml.nvmlDeviceGetViolationStatus, handle, nvml.NVML_PERF_POLICY_THERMAL)
+            if (counter := queries.get("thermal slowdown", thermal)) is not None:
+                slowdown_us[where] = counter.violationTime // 1000
+            mask = self._event_reasons(queries, handle) or 0
+            reasons += [f"{where}: {why}" for bit, why in _THROTTLING.items() if mask & bit]
+        return slowdown_us, reasons
+
+    def _event_reasons(self, queries: Queries, handle: Any) -> int | None:
+        nvml = self.nvml
+        reasons: partial[int] = partial(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        of_old_drivers = partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)  # before 535
+        return queries.get("why its clocks are held back", reasons, of_old_drivers)
+
+    def _each(self, queries: Queries, query: Any) -> list[Any]:
+        """The answers of those GPUs that answer."""
+        answers = [queries.get("it", partial(query, handle)) for handle in self.devices.values()]
+        return [answer for answer in answers if answer is not None]
+
+    def _read(self, where: str, handle: Any, pids: frozenset[int]) -> Reading:
+        nvml, queries = self.nvml, Queries(where, self.nvml.NVMLError)
+        key: Key = ("device_bytes", where)
+        queries.note(key, "memory in use", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        if pids and (listed := self._listed(queries, handle, pids)) is not None:
+            queries.values["server_bytes", where] = listed
+        spent = queries.get("energy or power", partial(self._energy, handle), partial(self._power, handle))
+        if spent is not None:
+            queries.values[spent[0], where] = spent[1]
+        for quantity, what, function, sort in _LEVELS:
+            query = partial(getattr(nvml, function), handle, getattr(nvml, sort))
+            queries.note((quantity, where), what, query)
+        mask = self._event_reasons(queries, handle)
+        held = None if mask is None else tuple((where, why) for bit, why in _SLOWER.items() if mask & bit)
+        return Reading(queries.values, held, queries.missing)
+
+    def _energy(self, handle: Any) -> tuple[Quantity, float]:
+        return "energy_j", self.nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+
+    def _power(self, handle: Any) -> tuple[Quantity, float]:
+        return "power_w", self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+
+    def _listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:
+        """Bytes of these processes; None where none of them is on the list.
+
+        A process that computes and draws is on two lists with the same bytes; one that has several MIG
+        instances is on one list several times.
+        """
+        nvml, by_pid = self.nvml, Counter[int]()
+        compute = partial(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        graphics = partial(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        computing = queries.get("memory by process", compute)
+        drawing = Queries("", nvml.NVMLError).get("", graphics)  # a GPU without graphics is no news
+        ours = [[p for p in processes or () if p.pid in pids] for processes in (computing, drawing)]
+        for processes in ours:
+            of_list = Counter[int]()
+            for process in processes:
+                of_list[process.pid] += process.usedGpuMemory or 0
+            by_pid |= of_list
+        if any(p.usedGpuMemory is None for processes in ours for p in processes):
+            queries.refuse("memory by process", "it lists the processes without their memory")
+            return None
+        return by_pid.total() or None

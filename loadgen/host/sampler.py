@@ -1,0 +1,127 @@
+"""Sampler: memory, energy, heat and clocks of the server, sampled during a run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from loadgen.base import clock
+from loadgen.host.sensor import Quantity, Reading, Sample, Sensor, guarded, read_safely
+
+if TYPE_CHECKING:
+    from loadgen.host.sensor_summary import SensorSummary
+
+_LEAST_PERIOD_S = 0.1
+_POWER: frozenset[Quantity] = frozenset(("energy_j", "power_w", "board_w"))
+_MOST_SAMPLES = 1 << 15  # with more, every other one is dropped, and they are taken half as often
+_PIDS_S = 5.0  # finding the server's processes costs a walk through all of the machine's
+_STOP_S = 2.0  # to wait at the end for a sensor that does not answer
+
+
+@dataclass(eq=False)
+class Sampler:
+    """Samples the sensors of this machine, idle and during a run; their errors never affect the run.
+
+    `before_bytes` is the GPU memory in use before the server was started: where no GPU reports memory by
+    process, the server's is what was added to it.
+    """
+
+    sensors: Sequence[Sensor]
+    pids: Callable[[], Sequence[int]]
+    period_s: float = 0.5
+    before_bytes: int | None = None
+    idle: list[Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    errors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.period_s = max(self.period_s, _LEAST_PERIOD_S)
+
+    def sample_idle(self, seconds: float) -> None:
+        """Sample for that long while the server is idle; only once where no sensor reports power."""
+        self.idle = [self._sample(())]
+        if {quantity for quantity, _ in self.idle[0].reading.values} & _POWER:
+            with self._sampling(self.idle):
+                time.sleep(seconds)
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sample at once and every `period_s`, in a thread of its own, which a fork must not follow."""
+        self.samples = []
+        with self._sampling(self.samples):
+            yield
+
+    def sensed(self, begin_ns: int, end_ns: int) -> SensorSummary:
+        """The summary of the samples between two times of CLOCK_MONOTONIC."""
+        # Its models are built once a run is over.
+        from loadgen.host.aggregate import Window
+        from loadgen.host.sensor_summary import SensorSummary, summary
+
+        window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
+
+        def failed(why: str) -> SensorSummary:
+            return SensorSummary(
+                duration_s=window.duration_s,
+                period_s=self.period_s,
+                samples=len(self.samples),
+                cpu_ms_per_sample=0.0,
+                missing=(why,),
+            )
+
+        idle = tuple(self.idle)
+        sensed = guarded("summing up the samples", lambda: summary(window, idle, self.before_bytes), failed)
+        return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
+
+    @contextlib.contextmanager
+    def _sampling(self, into: list[Sample]) -> Iterator[None]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._collect, args=(into, over), name="sensing", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.errors = (f"the sensors were not read: {error}",)
+        try:
+            yield
+        finally:
+            over.set()
+            if thread.ident is not None:
+                thread.join(_STOP_S)
+            if thread.is_alive():
+                self.errors = (*self.errors, f"a sensor did not answer within {_STOP_S:g} s of the end")
+
+    def _collect(self, into: list[Sample], over: threading.Event) -> None:
+        """Sample at begin + n periods, except those that a slow sensor took longer than, and at the end."""
+        began_ns = clock.now_ns()
+        pids, pids_due_ns = self._server_pids(()), began_ns + int(_PIDS_S * 1e9)
+        while True:
+            into.append(self._sample(pids))
+            if len(into) > _MOST_SAMPLES:
+                del into[1::2]
+                self.period_s *= 2
+            period_ns = int(self.period_s * 1e9)
+            if over.is_set():
+                return
+            now_ns = clock.now_ns()
+            if now_ns >= pids_due_ns:
+                pids, pids_due_ns = self._server_pids(pids), now_ns + int(_PIDS_S * 1e9)
+            over.wait((period_ns - (clock.now_ns() - began_ns) % period_ns) / 1e9)
+
+    def _server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
+        """The server's processes now; the earlier ones where they cannot be found."""
+
+        def failed(why: str) -> tuple[int, ...]:
+            if why not in self.errors:
+                self.errors = (*self.errors, why)
+            return earlier
+
+        return guarded("finding the server's processes", lambda: tuple(self.pids()), failed)
+
+    def _sample(self, pids: tuple[int, ...]) -> Sample:
+        # Timed before: the sensors of power come first, and one of memory may take long after them.
+        at_ns, cpu_ns = clock.now_ns(), time.thread_time_ns()
+        reading = Reading.merged(read_safely(sensor, pids) for sensor in self.sensors)
+        return Sample(at_ns, time.thread_time_ns() - cpu_ns, reading)

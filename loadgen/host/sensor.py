@@ -1,0 +1,165 @@
+"""Sensor: what the sensors of this machine measure at one moment, and what each cannot report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+
+from loadgen.base import untrusted
+
+T = TypeVar("T")
+
+# A sample may cost the server time: vLLM's API process writes its metrics or its tokens, and a
+# process that maps memory waits for a walk through it. Such samples take this share of a run at most, and so
+# lengthen no greater share of a stream's gaps: a fifth of what P99 leaves out.
+SAMPLING_SHARE = 0.002
+
+Quantity = Literal[
+    "server_bytes",  # GPU memory of the server's processes, by GPU
+    "device_bytes",  # GPU memory in use by all processes, by GPU
+    "rss_bytes",  # host memory of the server's processes, a shared page counted in each
+    "pss_bytes",  # the same, a shared page counted once
+    "system_bytes",  # memory of the machine that is not available
+    "energy_j",  # a counter that only rises, by GPU
+    "power_w",  # by GPU
+    "board_w",  # by rail: those that make up the total, none of them under another
+    "rail_w",  # by rail: those under them
+    "temperature_c",
+    "sm_mhz",
+    "memory_mhz",
+]
+Key = tuple[Quantity, str]  # what, and where: "GPU 0", "VIN", "gpu-thermal", or ""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The values at one moment; what is not known is not in `values`, and `missing` has the reason."""
+
+    values: Mapping[Key, float] = msgspec.field(default_factory=dict)
+    held_back: tuple[tuple[str, str], ...] | None = None  # where, and what slows it now; None: not reported
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def merged(cls, readings: Iterable[Reading]) -> Reading:
+        """Several sensors' readings as one."""
+        parts = tuple(readings)
+        held_back = [part.held_back for part in parts if part.held_back is not None]
+        return cls(
+            values={key: value for part in parts for key, value in part.values.items()},
+            held_back=tuple(pair for pairs in held_back for pair in pairs) if held_back else None,
+            missing=tuple(reason for part in parts for reason in part.missing),
+        )
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One reading of all sensors, when it began, and the CPU time that it took this thread."""
+
+    at_ns: int
+    cpu_ns: int
+    reading: Reading
+
+
+class Sensor(Protocol):
+    """A source of readings; what it lacks or is refused is in `missing`, and raises nothing."""
+
+    def facts(self) -> dict[str, str]:
+        """What does not change, for the environment."""
+        return {}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """The values now; `pids` are the server's processes, () where they are not known."""
+        ...
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """A sensor that this machine does not have."""
+
+    why: str
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        return Reading(missing=(self.why,))
+
+
+def guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+    """What `ask` returns; where it raises anything, what `otherwise` makes of the reason in words.
+
+    The only place where a sensor is called, and one of few that catch everything: drivers and libraries
+    raise exceptions of their own, and none of them is worth a run.
+    """
+    try:
+        return ask()
+    except Exception as error:
+        why = untrusted.line(str(error), 200)
+        return otherwise(f"{what} failed: {type(error).__name__}" + (f": {why}" if why else ""))
+
+
+def name_of(sensor: object) -> str:
+    """A sensor's name in messages."""
+    return f"the sensor {type(sensor).__name__}"
+
+
+def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
+    """One sensor's reading of finite numbers; what it fails at, or reports beyond them, is missing."""
+    return guarded(
+        name_of(sensor), lambda: _possible(sensor, sensor.read(pids)), lambda why: Reading(missing=(why,))
+    )
+
+
+def _possible(sensor: Sensor, reading: Reading) -> Reading:
+    # Beyond 2⁵³, not finite or no number at all: no sensor can measure that.
+    values = reading.values.items()
+    odd = [
+        key
+        for key, value in values
+        if not isinstance(value, int | float) or untrusted.number(abs(value)) is None
+    ]
+    if not odd:
+        return reading
+    what = untrusted.text(", ".join(" of ".join(filter(None, key)) for key in odd))
+    return Reading(
+        {key: value for key, value in values if key not in odd},
+        reading.held_back,
+        (*reading.missing, f"{name_of(sensor)} reports an impossible value: {what}"),
+    )
+
+
+class Queries:
+    """Values asked of one source, and those that it refuses, by reason."""
+
+    def __init__(self, source: str, *refusals: type[BaseException]) -> None:
+        self.source, self.refusals = source, refusals
+        self.refused: dict[str, dict[str, None]] = {}
+        self.values: dict[Key, float] = {}
+
+    def get(self, what: str, *ways: Callable[[], T]) -> T | None:
+        """The value by the first way that gives one; None, and the first way's reason kept, if none does."""
+        reasons = []
+        for way in ways:
+            try:
+                return way()
+            except self.refusals as error:
+                reasons.append(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        self.refuse(what, reasons[0])
+        return None
+
+    def note(self, key: Key, what: str, *ways: Callable[[], float]) -> None:
+        """Keep the value by the first way that gives one in `values`."""
+        if (value := self.get(what, *ways)) is not None:
+            self.values[key] = value
+
+    def refuse(self, what: str, why: str) -> None:
+        """Note that `what` is not known, and why."""
+        self.refused.setdefault(why, {})[what] = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """One line for each reason."""
+        lines = []
+        for why, (*names, last) in self.refused.items():
+            listed = f"{', '.join(names)} and {last}" if names else last
+            lines.append(f"{self.source} does not report {listed}: {why}")
+        return tuple(lines)

@@ -1,0 +1,124 @@
+"""Throttling: what slowed this machine down in a run; reported only where the server runs on it too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from loadgen.base import untrusted
+from loadgen.host.environment import command_output, system_text
+from loadgen.host.nvml import Gpus, gpus
+from loadgen.host.sensor import Absent, guarded
+
+_CPU = "/sys/devices/system/cpu"
+# They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
+_COUNTERS = (f"{_CPU}/cpu*/thermal_throttle/*_throttle_count", "/sys/class/hwmon/hwmon*/oc*_event_cnt")
+_COOLING = "/sys/class/thermal/cooling_device*"
+# With these drivers `powersave` is the governor's ordinary name: the processor chooses its clock.
+_OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+_HELD = 0.9  # of a clock: below it the machine is slower than its data sheet
+_COMMAND_S = 5.0
+_CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", re.M)
+
+
+class HostMachine:
+    """This machine's files, commands and GPUs; what it lacks is empty, and raises nothing."""
+
+    def paths(self, pattern: str) -> list[str]:
+        """The files an absolute pattern names, sorted."""
+        return sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
+
+    def read(self, path: str) -> str:
+        """A file's text."""
+        return system_text(Path(path))
+
+    def run(self, *command: str) -> str:
+        """What a command prints; empty where there is no such command, or it fails."""
+        return command_output(*command, timeout_s=_COMMAND_S)
+
+    def gpus(self) -> Gpus | Absent:
+        """The GPUs that NVML shows."""
+        return guarded("NVML", gpus, Absent)
+
+
+class HostState(msgspec.Struct, frozen=True):
+    """What can be read at one moment of what may hold the machine back."""
+
+    counters: Mapping[str, int] = msgspec.field(default_factory=dict)  # each rises when something throttles
+    held: tuple[str, ...] = ()  # what holds it back now, in words
+
+
+def snapshot(source: HostMachine | None = None) -> HostState:
+    """The machine's state now; milliseconds where there is nothing to ask but files."""
+    source = source or HostMachine()
+    counters = {path: _number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)}
+    devices = source.gpus()
+    slowdown_us, reasons = devices.throttling() if isinstance(devices, Gpus) else ({}, [])
+    return HostState(
+        counters={**counters, **slowdown_us},
+        held=(*_cpu(source), *_cooling(source), *_jetson(source), *reasons),
+    )
+
+
+def throttled(before: HostState, after: HostState) -> tuple[str, ...]:
+    """What held the machine back between two snapshots, in words."""
+    rises: dict[str, int] = {}
+    for path, count in after.counters.items():
+        what = _counted(path)
+        rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
+    counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
+    return tuple(untrusted.text(line) for line in (*counted, *dict.fromkeys(after.held)))
+
+
+def _counted(path: str) -> str:
+    """The sentence of a counter, its rise to be put in."""
+    if path.startswith("GPU"):
+        return f"{path}: thermal slowdown for {{}} µs"
+    if "thermal_throttle" in path:
+        return "the CPU throttled for heat {} times"
+    return "the power supply throttled for over-current {} times"
+
+
+def _cpu(source: HostMachine) -> list[str]:
+    policy = f"{_CPU}/cpu0/cpufreq"
+    governor, driver = source.read(f"{policy}/scaling_governor"), source.read(f"{policy}/scaling_driver")
+    lines = []
+    if governor == "powersave" and driver not in _OWN_CHOICE:
+        lines.append(f"CPU governor powersave ({driver}) keeps the lowest clock")
+    limit, most = (_number(source.read(f"{policy}/{name}_max_freq")) for name in ("scaling", "cpuinfo"))
+    if 0 < limit < _HELD * most:
+        lines.append(f"CPU limited to {limit / 1e6:.2f} of {most / 1e6:.2f} GHz")
+    return lines
+
+
+def _cooling(source: HostMachine) -> list[str]:
+    """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
+    lines = []
+    for path in source.paths(_COOLING):
+        kind = source.read(f"{path}/type")
+        slows = kind == "Processor" or re.search(r"cpufreq|devfreq|gpu", kind)
+        if slows and _number(source.read(f"{path}/cur_state")) > 0:
+            lines.append(f"the kernel slows {kind} down to cool it")
+    return list(dict.fromkeys(lines))
+
+
+def _jetson(source: HostMachine) -> list[str]:
+    """A power mode below the one without limits, where the board has that; a pinned clock not held."""
+    match = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
+    if match is None:
+        return []
+    lines, mode = [], match[1]
+    if not mode.startswith("MAXN") and "NAME=MAXN" in source.read("/etc/nvpmodel.conf"):
+        lines.append(f"Jetson power mode {mode}, below MAXN")
+    for name, *figures in _CLOCK.findall(source.run("jetson_clocks", "--show")):
+        low, high, now = (_number(figure) for figure in figures)
+        if low == high and now < _HELD * high:
+            lines.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
+    return lines
+
+
+def _number(text: str) -> int:
+    return untrusted.digits(text) or 0

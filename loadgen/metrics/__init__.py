@@ -1,1 +1,0 @@
-"""Metrics: captures decoded into Records (columns of arrivals), and every figure computed from them."""

@@ -1,0 +1,99 @@
+"""Arrival: when each request is due, as a process with a rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Float64, Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+
+LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
+_LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
+
+
+class ArrivalProcess(Protocol):
+    """When requests are due."""
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """When each of the first n requests is due after the start, int64[n], never decreasing."""
+        ...
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """When requests are due, as a process, by `--request-rate` and `--burstiness`.
+
+    At a rate of infinity all are due at once. Else the gaps are independent with a mean of 1 / rate seconds:
+    gamma with shape = burstiness, which is exponential (Poisson) at 1, in bursts below and more even above;
+    constant at infinity. Raises UsageError where there is no such process.
+    """
+
+    rate_per_s: float
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.burstiness > 0:  # of NaN too
+            raise UsageError(
+                f"--burstiness {self.burstiness:g}: give a number above 0 "
+                "(1: Poisson, below: bursts, above: more even, inf: constant)"
+            )
+        if not self.rate_per_s >= LEAST_RATE_PER_S:
+            raise UsageError(
+                f"--request-rate {self.rate_per_s:g}: give a number of requests per second above 0, "
+                "or inf for all at once"
+            )
+
+    def offsets_ns(self, n: int, rng: np.random.Generator) -> Int64:
+        """When each of n requests is due after the start, int64[n], never decreasing, the first one 0.
+
+        The first gap is not waited, it would only be idle time in the duration. Offsets are absolute, so a
+        late request does not delay the next, and they are not stretched to end at n / rate (as
+        `vllm bench serve` does): a stretched Poisson process is no longer one.
+        """
+        rate = self.rate_per_s
+        if rate == math.inf:
+            return np.zeros(n, np.int64)
+        if self.burstiness == math.inf:
+            return self.nanoseconds(np.arange(n) / rate)  # each from its number: rounding does not add up
+        gaps_s = self.gaps_s(max(n - 1, 0), rng)
+        return self.nanoseconds(np.concatenate([np.zeros(min(n, 1)), np.cumsum(gaps_s)]))
+
+    def gaps_s(self, n: int, rng: np.random.Generator) -> Float64:
+        """The first n gaps of a finite rate, float64[n]."""
+        if self.burstiness == math.inf:
+            return np.full(n, 1 / self.rate_per_s)
+        if self.burstiness == 1:
+            return rng.exponential(1 / self.rate_per_s, n)
+        return rng.gamma(self.burstiness, 1 / self.rate_per_s / self.burstiness, n)
+
+    def nanoseconds(self, offsets_s: Float64, flags: str = "") -> Int64:
+        """Ascending offsets as int64 nanoseconds; raises UsageError where the last is beyond a century.
+
+        `flags` are those that gave the rate, where it was not --request-rate.
+        """
+        offsets_ns = np.rint(offsets_s * SECOND_NS)
+        if len(offsets_ns) and not offsets_ns[-1] < _LATEST_NS:
+            raise UsageError(
+                f"{flags or f'--request-rate {self.rate_per_s:g}'}: the last request would be due in more "
+                "than a century; give a higher rate or fewer prompts"
+            )
+        return offsets_ns.astype(np.int64)
+
+
+def within(
+    duration_ns: int, most: int, process: ArrivalProcess, rng: Callable[[], np.random.Generator]
+) -> Int64:
+    """The offsets of a process that are below a duration, int64[n], the first `most` of them.
+
+    `rng` gives the same generator each time, so the offsets are the first of any longer schedule.
+    """
+    n, offsets_ns = 64, np.zeros(0, np.int64)
+    while len(offsets_ns) < most and (not len(offsets_ns) or offsets_ns[-1] < duration_ns):
+        offsets_ns = process.offsets_ns(min(n, most), rng())
+        n *= 4
+    return offsets_ns[: np.searchsorted(offsets_ns, duration_ns)]

@@ -1,0 +1,102 @@
+"""Backends: other clients' names for the APIs that requests are sent in, and for those that they are not."""
+
+from __future__ import annotations
+
+from loadgen.base.bounds import shown
+from loadgen.base.errors import UsageError
+from loadgen.base.spelling import nearest
+
+OWN = ("openai", "openai-chat", "vllm", "sglang")
+FOLLOWING = ("openai", "vllm")  # of completions, unless the endpoint is another API's
+# Ours, and what vLLM, its benchmark_serving.py, SGLang, aiperf and guidellm call the same API.
+_NAMES = {
+    "openai": "openai-comp openai-completions completions sglang-oai lmdeploy scalellm llama.cpp openai_http",
+    "openai-chat": "vllm-chat openai-chat-completions chat sglang-oai-chat lmdeploy-chat",
+    "sglang": "sglang-native",
+}
+_NOT_TEXT = "only text generation is measured: --backend openai or openai-chat"
+_OWN_API = "its own API is not sent; its OpenAI server is measured with --backend openai or openai-chat"
+_REASONS = {
+    "audio is not sent: --backend openai-chat sends text": "openai-audio",
+    "/v1/responses is not sent: --backend openai-chat": "openai-responses responses",
+    "/v1/messages is not sent: --backend openai-chat": "messages",
+    _NOT_TEXT: (
+        "openai-embeddings openai-embeddings-chat openai-embeddings-clip openai-embeddings-vlm2vec "
+        "infinity-embeddings infinity-embeddings-clip vllm-pooling vllm-rerank vllm-embedding "
+        "sglang-embedding embeddings chat_embeddings"
+    ),
+    "TGI's own /generate_stream is not sent; it has OpenAI's too: --backend openai-chat": (
+        "tgi huggingface_generate"
+    ),
+    _OWN_API: "tensorrt-llm trt deepspeed-mii gserver truss",
+    "an engine inside the client is not measured, servers are: start it with --launch vllm": (
+        "vllm_python vllm_python_async vllm_python_batch"
+    ),
+}
+_CLIENTS = {  # by the port that a client measures where it is given none, whose it is, and its names of APIs
+    (30000, "SGLang's"): "sglang sglang-native sglang-oai sglang-oai-chat",
+    (23333, "LMDeploy's"): "lmdeploy lmdeploy-chat",
+}
+_VLLMS = 8000, "vLLM's"  # of any other name
+_PORTS = {name: port for (port, _), names in _CLIENTS.items() for name in names.split()}
+_OWNERS = dict([*_CLIENTS, _VLLMS])
+ALIASES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
+REFUSED = {name: reason for reason, names in _REASONS.items() for name in names.split()}
+
+
+def named(name: str) -> str:
+    """Our name of the API that some client calls so; raises ValueError that says what to use instead."""
+    if name in OWN:
+        return name
+    if name in ALIASES:
+        return ALIASES[name]
+    if name in REFUSED:
+        raise ValueError(f"{name}: {REFUSED[name]}")
+    if "=" in name:  # which may hold a key
+        raise ValueError(
+            "guidellm's settings are flags here: --base-url URL, --backend openai or openai-chat"
+        )
+    hint = nearest(name, [*OWN, *ALIASES]) or f": choose from {', '.join(OWN)}"
+    raise ValueError(f"{shown(name)} is no API that is sent{hint}")
+
+
+def known(name: str) -> str:
+    """The name, where some client calls an API so; raises ValueError that says what to use instead."""
+    named(name)
+    return name
+
+
+def default_port(backend: str | None, endpoint_type: str | None = None, endpoint: str = "") -> int:
+    """The port that the client measures whose names of an API these are, where it is given none.
+
+    A path of completions next to `sglang` is vLLM's client's, as in `meant`.
+    """
+    if backend is None or (backend == "sglang" and endpoint.endswith("completions")):
+        backend = endpoint_type
+    return _PORTS.get(backend or "", _VLLMS[0])
+
+
+def port_owner(port: int | None) -> str:
+    """Whose default a port is, as `vLLM's`."""
+    return _OWNERS.get(port or 0, _VLLMS[1])
+
+
+def meant(backend: str | None, endpoint_type: str | None, endpoint: str) -> str | None:
+    """The API, by our name, that --backend, --endpoint-type and --endpoint mean together; raises UsageError.
+
+    Both names were given in 2025, the first often as a label of completions. Where vLLM is the client,
+    `sglang` is a server that is asked for OpenAI's completions at the endpoint.
+    """
+    labels = backend, endpoint_type
+    backend, endpoint_type = (None if name is None else named(name) for name in labels)
+    if backend is None or endpoint_type is None:
+        name = backend or endpoint_type
+    elif backend in (endpoint_type, *FOLLOWING):
+        name = endpoint_type
+    else:
+        raise UsageError(
+            f"--backend {labels[0]} and --endpoint-type {labels[1]} are two APIs: leave out one of them"
+        )
+    if name == "sglang" and endpoint.endswith("completions"):
+        return "openai"
+    return name

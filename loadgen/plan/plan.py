@@ -1,0 +1,324 @@
+"""Plan: every request to the server and when it is due, complete before the first byte."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.plan import session_conflicts, sources
+from loadgen.plan.apis import chosen_dialect, merged, shared_fields
+from loadgen.plan.arrival import within
+from loadgen.plan.data_facts import DataFacts, LengthFacts
+from loadgen.plan.data_keys import NO_DATA
+from loadgen.plan.load.cancel_point import parse_rate
+from loadgen.plan.load.cancellations import Cancellations, drawn
+from loadgen.plan.load.concurrency_steps import ConcurrencySteps
+from loadgen.plan.load.load_keys import NO_SHAPE
+from loadgen.plan.load.processes import process_of
+from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
+from loadgen.plan.profile import Profile, check_body
+from loadgen.plan.prompts import random_prompts
+from loadgen.plan.requests import Requests, TurnRequests
+from loadgen.plan.session_keys import NO_SESSIONS
+from loadgen.plan.streams import Purpose, RandomStream, arrival_rng
+from loadgen.plan.traces import prompt_form
+from loadgen.plan.turns import Turns
+from loadgen.wire.engines import Engine
+from loadgen.wire.openai import Dialect
+from loadgen.wire.refusals import Adaptation
+
+_USUAL_S = 5  # of a request
+_USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts
+_ENDS = "requests are sent for {:g} s; those still running then are finished"
+_COMPARED_PROMPTS = 2048
+_NEVER_EQUAL_IDS = 8  # of a thousand ids or more: a chance of 10⁻¹⁸ among _COMPARED_PROMPTS
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Requests 0…n−1 of one profile: what they hold, how long they are, when they are due."""
+
+    profile: Profile
+    seed: Seed
+    requests: Requests
+    count: int  # of `requests` that are planned: the first of them
+    offsets_ns: Int64 | None  # int64[count], of sessions int64[sessions]; None: closed loop
+    dialect: Dialect
+    path: str
+    model: str
+    fields: dict[str, Any]  # of every body, laid over those of each request
+    facts: DataFacts = DataFacts()
+    ids_source: str = ""  # where token ids are drawn from; "" for text
+    notes: tuple[str, ...] = ()  # what was requested and cannot be, in words
+    tokenizer: str = ""  # that made the texts, where none was named
+    adaptation: Adaptation = Adaptation()  # what of the body is not as the profile has it
+    sessions: Int64 | None = None  # of each request; None: there are none, each request is one of its own
+    concurrency: ConcurrencySteps | None = None  # of a closed loop whose limit changes; None: it does not
+    cancellations: Cancellations | None = None
+    turns: Turns | None = None  # of sessions, which are sent as such; None: each request has its own time
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def total(self) -> int | None:
+        """How many requests there will be; None where only the time for sending decides."""
+        open_ended = self.offsets_ns is None or self.turns is not None
+        return None if self.profile.duration is not None and open_ended else len(self)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests per second as planned, the mean of a trace or a schedule; inf: all at once."""
+        return self.facts.rate_per_s(self.profile.mean_rate_per_s)
+
+    @property
+    def sending_s(self) -> float | None:
+        """When the last request of a load that changes is due; None: the load has one pace, or no times."""
+        uneven = self.profile.shaped or self.facts.schedule is not None
+        if not uneven or self.offsets_ns is None or not len(self.offsets_ns):
+            return None
+        return float(self.offsets_ns[-1]) / SECOND_NS
+
+    @property
+    def streams(self) -> int:
+        """About how many requests are under way at once, as far as the plan decides that."""
+        all_of_them = len(self) if self.turns is None else len(self.turns)
+        at_once = all_of_them if self.rate_per_s == math.inf else int(self.rate_per_s * _USUAL_S)
+        return min(self.profile.max_concurrency or all_of_them, all_of_them, max(at_once, 1))
+
+    @property
+    def divisible(self) -> tuple[str, int] | None:
+        """The least limit of which each sending process needs a share, with its flag; None: there is none.
+
+        Of a limit that changes it is the most: a process without a share waits for the next change.
+        """
+        limits = {
+            "--max-concurrency": self.profile.max_concurrency,
+            "--prefill-concurrency": self.profile.prefill_concurrency,
+        }
+        given = [(most, flag) for flag, most in limits.items() if most is not None]
+        return min(given)[::-1] if given else None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and answer together, as far as they are known."""
+        input_lens, output_lens = (
+            self.requests.input_lens[: len(self)],
+            self.requests.output_lens[: len(self)],
+        )
+        return int((np.maximum(input_lens, 0) + np.maximum(output_lens, 0)).max(initial=0))
+
+    def adapted(self, adaptation: Adaptation) -> Plan:
+        """The plan whose requests leave out or rename what a server refused; prompts and times stay."""
+        dialect = self.dialect.limited_by(adaptation.limit_field) if adaptation.limit_field else self.dialect
+        fields = adaptation.applied(self.fields)
+        return replace(self, dialect=dialect, fields=fields, adaptation=adaptation)
+
+    def refuses_ignore_eos(self, engine: Engine) -> bool:
+        """Whether the profile has ignore_eos and no request does, as the engine or this server refuses it."""
+        refused = not engine.takes_ignore_eos or "ignore_eos" in self.adaptation.left_out
+        return self.profile.ignore_eos and refused
+
+    def payload(self, index: int) -> dict[str, Any]:
+        """The JSON object of request `index`."""
+        payload: dict[str, Any] = msgspec.json.decode(self.body(index))
+        return payload
+
+    def body(self, index: int) -> bytes:
+        """The bytes of request `index`, the same each time."""
+        request = self.requests.request(index, self.dialect, self.model)
+        return msgspec.json.encode(merged(request, self.fields))
+
+    def body_after(self, index: int, answers: Sequence[dict[str, Any]]) -> bytes:
+        """The same where the turns before it have the server's own answers, messages, as their history."""
+        requests = cast(TurnRequests, self.requests)
+        request = requests.request_after(index, answers, self.dialect, self.model)
+        return msgspec.json.encode(merged(request, self.fields))
+
+    def digest(self) -> str:
+        """A fingerprint of prompts, lengths, offsets and fields: equal plans have equal digests."""
+        hashed = hashlib.blake2b(
+            msgspec.json.encode([self.requests.digest(), self.path, self.fields]), digest_size=16
+        )
+        if self.offsets_ns is not None:
+            hashed.update(self.offsets_ns.astype("<i8").tobytes())
+        if self.turns is not None:
+            hashed.update(self.turns.begins.astype("<i8").tobytes())
+            hashed.update(self.turns.delays_ns.astype("<i8").tobytes())
+        if self.concurrency is not None:
+            hashed.update(self.concurrency.from_ns.astype("<i8").tobytes())
+            hashed.update(self.concurrency.limits.astype("<i8").tobytes())
+        if self.cancellations is not None:
+            hashed.update(f"{self.cancellations.point}".encode() + self.cancellations.chosen.tobytes())
+        return hashed.hexdigest()
+
+
+def make(profile: Profile, subject: ModelTarget, seed: Seed) -> Plan:
+    """The measured plan of a profile; raises UsageError where the profile and the server do not fit."""
+    return _plan(profile, subject, seed, "measure")
+
+
+def warmup(profile: Profile, subject: ModelTarget, seed: Seed, like: Plan | None = None) -> Plan:
+    """The plan of a profile's warm-up: one closed wave after another, random prompts never used again.
+
+    Requests of a file are not sent in it: the prefix cache would know them. Its prompts are then as long as
+    the half of those in the plan `like`, and text where those are.
+    """
+    if like is not None and sources.of(profile) != sources.RANDOM:
+        profile = profile.model_copy(update=_usual(like, subject))
+    count = profile.warmups
+    wave = min(count, profile.max_concurrency or count)
+    update = {"num_prompts": count, "max_concurrency": wave, "request_rate": math.inf, "duration": None}
+    return _plan(
+        profile.model_copy(update=update | NO_DATA | NO_SHAPE | NO_SESSIONS), subject, seed, "warmup"
+    )
+
+
+def _usual(like: Plan, subject: ModelTarget) -> dict[str, Any]:
+    """The keys of random prompts that are like those of a plan."""
+    lens = {"input_len": like.facts.input, "output_len": like.facts.output}
+    halves = {key: _USUAL_LENS[key] if lengths is None else lengths.p50 for key, lengths in lens.items()}
+    fixed = {"range_ratio": "0", "prefix_len": 0, "prefix_groups": 1, "input_dist": "", "output_dist": ""}
+    text = subject.engine.unproven and not like.ids_source
+    return halves | fixed | ({"prompt_format": "words"} if text else {})
+
+
+def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
+    """Whether the server is to be asked how it counts words before the plan is made."""
+    forms = {sources.RANDOM: random_prompts.form_of, sources.TRACE: prompt_form.form_of}
+    source = sources.of(profile)
+    form_of = forms.get(source)
+    if subject.word_counts is not None:
+        return False
+    if source == sources.RANDOM_TURNS:
+        from loadgen.plan.prompts import synthetic_turns  # few runs make any
+
+        return synthetic_turns.form_of(profile) == prompt_form.WORDS
+    if form_of is None:
+        return False
+    return form_of(profile, subject, chosen_dialect(profile, subject)[0]) == prompt_form.WORDS
+
+
+def repeated_prompts(plan: Plan) -> int:
+    """How many of the plan's requests equal an earlier one; of random texts, among the first 2048.
+
+    Token ids are drawn apart for each prompt: two of n prompts of length L are equal by a chance of
+    n² / 2 in (ids allowed)^L, which only a length of one or two makes likely.
+    """
+    if plan.facts.kind != sources.RANDOM:
+        return plan.facts.repeated
+    if plan.ids_source and int(plan.requests.input_lens.min()) >= _NEVER_EQUAL_IDS:
+        return 0
+    compared = min(len(plan), _COMPARED_PROMPTS)
+    return compared - len({plan.body(i) for i in range(compared)})
+
+
+def _plan(profile: Profile, subject: ModelTarget, seed: Seed, purpose: Purpose) -> Plan:
+    check_body(profile)
+    dialect, path = chosen_dialect(profile, subject)
+    stream = RandomStream(seed.value, profile.name, seed.repeat, purpose, seed.attempt)
+    inputs = PlanInputs(profile, subject, seed, stream, dialect, profile.num_prompts)
+    sourced, offsets_ns, schedule_notes = _scheduled(inputs)
+    made = sourced.requests
+    _check_sessions(sourced, profile)
+    turns = _sent_turns(sourced, profile, offsets_ns)
+    planned = made.input_lens if offsets_ns is None else offsets_ns
+    count = len(planned) if turns is None else int(turns.begins[-1])
+    lens = {"input": made.input_lens, "output": made.output_lens}
+    facts = sourced.facts.model_copy(
+        update={name: LengthFacts.of(column[:count]) for name, column in lens.items()}
+    )
+    point = profile.cancel_point if purpose == "measure" else None
+    cancelled = None if point is None else drawn(parse_rate(profile.cancel_rate), point, stream, count)
+    fields, unsent = shared_fields(profile, subject.engine, dialect)
+    return Plan(
+        profile,
+        seed,
+        made,
+        count,
+        offsets_ns,
+        dialect,
+        path,
+        subject.model,
+        fields,
+        facts=facts,
+        ids_source=sourced.ids_source,
+        notes=(*schedule_notes, *sourced.notes, *unsent, *_again(sourced.facts, seed)),
+        tokenizer=sourced.tokenizer,
+        sessions=sourced.sessions if turns is None else turns.numbers(),
+        turns=turns,
+        cancellations=cancelled,
+        concurrency=profile.stages.steps() if profile.stages is not None and profile.stepped else None,
+    )
+
+
+def _check_sessions(sourced: SourcedRequests, profile: Profile) -> None:
+    """Raises UsageError where a file has no sessions and keys are theirs, or has some and the load is not."""
+    if sourced.turns is None:
+        session_conflicts.check_none(profile.__dict__, sourced.facts.kind)
+    else:
+        session_conflicts.check_load(profile.__dict__)
+
+
+def _sent_turns(sourced: SourcedRequests, profile: Profile, offsets_ns: Int64 | None) -> Turns | None:
+    """The turns of the sessions that begin in time, with the delays of the profile."""
+    if sourced.turns is None:
+        return None
+    begun = len(sourced.turns) if offsets_ns is None else len(offsets_ns)
+    return sourced.turns.first(begun).scaled(profile.turn_delays)
+
+
+def _again(facts: DataFacts, seed: Seed) -> Iterator[str]:
+    """A note where a run is measured again, and where it sends a file's texts again: a trace's are new."""
+    if not seed.first and facts.file and facts.kind not in sources.MADE:
+        yield f"the rows of {facts.file} were sent in an earlier run too: --reset-cache has none cached"
+    elif seed.attempt:
+        yield (
+            f"attempt {seed.attempt + 1}: the server may have the prompts of an earlier one in its cache, so "
+            "these are others, and the plan digest is another"
+        )
+
+
+def _scheduled(inputs: PlanInputs) -> tuple[SourcedRequests, Int64 | None, list[str]]:
+    """The requests, when each is due (None: closed loop), and notes on that.
+
+    A file says how many requests there are; of random ones as many are made as the schedule has.
+    """
+    profile = inputs.profile
+    if sources.of(profile) == sources.RANDOM:
+        offsets_ns, count, notes = _schedule(profile, inputs.stream, profile.most_prompts)
+        return sources.requests(replace(inputs, most=count)), offsets_ns, notes
+    sourced = sources.requests(inputs)
+    if sourced.offsets_ns is None:
+        most = len(sourced.requests.input_lens if sourced.turns is None else sourced.turns)
+        offsets_ns, _, notes = _schedule(profile, inputs.stream, most)
+        return sourced, offsets_ns, notes
+    offsets_ns, notes = sourced.offsets_ns, []
+    if profile.duration is not None:
+        offsets_ns = offsets_ns[: np.searchsorted(offsets_ns, profile.duration_ns)]
+        notes.append(_ENDS.format(profile.duration))
+    return sourced, offsets_ns, notes
+
+
+def _schedule(profile: Profile, stream: RandomStream, most: int) -> tuple[Int64 | None, int, list[str]]:
+    """When each request is due (None: closed loop), how many there are at most, and notes on it."""
+    duration = profile.duration
+    notes = [] if duration is None else [_ENDS.format(duration)]
+    if not profile.open_loop and profile.max_concurrency is not None:
+        return None, most, notes
+    process = process_of(profile, most)
+    if duration is None:
+        return process.offsets_ns(most, arrival_rng(stream)), most, notes
+    offsets_ns = within(profile.duration_ns, most + 1, process, lambda: arrival_rng(stream))
+    if len(offsets_ns) > most:
+        end_s = offsets_ns[most - 1] / SECOND_NS
+        notes.append(f"the schedule ends after {end_s:.1f} s, with the last of {most} prompts")
+        offsets_ns = offsets_ns[:most]
+    return offsets_ns, len(offsets_ns), notes

@@ -1,0 +1,120 @@
+"""Plan inputs: what a plan is made from: profile, model, seed, and how the server takes requests."""
+
+from __future__ import annotations
+
+import math
+import secrets
+
+import msgspec
+
+from loadgen.base.arrays import Int64
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.profile import Profile
+from loadgen.plan.requests import Requests
+from loadgen.plan.streams import RandomStream
+from loadgen.plan.turns import Turns
+from loadgen.wire.engines import Engine
+from loadgen.wire.openai import Chat, Dialect
+
+SEED_BITS = 32
+
+
+class WordCounts(msgspec.Struct, frozen=True):
+    """How a server counts prompts of words: its own tokens of each prompt, and tokens a word."""
+
+    words: tuple[str, ...] = ()  # those that prompts are made of; (): all of words.common()
+    overhead: float = 0.0  # tokens of a prompt without any word: the chat template's
+    per_word: float = 1.0
+    how: str = ""  # the count was learned; "": one token a word is assumed
+
+    def tokens(self, words: int) -> float:
+        """The tokens of a prompt of `words` words."""
+        return self.overhead + self.per_word * words
+
+    def words_of(self, tokens: float) -> int:
+        """How many words make `tokens` tokens, without the overhead; half a word is one."""
+        return math.floor(round(tokens / self.per_word, 6) + 0.5)
+
+
+class ModelTarget(msgspec.Struct, frozen=True):
+    """What a plan must know of the server and of the user's files."""
+
+    engine: Engine
+    model: str  # the name that requests carry
+    model_root: str = ""  # where the server's model lies, if it reports it
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    endpoint: str | None = None  # None: the dialect's own path
+    prefix: str = "/v1"  # of that path, in place of its own
+    query: str = ""  # after it, or after the endpoint
+    word_counts: WordCounts | None = None  # where prompts are made of words and the server was asked
+    placeholder: bool = False  # `model` is a word for one: no server is asked, and none was named
+
+    def takes_ids(self, dialect: Dialect) -> bool:
+        """Whether prompts may be token ids in this API of the engine."""
+        return self.engine.takes_ids and not isinstance(dialect, Chat)
+
+    @property
+    def no_tokenizer(self) -> str:
+        """That there is no tokenizer of the model, in words."""
+        return "none is given" if self.placeholder else f"none of {self.model} is on this machine"
+
+
+class Seed(msgspec.Struct, frozen=True):
+    """Where a plan's randomness comes from; a seed that the user chose is `chosen`.
+
+    `attempt` counts the times that this run of a series was begun before: what an earlier attempt sent may
+    be in the server's cache, so that another one sends other prompts.
+    """
+
+    value: int
+    chosen: bool = False
+    repeat: int = 0
+    attempt: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether no run of this seed was sent before."""
+        return not (self.repeat or self.attempt)
+
+    @classmethod
+    def drawn(cls) -> Seed:
+        """A random seed, so that no two runs share prompts by accident."""
+        return cls(secrets.randbits(SEED_BITS))
+
+
+class PlanInputs(msgspec.Struct, frozen=True):
+    """What a source of requests is given."""
+
+    profile: Profile
+    subject: ModelTarget
+    seed: Seed
+    stream: RandomStream
+    dialect: Dialect
+    most: int | None  # requests that are wanted at most; None: all that a file holds
+
+    @property
+    def shared_seed(self) -> int:
+        """The seed for a generator that another client has too.
+
+        A seed that the user chose goes to it as it is; a drawn one is mixed with profile and repeat, as for
+        ids.
+        """
+        own = self.seed.chosen and self.seed.first and self.stream.purpose == "measure"
+        return self.seed.value if own else self.stream.key("text") % 2**SEED_BITS
+
+
+class SourcedRequests(msgspec.Struct, frozen=True):
+    """What a source makes: the requests, and what is to be reported of them.
+
+    The plan fills in the lengths' statistics of `facts`.
+    """
+
+    requests: Requests
+    facts: DataFacts
+    offsets_ns: Int64 | None = None  # the source's own schedule: after the start, never decreasing
+    ids_source: str = ""  # where token ids are drawn from; "" for text
+    tokenizer: str = ""  # that made the texts, where none was named
+    sessions: Int64 | None = None  # of each request: those of one stay in one shard; None: none, or `turns`
+    turns: Turns | None = None  # where the requests of a session are sent one after another
+    notes: tuple[str, ...] = ()  # what was requested and cannot be, in words

@@ -1,0 +1,403 @@
+"""Profile: one workload by name, from a TOML file, with flags laid over it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from loadgen.base import bounds, untrusted
+from loadgen.base.errors import UsageError
+from loadgen.base.paths import place
+from loadgen.base.spelling import nearest
+from loadgen.plan import data_conflicts, session_conflicts
+from loadgen.plan.data_keys import DataKeys, LengthKeys, TraceKeys
+from loadgen.plan.key_roles import OfClient, OfLoad, OfNothing, OfRequest, Role, keys_of
+from loadgen.plan.load import load_conflicts, load_schedule
+from loadgen.plan.load.cancel_keys import CancelKeys
+from loadgen.plan.load.load_keys import LoadKeys
+from loadgen.plan.server_settings import FLAGS, ServerSettings, refusal, validated
+from loadgen.plan.session_keys import SessionKeys
+
+Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
+Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
+_VLLM_PROMPTS = 1000
+_MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
+_MOST_TOML_BYTES = 1 << 20
+_LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
+_PROMPT = "the prompt is planned: use --random-input-len, --random-prefix-len, --prompt-format"
+_LENGTH = "the length of an answer is planned: use --random-output-len"
+# Fields of a request that the plan fills in, in whichever API, and the flag to use instead.
+_OWNED = {
+    **dict.fromkeys(("prompt", "messages", "text", "input_ids", "prompt_embeds", "input_embeds"), _PROMPT),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_new_tokens"), _LENGTH),
+    "stream": "use --disable-stream",
+    "model": "use --model, or --served-model-name",
+}
+_SHAPES = ("schedule", "bursts", "ramp_up_strategy")  # each makes a load of its own
+_SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
+_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs", "min_tokens")
+_WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
+
+
+class Profile(
+    DataKeys,
+    LengthKeys,
+    TraceKeys,
+    CancelKeys,
+    LoadKeys,
+    SessionKeys,
+    extra="forbid",
+    frozen=True,
+    allow_inf_nan=False,
+    defer_build=False,
+):
+    """A workload; every key is also the flag of that name, spelled with dashes.
+
+    The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
+    which is unknown or has a wrong value.
+    """
+
+    name: OfNothing[str] = ""
+    description: OfNothing[str] = ""
+
+    input_len: OfLoad[int] = Field(default=1024, ge=1, le=bounds.MOST_TOKENS)
+    output_len: OfLoad[int] = Field(default=128, ge=1, le=bounds.MOST_TOKENS)
+    range_ratio: OfLoad[str] = "0.0"  # one number, or {"input": R, "output": R} as JSON
+    prefix_len: OfLoad[int] = Field(default=0, ge=0, le=bounds.MOST_TOKENS)
+
+    # None: as many as there is time for, or rows in a file
+    num_prompts: OfLoad[int | None] = Field(default=_VLLM_PROMPTS, ge=1, le=bounds.MOST_REQUESTS)
+    max_concurrency: OfLoad[int | None] = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
+    request_rate: OfLoad[float] = Field(default=math.inf, allow_inf_nan=True)
+    burstiness: OfLoad[float] = Field(default=1.0, allow_inf_nan=True)
+    # Seconds; then nothing is sent any more.
+    duration: OfLoad[float | None] = Field(default=None, ge=0.001, le=bounds.YEAR_S)
+    num_warmups: OfClient[Annotated[int, Field(ge=0, le=bounds.MOST_REQUESTS)] | Literal["wave"]] = 0
+
+    backend: OfRequest[Literal["openai", "openai-chat", "vllm", "sglang"]] = "openai"
+    stream: OfRequest[bool] = True
+    continuous_usage: OfRequest[bool] = False
+    ignore_eos: OfRequest[bool] = True
+    temperature: OfRequest[float | None] = None
+    top_p: OfRequest[float | None] = None
+    top_k: OfRequest[Sampled | None] = None
+    min_p: OfRequest[float | None] = None
+    frequency_penalty: OfRequest[float | None] = None
+    presence_penalty: OfRequest[float | None] = None
+    repetition_penalty: OfRequest[float | None] = None
+    logprobs: OfRequest[Sampled | None] = None
+    min_tokens: OfRequest[Annotated[int, Field(ge=0, le=bounds.MOST_TOKENS)] | None] = None
+    extra_body: OfRequest[dict[str, Any]] = Field(default_factory=dict)
+    chat_template_kwargs: OfRequest[dict[str, Any]] = Field(default_factory=dict)
+
+    # Seconds; 0: none.
+    request_timeout: OfClient[float] = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)
+    # Seconds without a token; 0: none.
+    stall_timeout: OfClient[float] = Field(default=300.0, ge=0, le=bounds.MOST_SECONDS)
+
+    percentile_metrics: OfNothing[str] = "ttft,tpot,itl"
+    metric_percentiles: OfNothing[str] = "99"
+    goodput: OfNothing[tuple[str, ...]] = ()
+    slo: OfNothing[str] = ""  # objectives, as "ttft p90 < 500ms, tpot p90 < 50ms"
+    warmup: OfClient[str] = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
+    cooldown: OfClient[str] = ""  # and at its end
+    table: OfNothing[Literal["throughput"] | None] = None  # printed after the block
+
+    ladder: OfNothing[tuple[Rung, ...] | None] = None  # input lengths, for `loadgen ladder`
+    server: OfNothing[ServerSettings | None] = None  # what one that is started for it is asked for
+
+    if not TYPE_CHECKING:  # a checker takes the parameters from the fields
+
+        def __init__(self, **keys: Any) -> None:
+            try:
+                super().__init__(**keys)
+            except ValidationError as error:
+                raise refusal(error, "Profile()", Profile.model_fields) from None
+
+        __init__.__pydantic_base_init__ = True  # what is read from files is validated without it
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_or_time(cls, table: Any) -> Any:
+        """A duration, or a file that has an end, stands in place of the count that is not given."""
+        if not isinstance(table, dict):
+            return table
+        filled = {**table}
+        _scheduled(filled)
+        _paced(filled)
+        if _every_row(filled):
+            filled["num_prompts"] = None
+        elif filled.get("num_prompts") is None:
+            ends = filled.get("duration") is not None or _all_rows(filled) or bool(filled.get("num_sessions"))
+            filled["num_prompts"] = None if ends else _whole_sessions(filled.get("turns"))
+        if filled.get("compat") == "inferencex":
+            filled.setdefault("range_ratio", "1.0")  # its own default: every length the same
+        if not _made_to_length(filled):
+            filled.setdefault("ignore_eos", False)
+        return filled
+
+    @field_validator("duration")
+    @classmethod
+    def _limited(cls, value: float | None, info: ValidationInfo) -> float | None:
+        limit, rate = (info.data.get(name, 1) for name in ("max_concurrency", "request_rate"))
+        own = _own_times(info.data) or any(info.data.get(key) for key in _SHAPES)
+        if value is not None and limit is None and rate == math.inf and not own:
+            raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
+        return value
+
+    @field_validator("warmup", "cooldown", mode="before")
+    @classmethod
+    def _count_or_seconds(cls, value: Any) -> Any:
+        """TOML may give the number of requests as one."""
+        return str(value) if type(value) is int else value
+
+    @field_validator("ladder")
+    @classmethod
+    def _rungs(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError("needs at least one input length, and none of them twice")
+        return value
+
+    @field_validator("extra_body", "chat_template_kwargs")
+    @classmethod
+    def _sayable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
+        if bounds.too_deep(value):
+            raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
+        try:
+            json.dumps(value, allow_nan=False)
+            msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"cannot be sent as JSON: {error}") from None
+        return value
+
+    @field_serializer("request_rate", "burstiness", when_used="json")
+    def _strict(self, value: float) -> float | str:
+        """JSON has no infinity: it is the word `inf`, which reads back as the number."""
+        return "inf" if math.isinf(value) else value
+
+    @property
+    def warmups(self) -> int:
+        """How many requests go before the measured ones."""
+        if self.num_warmups == "wave":
+            wave = self.max_concurrency or _WAVE_WITHOUT_LIMIT
+            return min(wave, self.num_prompts or wave)
+        return self.num_warmups
+
+    @property
+    def most_prompts(self) -> int:
+        """How many requests there are at most."""
+        return self.num_prompts or _MOST_PROMPTS
+
+    @property
+    def timed(self) -> bool:
+        """Whether requests are sent at the times of a trace."""
+        return _own_times(self.__dict__)
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether each request has a time at which it is due: by a rate, a ramp, bursts, or a trace."""
+        rates = math.isfinite(self.request_rate) or bool(self.bursts or self.ramp_up_strategy)
+        return self.timed or rates or (bool(self.schedule) and not self.stepped)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the loop is closed, and its limit changes over time."""
+        return self.stages is not None and self.stages.concurrency
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """Requests per second as planned, on average; inf: no rate is planned."""
+        if self.stages is not None and not self.stages.concurrency:
+            rate_per_s = self.stages.mean_rate_per_s
+        elif self.ramp is not None:
+            rate_per_s = self.ramp.mean_rate_per_s(self.num_prompts or _VLLM_PROMPTS)
+        else:
+            rate_per_s = self.request_rate
+        if self.periodic is None:
+            return rate_per_s
+        return self.periodic.mean_rate_per_s + (rate_per_s if math.isfinite(rate_per_s) else 0.0)
+
+    @property
+    def held_concurrency(self) -> int | None:
+        """How many requests a closed loop keeps under way; None: times are planned, or the limit changes."""
+        return None if self.open_loop or self.stepped else self.max_concurrency
+
+    @property
+    def duration_ns(self) -> int:
+        """How long requests are sent; 0: until the last one."""
+        return int((self.duration or 0) * 1e9)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that are set."""
+        return {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+
+
+def _scheduled(keys: dict[str, Any]) -> None:
+    """Fill in what follows from a schedule: how long its stages take, and its highest concurrency."""
+    try:
+        stages = load_schedule.parse(keys["schedule"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return  # there is none, or the field's own validator says what is wrong
+    if keys.get("duration") is None:
+        keys["duration"] = stages.duration_s
+    if stages.concurrency and keys.get("max_concurrency") is None:
+        keys["max_concurrency"] = int(stages.most)
+
+
+def _paced(keys: dict[str, Any]) -> None:
+    """Fill in what follows from sessions: as many at once as there are users; the API of conversations."""
+    users = keys.get("users")
+    if type(users) is int and keys.get("max_concurrency") is None:
+        keys["max_concurrency"] = users
+    if keys.get("turns") is not None and keys.get("backend") is None:
+        keys["backend"] = "openai-chat"
+
+
+def _whole_sessions(turns: Any) -> int:
+    """About vLLM's number of requests, so that no session of as many turns is cut short."""
+    each = turns if type(turns) is int and 1 <= turns <= bounds.MOST_TURNS else 1
+    return max(1, _VLLM_PROMPTS // each) * each
+
+
+def _own_times(keys: Mapping[str, Any]) -> bool:
+    """Whether these keys of a profile, as far as they are given, mean the times of a trace."""
+    traced = bool(keys.get("trace")) or keys.get("dataset_name") == "timed_trace"
+    return traced and keys.get("self_timed") is not False
+
+
+def _every_row(keys: Mapping[str, Any]) -> bool:
+    """Whether all rows of vLLM's `custom` are asked for, in its way: by 0 or less; None is what is kept."""
+    count = keys.get("num_prompts", 1)
+    return keys.get("dataset_name") == "custom" and (count is None or (type(count) is int and count <= 0))
+
+
+def _all_rows(keys: Mapping[str, Any]) -> bool:
+    """Whether a file decides how many requests there are, not vLLM's default."""
+    recognised = bool(keys.get("dataset_path")) and keys.get("dataset_name") is None
+    return bool(keys.get("trace")) or recognised
+
+
+def _made_to_length(keys: Mapping[str, Any]) -> bool:
+    """Whether prompts without a meaning have answers of a planned length: vLLM's rule for ignore_eos."""
+    name = keys.get("dataset_name")
+    recognised = bool(keys.get("dataset_path")) and name is None
+    return bool(keys.get("trace")) or (name in (None, "random", "timed_trace") and not recognised)
+
+
+def check_body(profile: Profile) -> None:
+    """Raises UsageError of a field of `extra_body` that the plan owns, which would make its figures untrue.
+
+    Profiles of stored runs may have any.
+    """
+    body = profile.extra_body
+    sampling = untrusted.mapping(body.get("sampling_params"))
+    for name in (*body, *sampling):
+        if name in _OWNED:
+            raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
+    for name in _SEVERAL:
+        values = (fields.get(name) for fields in (body, sampling))
+        if any(value not in (None, False) and repr(value) != "1" for value in values):
+            raise UsageError(
+                f"--extra-body {name}: one answer a request is measured: raise --max-concurrency instead"
+            )
+
+
+def shipped_directory() -> Path:
+    """Where the shipped profiles are: inside the package when installed, next to it in a source tree."""
+    package = Path(__file__).parents[1]
+    inside = package / "profiles"
+    return inside if inside.is_dir() else package.parent / "profiles"
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped profiles by name."""
+    return {path.stem: path for path in sorted(shipped_directory().glob("*.toml"))}
+
+
+def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str = "profile") -> Path:
+    """The file of a profile, or of another kind of which these are known; raises UsageError.
+
+    A path is what ends in `.toml` or holds a separator.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        return place(name_or_path)
+    known = shipped() if known is None else known
+    if name_or_path not in known:
+        raise UsageError(
+            f"unknown {kind} {name_or_path!r}{nearest(name_or_path, known)}: "
+            f"choose from {', '.join(known)}, or give a path to a .toml file"
+        )
+    return known[name_or_path]
+
+
+def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
+    """The table in a file; raises UsageError where it cannot be read or is no TOML."""
+    try:
+        raw = untrusted.file_head(path, _MOST_TOML_BYTES + 1)
+        if len(raw) > _MOST_TOML_BYTES:
+            raise UsageError(
+                f"{kind} {path} is larger than the {_MOST_TOML_BYTES >> 10} KiB that a {kind} may have"
+            )
+        table = {} if _LONG_KEY.search(raw) else tomllib.loads(raw.decode("utf-8").replace("\r\n", "\n"))
+    except OSError as error:
+        raise UsageError(f"{kind} {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        why = "it is too deep" if isinstance(error, RecursionError) else error
+        raise UsageError(f"{kind} {path} is not valid TOML: {why}") from None
+    if _LONG_KEY.search(raw) or bounds.too_deep(table):
+        raise UsageError(f"{kind} {path} is more than {bounds.DEEPEST} tables and lists deep")
+    return table
+
+
+def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
+    """A shipped profile by name, or anyone's by path, with overrides, maybe typed; raises UsageError."""
+    path = locate(name_or_path)
+    table = read_toml(path)
+    if overrides.get("duration") is not None:
+        table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
+    for key in load_conflicts.superseded(overrides, table) | session_conflicts.superseded(overrides):
+        table.pop(key, None)
+    typed = overrides if flags else ()
+    made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
+    _check(made, overrides)
+    return described(made, table, overrides)
+
+
+def described(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
+    """The profile, without its table's description where overrides make another load than that describes."""
+    load = set(keys_of(Profile, Role.LOAD))
+    own, over = load & table.keys(), load & overrides.keys()
+    usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}
+    changed = bool(own) and any(getattr(made, key) != value for key, value in usual.items())
+    return made.model_copy(update={"description": ""}) if changed else made
+
+
+def build(table: Mapping[str, Any], origin: str = FLAGS) -> Profile:
+    """The profile these keys make; raises UsageError that names the key and the nearest valid one."""
+    made = validated(Profile, table, origin)
+    _check(made, table)
+    return made
+
+
+def _check(made: Profile, typed: Collection[str]) -> None:
+    """Raises UsageError of keys that do not go together; the `typed` ones were given for this run."""
+    for rules in (data_conflicts, load_conflicts, session_conflicts):
+        rules.check(made.__dict__, typed)

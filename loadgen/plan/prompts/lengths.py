@@ -1,0 +1,267 @@
+"""Lengths: how many tokens prompts and answers have, by --input-dist and --output-dist; pauses likewise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Float64, Int64
+from loadgen.base.bounds import MOST_TOKENS, figure, shown
+from loadgen.base.errors import UsageError
+from loadgen.base.spelling import nearest
+from loadgen.plan.prompts import length_histogram
+
+_EXAMPLE = "write it as lognormal:mean=1024,sd=512,min=16,max=8192"
+_SECONDS_EXAMPLE = "write it in seconds, as 2.5 or as lognormal:mean=2.5,sd=1,min=0.5,max=20"
+_MS = 1000  # of a second
+_DIGITS = 6
+_TRIED = 1 << 16  # draws that show where a distribution's mean lies
+_LEAST_KEPT = 0.05  # of the draws: with fewer from min to max another distribution is meant
+_MOST_RANKS = 1 << 20  # lengths that a Zipf distribution may have
+_STEEPEST = 16.0  # exponent: all but one in 65,536 have the least length
+_HALVINGS = 48
+_MOVED = 0.01  # of the mean: what is remarked on
+_ERRORS = 4  # standard errors of the mean of the draws
+
+
+class LengthDistribution(msgspec.Struct, frozen=True):
+    """Lengths in tokens: a sample, rounded, of which what is not from `low` to `high` is drawn again.
+
+    So no length piles up at a bound; the mean is that of what is left: `remark` says where it is another.
+    """
+
+    sample: Callable[[np.random.Generator, int], Float64]
+    mean: float  # as it was asked for
+    low: int = 1
+    high: int = MOST_TOKENS
+    per: int = 1  # lengths that are one of what is written: 1000 where milliseconds are written as seconds
+
+    def draw(self, rng: np.random.Generator, n: int) -> Int64:
+        """Lengths int64[n]."""
+        lens = self._rounded(rng, n)
+        while len(outside := np.flatnonzero((lens < self.low) | (lens > self.high))):
+            lens[outside] = self._rounded(rng, len(outside))
+        return lens
+
+    def remark(self) -> str:
+        """What min and max made of the mean, in words; "" where it is about what was asked for."""
+        drawn = self.draw(np.random.default_rng(0), _TRIED)
+        achieved, error = float(drawn.mean()), float(drawn.std()) / math.sqrt(_TRIED)
+        if abs(achieved - self.mean) <= max(_MOVED * self.mean, _ERRORS * error):
+            return ""
+        return (
+            f"its mean is about {self._written(achieved)}, not {self._written(self.mean)}, within min and max"
+        )
+
+    def _written(self, length: float) -> str:
+        return f"{length:.0f}" if self.per == 1 else f"{length / self.per:.3g}"
+
+    def kept(self) -> float:
+        """The share of the draws that are not drawn again."""
+        lens = self._rounded(np.random.default_rng(0), _TRIED)
+        return float(((lens >= self.low) & (lens <= self.high)).mean())
+
+    def _rounded(self, rng: np.random.Generator, n: int) -> Int64:
+        return np.rint(np.clip(self.sample(rng, n), -1, MOST_TOKENS + 1)).astype(np.int64)
+
+
+class LengthBounds(msgspec.Struct, frozen=True):
+    """The parameters of a distribution that were given, and the mean where none was."""
+
+    usual_mean: int | None
+    mean: float | None = None
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def centre(self) -> float:
+        """The mean, given or not; raises ValueError where there is none."""
+        mean = self.usual_mean if self.mean is None else self.mean
+        if mean is None:
+            raise ValueError("mean is missing")
+        return mean
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The least and the greatest length; raises ValueError where nothing lies between."""
+        low, high = int(self.low or 1), int(self.high or MOST_TOKENS)
+        if low > high:
+            raise ValueError(f"min {low} is more than max {high}")
+        return low, high
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation; raises ValueError where none was given."""
+        if self.sd is None:
+            raise ValueError("sd is missing")
+        return self.sd
+
+
+def parse(text: str, flag: str, usual_mean: int) -> LengthDistribution:
+    """The distribution that `text` names, as `lognormal:mean=1024,sd=512,min=16,max=8192`.
+
+    Without a mean it has `usual_mean`. Raises UsageError that names the parameter.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "histogram":
+        table = length_histogram.load(rest, flag)
+        return LengthDistribution(table.sample, table.mean, 1, MOST_TOKENS)
+    make = _KINDS.get(kind)
+    if make is None:
+        known = ", ".join((*_KINDS, "histogram:FILE"))
+        raise UsageError(f"{flag} {shown(text)}: {kind!r} is no distribution{nearest(kind, _KINDS)}: {known}")
+    try:
+        return _checked(make(_parameters(rest, usual_mean)))
+    except ValueError as error:
+        raise UsageError(f"{flag} {shown(text)}: {error}; {_EXAMPLE}") from None
+
+
+def parse_seconds(text: str, flag: str) -> LengthDistribution:
+    """The distribution of milliseconds that `text` has in seconds, as `2.5` or `lognormal:mean=2.5,sd=1`.
+
+    Raises UsageError that names the parameter.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind in _KINDS:
+            return replace(_checked(_KINDS[kind](_parameters(rest, None, _MS))), per=_MS)
+        pause_ms = _pause_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {shown(text)}: {error}; {_SECONDS_EXAMPLE}") from None
+    return LengthDistribution(lambda _, n: np.full(n, float(pause_ms)), pause_ms, 0, MOST_TOKENS, _MS)
+
+
+def _pause_ms(text: str) -> int:
+    """A number of seconds as milliseconds; raises ValueError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"is no number, and no distribution: {', '.join(_KINDS)}") from None
+    if not 0 <= seconds <= MOST_TOKENS / _MS:
+        raise ValueError(f"is not a number from 0 to {MOST_TOKENS // _MS}")
+    return round(seconds * _MS)
+
+
+def _checked(made: LengthDistribution) -> LengthDistribution:
+    if made.kept() < _LEAST_KEPT:
+        raise ValueError(f"hardly anything lies from {made.low} to {made.high}: set min and max wider")
+    return made
+
+
+_NAMES = {"mean": "mean", "sd": "sd", "min": "low", "max": "high"}
+
+
+def _parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds:
+    """The parameters of `NAME=NUMBER,…`, `per` times as large; raises ValueError that names a wrong one."""
+    given: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in _NAMES:
+            raise ValueError(f"{name!r} is no parameter{nearest(name, _NAMES)}: mean, sd, min or max")
+        if _NAMES[name] in given:
+            raise ValueError(f"{name} is given twice")
+        given[_NAMES[name]] = _number(name, value, per)
+    return LengthBounds(usual_mean, **given)
+
+
+def _number(name: str, value: str, per: int) -> float:
+    try:
+        number = figure(round(float(value) * per, _DIGITS))
+    except (ValueError, OverflowError):
+        number = None
+    least = 0 if name == "sd" else 1
+    if number is None or not least <= number <= MOST_TOKENS:
+        raise ValueError(
+            f"{name} {shown(value)} is not a number from {least / per:g} to {MOST_TOKENS // per}"
+        )
+    if name in ("min", "max") and number != int(number):
+        raise ValueError(f"{name} {shown(value)} is not a whole number{' of milliseconds' * (per > 1)}")
+    return number
+
+
+def _only(given: LengthBounds, kind: str, *names: str) -> None:
+    """Raises ValueError of a parameter that this kind has no use for."""
+    for name, key in _NAMES.items():
+        if name not in names and getattr(given, key) is not None:
+            raise ValueError(f"{kind} has no {name}")
+
+
+def _fixed(given: LengthBounds) -> LengthDistribution:
+    _only(given, "fixed", "mean")
+    length = round(given.centre)
+    return LengthDistribution(lambda rng, n: np.full(n, float(length)), length)
+
+
+def _uniform(given: LengthBounds) -> LengthDistribution:
+    """Every whole number from min to max alike; of mean, min and max two are enough, or mean and sd."""
+    if given.sd is not None:
+        _only(given, "uniform with sd", "mean", "sd")
+        # 2h + 1 whole numbers have the variance h (h + 1) / 3.
+        half = (math.sqrt(12 * given.sd**2 + 1) - 1) / 2
+        low, high = round(given.centre - half), round(given.centre + half)
+    elif given.low is not None and given.high is not None:
+        if given.mean is not None:
+            raise ValueError("uniform has its mean from min and max: give two of the three")
+        low, high = given.span
+    elif given.low is None and given.high is None:
+        raise ValueError("uniform needs min or max, or both, or sd")
+    else:
+        low = round(2 * given.centre - given.high) if given.high is not None else int(given.low or 1)
+        high = int(given.high) if given.high is not None else round(2 * given.centre - low)
+    if not 1 <= low <= high:
+        raise ValueError(f"uniform would be from {low} to {high}")
+    return LengthDistribution(
+        lambda rng, n: rng.integers(low, high + 1, n).astype(np.float64), (low + high) / 2, low, high
+    )
+
+
+def _normal(given: LengthBounds) -> LengthDistribution:
+    mean, sd = given.centre, given.spread
+    return LengthDistribution(lambda rng, n: rng.normal(mean, sd, n), mean, *given.span)
+
+
+def _lognormal(given: LengthBounds) -> LengthDistribution:
+    """`mean` and `sd` are those of the lengths, not of their logarithms: σ² = ln(1 + (sd / mean)²)."""
+    mean, variance = given.centre, math.log1p((given.spread / given.centre) ** 2)
+    middle, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
+    return LengthDistribution(lambda rng, n: rng.lognormal(middle, sigma, n), mean, *given.span)
+
+
+def _zipf(given: LengthBounds) -> LengthDistribution:
+    """P(length) ∝ length^−a from min to max, with the exponent a that gives the mean."""
+    _only(given, "zipf", "mean", "min", "max")
+    if given.high is None:
+        raise ValueError("zipf needs max")
+    (low, high), mean = given.span, given.centre
+    lengths = np.arange(low, high + 1, dtype=np.float64)
+    if len(lengths) > _MOST_RANKS:
+        raise ValueError(f"zipf has {_MOST_RANKS} lengths at most: set max lower")
+    if not low < mean <= (low + high) / 2:
+        raise ValueError(f"zipf from {low} to {high} has a mean above {low} and up to {(low + high) / 2:g}")
+
+    def weights(exponent: float) -> Float64:
+        return np.exp(-exponent * np.log(lengths / low))
+
+    flat, steep = 0.0, _STEEPEST
+    for _ in range(_HALVINGS):
+        middle = (flat + steep) / 2
+        if np.average(lengths, weights=weights(middle)) > mean:
+            flat = middle
+        else:
+            steep = middle
+    table = length_histogram.Histogram(lengths.astype(np.int64), lengths.astype(np.int64), weights(flat))
+    return LengthDistribution(table.sample, mean, low, high)
+
+
+_KINDS: dict[str, Callable[[LengthBounds], LengthDistribution]] = {
+    "fixed": _fixed,
+    "uniform": _uniform,
+    "normal": _normal,
+    "lognormal": _lognormal,
+    "zipf": _zipf,
+}

@@ -1,0 +1,184 @@
+"""Random ids: prompts of random token ids, a function of a seed and of nothing that happens in a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.plan.prompts.lengths import LengthDistribution
+from loadgen.plan.prompts.prefix_groups import PrefixGroups
+from loadgen.plan.requests import PromptRequests
+from loadgen.plan.streams import RandomStream
+from loadgen.plan.vocabulary import Vocabulary
+
+P = TypeVar("P")
+_TWO = 'or two such numbers as {"input": R, "output": R}'
+
+
+class RangeRule(msgspec.Struct, frozen=True):
+    """What `--random-range-ratio` means to one client (`--compat`)."""
+
+    bounds: Callable[[int, float], tuple[int, int]]  # of uniform integers, from a length and a ratio
+    to_one: bool  # whether 1.0 is a ratio: every length the same
+    ratios: str  # which there are, in words
+
+
+def _around(length: int, ratio: float) -> tuple[int, int]:
+    """In floating point, as vLLM's are: 100 with ratio 0.1 reaches 111."""
+    return math.floor(length * (1 - ratio)), math.ceil(length * (1 + ratio))
+
+
+def _around_0_9(length: int, ratio: float) -> tuple[int, int]:
+    return int(length * (1 - ratio)), int(length * (1 + ratio))
+
+
+def _up_to(length: int, ratio: float) -> tuple[int, int]:
+    """Not longer than the length: 1024 with ratio 0.8 is 922 in the mean."""
+    return int(length * ratio), length
+
+
+_BELOW_ONE = (
+    "give a number from 0 (every length the same) to below 1, which varies lengths by ± R; SGLang's and "
+    "InferenceX's 1.0 goes with --compat sglang or --compat inferencex;"
+)
+_TO_ONE = "give a number from 0 to 1 (every length the same), with --compat {}: lengths from R × L to L;"
+# As vLLM 0.32 draws them; as vLLM 0.9 did; as sglang.bench_serving does; and as the fork of vLLM's client
+# of 2024 that InferenceX runs, whose 0.8 makes 0.9 of the nominal length.
+RANGE_RULES = {
+    "vllm": RangeRule(_around, False, _BELOW_ONE),
+    "vllm-0.9": RangeRule(_around_0_9, False, _BELOW_ONE),
+    "sglang": RangeRule(_up_to, True, _TO_ONE.format("sglang")),
+    "inferencex": RangeRule(_up_to, True, _TO_ONE.format("inferencex")),
+}
+
+
+class PromptShape(msgspec.Struct, frozen=True):
+    """How many prompts, how long they are and how long the answers shall be, in tokens.
+
+    Lengths are uniform over integers, whose bounds `compat` has from length and ratio: for `vllm`
+    floor(L × (1 − r)) … ceil(L × (1 + r)); or those of a distribution that was given. `prefix_len` shared
+    tokens come before, on top of `input_len`. A profile bounds the sizes, and `parse_range_ratio` the ratios.
+    """
+
+    num_prompts: int
+    input_len: int
+    output_len: int
+    range_ratio_input: float = 0
+    range_ratio_output: float = 0
+    prefix_len: int = 0
+    compat: str = "vllm"  # a key of RANGE_RULES
+    input_dist: LengthDistribution | None = None  # None: by length and ratio
+    output_dist: LengthDistribution | None = None
+    prefix_groups: int = 1  # prefixes, of which each prompt begins with one
+    prefix_zipf: float = 0
+    class_lens: tuple[Int64, Int64] | None = None  # of each prompt and answer, where there are classes
+
+
+class _RangeRatios(msgspec.Struct, forbid_unknown_fields=True):
+    input: float
+    output: float
+
+
+def parse_range_ratio(
+    text: str, compat: str = "vllm", given: str = "--random-range-ratio"
+) -> tuple[float, float]:
+    """The (input, output) ratios of `--random-range-ratio`: one number or `{"input": R, "output": R}`.
+
+    Raises UsageError, by the flag that was `given`, unless both are in [0, 1), or in [0, 1] where `compat`
+    has 1.
+    """
+    rule = RANGE_RULES[compat]
+    refused = UsageError(f"{given} {text}: {rule.ratios} {_TWO}")
+    try:
+        try:
+            both = _RangeRatios(float(text), float(text))
+        except ValueError:
+            both = msgspec.json.decode(text, type=_RangeRatios)
+    except msgspec.DecodeError:
+        raise refused from None
+    if not all(0 <= ratio < 1 or (rule.to_one and ratio == 1) for ratio in (both.input, both.output)):
+        raise refused
+    return both.input, both.output
+
+
+class TokenIds(PromptRequests):
+    """Prompts of exactly N uniformly random token ids (`--prompt-format ids`).
+
+    Each is drawn when asked for, from a key of its own: none is kept, and the order of asking does not
+    matter. No two share a first block of 16 but by a chance of one in (ids allowed)^16.
+    """
+
+    format = "ids"
+
+    def __init__(self, shape: PromptShape, vocabulary: Vocabulary, stream: RandomStream) -> None:
+        self._inner_lens, self.output_lens = drawn_lens(shape, stream.rng("lengths"))
+        self.input_lens: Int64 = self._inner_lens + shape.prefix_len
+        self._allowed = vocabulary.allowed
+        self._key = stream.key("prompt")
+        self._groups = grouped(shape, stream, lambda rng: self._draw(rng, shape.prefix_len))
+        self.reusable_tokens = self._groups.reusable(shape.prefix_len)
+
+    def ids(self, i: int) -> Int64:
+        """Prompt i, int64[input_lens[i]]."""
+        rng = np.random.default_rng(np.random.SeedSequence(self._key, spawn_key=(i,)))
+        inner = self._draw(rng, int(self._inner_lens[i]))
+        prefix = self._groups.prefix(i)
+        return np.concatenate([prefix, inner]) if len(prefix) else inner
+
+    def prompt(self, i: int) -> list[int]:
+        """Prompt i as the list that goes into the request's JSON."""
+        ids: list[int] = self.ids(i).tolist()
+        return ids
+
+    def digest(self) -> str:
+        """A fingerprint of all lengths, of the first 64 prompts, and of which prefix each prompt has."""
+        return self._groups.digest(super().digest())
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Int64:
+        return self._allowed[rng.integers(0, len(self._allowed), n)]
+
+
+def grouped(
+    shape: PromptShape, stream: RandomStream, make: Callable[[np.random.Generator], P]
+) -> PrefixGroups[P]:
+    """The prefix groups of a shape; `make` makes a prefix from a generator."""
+    return PrefixGroups(shape.num_prompts, shape.prefix_groups, shape.prefix_zipf, stream, make)
+
+
+def drawn_lens(
+    shape: PromptShape, rng: np.random.Generator, added: int = 0, least: int = 1
+) -> tuple[Int64, Int64]:
+    """Tokens of each prompt, without prefix and the `added` ones, and of each answer: int64[num_prompts].
+
+    Prompts are drawn first; each has at least `least` tokens, each answer one.
+    """
+    n = shape.num_prompts
+    if shape.class_lens is not None:
+        return np.maximum(shape.class_lens[0] - added, least), shape.class_lens[1]
+    if shape.input_dist is not None:
+        inputs = np.maximum(shape.input_dist.draw(rng, n) - added, least)
+    else:
+        length = max(0, shape.input_len - added)
+        bounds = length_bounds(length, shape.range_ratio_input, shape.compat, least)
+        inputs = uniform_lens(rng, n, bounds)
+    if shape.output_dist is not None:
+        return inputs, shape.output_dist.draw(rng, n)
+    bounds = length_bounds(shape.output_len, shape.range_ratio_output, shape.compat)
+    return inputs, uniform_lens(rng, n, bounds)
+
+
+def length_bounds(length: int, ratio: float, compat: str, least: int = 1) -> tuple[int, int]:
+    """The smallest and the greatest length that are drawn, in tokens, each at least `least`."""
+    low, high = RANGE_RULES[compat].bounds(length, ratio)
+    return max(low, least), max(high, least)
+
+
+def uniform_lens(rng: np.random.Generator, n: int, bounds: tuple[int, int]) -> Int64:
+    """Uniform integers from the first to the second bound, both among them: int64[n]."""
+    return rng.integers(bounds[0], bounds[1] + 1, n)

@@ -1,0 +1,161 @@
+"""Random prompts: the requests of a profile without a file: ids where the API takes them, else text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.load import request_classes
+from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.profile import Profile
+from loadgen.plan.prompts import lengths
+from loadgen.plan.prompts.random_ids import PromptShape, TokenIds, parse_range_ratio
+from loadgen.plan.prompts.tokenizers import needed_tokenizer, optional_tokenizer
+from loadgen.plan.prompts.vllm_random import text_prompts
+from loadgen.plan.vocabulary import find_vocabulary
+from loadgen.wire.openai import Chat, Dialect
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The random requests of a profile; raises UsageError where profile and server do not fit."""
+    shape, notes = shape_of(inputs)
+    form = form_of(inputs.profile, inputs.subject, inputs.dialect)
+    made = _FORMS[form](form, shape, inputs)
+    unknown = {} if counted(shape, inputs.profile) else {"reusable_tokens": None}
+    return replace(made, facts=made.facts.model_copy(update=unknown), notes=(*notes, *made.notes))
+
+
+def shape_of(inputs: PlanInputs) -> tuple[PromptShape, list[str]]:
+    """How many prompts there are and how long, and notes on lengths that are not as they were asked for."""
+    profile = inputs.profile
+    ratios = parse_range_ratio(profile.range_ratio, profile.compat)
+    dists: list[lengths.LengthDistribution | None] = []
+    notes = []
+    for flag, text, usual in (
+        ("--input-dist", profile.input_dist, profile.input_len),
+        ("--output-dist", profile.output_dist, profile.output_len),
+    ):
+        dists.append(made := lengths.parse(text, flag, usual) if text else None)
+        if made is not None and (remark := made.remark()):
+            notes.append(f"{flag} {text}: {remark}")
+    count = profile.most_prompts if inputs.most is None else inputs.most
+    shape = PromptShape(
+        count, profile.input_len, profile.output_len, *ratios, profile.prefix_len, profile.compat
+    )
+    groups = {"prefix_groups": profile.prefix_groups, "prefix_zipf": profile.prefix_zipf}
+    by_class = None
+    if profile.classes:
+        by_class = request_classes.lengths(profile.classes, inputs.stream, count, profile.compat)
+    dists_of = {"input_dist": dists[0], "output_dist": dists[1]}
+    return replace(shape, **dists_of, **groups, class_lens=by_class), notes
+
+
+def form_of(profile: Profile, subject: ModelTarget, dialect: Dialect) -> str:
+    """The form of the prompts: ids where the API takes them, unless the profile names one or a text.
+
+    Raises UsageError where the API does not take it.
+    """
+    wanted, text = profile.prompt_format, profile.prompt_corpus
+    if text and wanted not in ("auto", "corpus"):
+        raise UsageError(f"--prompt-corpus and --prompt-format {wanted} are two texts: leave out one of them")
+    takes_ids = subject.takes_ids(dialect)
+    if wanted == "ids" and not takes_ids:
+        who = "the chat API" if isinstance(dialect, Chat) else subject.engine.name
+        raise UsageError(f"{who} takes text, not token ids: use --prompt-format words or corpus")
+    if wanted != "auto":
+        return wanted
+    if text:
+        return "corpus"
+    if takes_ids:
+        return "ids"
+    return "words" if optional_tokenizer(subject) is None else "text-vllm"
+
+
+def tokenizer_of(profile: Profile, subject: ModelTarget) -> str:
+    """The tokenizer that makes the texts; raises UsageError where there is none."""
+    what, instead = "the data set is text", ""
+    if profile.dataset_name not in (None, "random"):
+        what = f"--dataset-name {profile.dataset_name} is text"
+    elif profile.prompt_format != "auto" or profile.prompt_corpus:
+        given = f"--prompt-format {profile.prompt_format}"
+        what = f"{'--prompt-corpus' if profile.prompt_format == 'auto' else given} sends text"
+        instead = "; --prompt-format words needs none"
+    return needed_tokenizer(subject, what, instead)
+
+
+def _ids(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Random token ids, each prompt drawn when it is due."""
+    subject = inputs.subject
+    vocabulary = find_vocabulary(subject.tokenizer, subject.model_root, subject.vocab_size)
+    made = TokenIds(shape, vocabulary, inputs.stream)
+    facts = DataFacts(sent=shape.num_prompts, reusable_tokens=made.reusable_tokens)
+    return SourcedRequests(made, facts, ids_source=vocabulary.source)
+
+
+def _texts(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Texts as other clients make them, all beforehand."""
+    tokenizer = tokenizer_of(inputs.profile, inputs.subject)
+    check_count(form, shape, inputs.profile)
+    texts = text_prompts(form, shape, tokenizer, inputs.shared_seed)
+    reusable = shape.prefix_len * max(0, shape.num_prompts - 1)
+    facts = DataFacts(sent=shape.num_prompts, reusable_tokens=reusable)
+    return SourcedRequests(texts, facts, tokenizer=tokenizer)
+
+
+def _corpus(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Real text: its ids where the API takes them."""
+    from loadgen.plan.prompts import corpus
+
+    profile, subject = inputs.profile, inputs.subject
+    text = corpus.load(profile.prompt_corpus)
+    tokenizer = tokenizer_of(profile, subject)
+    tokens, encoder = corpus.encoded(text, tokenizer)
+    cut = corpus.CorpusIds(shape, text, tokens, inputs.stream)
+    facts = DataFacts(
+        file=text.file,
+        file_digest=text.digest if text.file else "",
+        sent=shape.num_prompts,
+        text=text.name,
+        reusable_tokens=cut.reusable_tokens,
+    )
+    if subject.takes_ids(inputs.dialect):
+        return SourcedRequests(cut, facts, ids_source=f"{text.name}, by {tokenizer}", tokenizer=tokenizer)
+    check_count(form, shape, profile)
+    return SourcedRequests(corpus.CorpusTexts(cut, tokens, encoder), facts, tokenizer=tokenizer)
+
+
+def _words(form: str, shape: PromptShape, inputs: PlanInputs) -> SourcedRequests:
+    """Common words, as many as the server counts as the tokens that are asked for."""
+    from loadgen.plan.prompts import words
+
+    counts = inputs.subject.word_counts or WordCounts()
+    made = words.WordTexts(shape, counts, inputs.stream)
+    kinds = len(counts.words or words.common())
+    facts = DataFacts(
+        sent=shape.num_prompts, text=f"{kinds} common words", reusable_tokens=made.reusable_tokens
+    )
+    how = counts.how or "one token a word is assumed: the server was not asked"
+    return SourcedRequests(made, facts, notes=(f"prompts of words: {how}",))
+
+
+def counted(shape: PromptShape, profile: Profile) -> bool:
+    """Whether it is known how many prompts will be sent; else there are as many as time may allow."""
+    return profile.num_prompts is not None or shape.num_prompts < profile.most_prompts
+
+
+def check_count(form: str, shape: PromptShape, profile: Profile) -> None:
+    """Raises UsageError where the number of texts, which are made beforehand, is not known."""
+    if not counted(shape, profile):
+        raise UsageError(f"--duration with {form} needs --num-prompts: texts are all built beforehand")
+
+
+_FORMS: dict[str, Callable[[str, PromptShape, PlanInputs], SourcedRequests]] = {
+    "ids": _ids,
+    "text-vllm": _texts,
+    "text-vllm-0.9": _texts,
+    "corpus": _corpus,
+    "words": _words,
+}

@@ -1,0 +1,246 @@
+"""Synthetic turns: conversations that are made here: a shared system prompt, messages and answers of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Int64
+from loadgen.base.bounds import MOST_REQUESTS
+from loadgen.base.clock import MS_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.layout import counted as number_of
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests, WordCounts
+from loadgen.plan.profile import Profile
+from loadgen.plan.prompts import lengths, random_prompts
+from loadgen.plan.prompts.prefix_groups import PrefixGroups
+from loadgen.plan.prompts.random_ids import PromptShape, drawn_lens
+from loadgen.plan.requests import DIGESTED_PROMPTS, PromptRequests, fingerprint
+from loadgen.plan.streams import RandomStream
+from loadgen.plan.turns import Turns, of_counts
+from loadgen.wire.openai import Chat, Dialect
+
+WORDS, CORPUS = "words", "corpus"
+_MOST_TEXTS = 4096  # of messages, in memory
+
+
+class TurnTexts(msgspec.Struct, frozen=True):
+    """What conversations are made of: a text for each user's message, each answer, and each system prompt."""
+
+    messages: PromptRequests  # each by the index of its request, as the answers
+    answers: PromptRequests
+    systems: PromptRequests | None  # by the number of the prefix group; None: there is no system prompt
+
+
+class SyntheticTurns:
+    """Requests of conversations of as many turns each, the last one's maybe cut short.
+
+    A request has the messages of its session up to its own. The answers among them are made here, of the
+    lengths that are asked for, so that every server has the same prompts; or they are the server's own.
+    """
+
+    def __init__(
+        self, texts: TurnTexts, turns: int, lens: tuple[Int64, Int64], groups: PrefixGroups[int]
+    ) -> None:
+        self.format = f"turns-{texts.messages.format}"
+        own_lens, self.output_lens = lens
+        self._texts, self._turns, self._groups = texts, turns, groups
+        self._kept: dict[int, str] = {}
+        first = np.arange(len(own_lens), dtype=np.int64) // turns * turns
+        until = np.concatenate(([0], np.cumsum(own_lens + self.output_lens)))
+        system_lens = 0 if texts.systems is None else texts.systems.input_lens[groups.of[first // turns]]
+        before = until[np.arange(len(own_lens))] - until[first]
+        self.input_lens: Int64 = system_lens + before + own_lens
+        # Of system prompts that an earlier session had.
+        self.shared_tokens = 0 if texts.systems is None else groups.reusable(int(texts.systems.input_lens[0]))
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The whole chat body of request i, after answers that are made here."""
+        return self.request_after(i, (), dialect, model)
+
+    def request_after(
+        self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
+    ) -> dict[str, Any]:
+        """The same with the server's own `answers`, messages, in place of the first that are made here."""
+        body = dialect.request(model, self.message(i), int(self.output_lens[i]))
+        body["messages"] = [*self._history(i, answers), *body["messages"]]
+        return body
+
+    def digest(self) -> str:
+        """A fingerprint of all lengths and of the messages of the first 64 requests."""
+        first = range(min(len(self.input_lens), DIGESTED_PROMPTS))
+        contents = (msgspec.json.encode([*self._history(i, ()), self.message(i)]) for i in first)
+        return self._groups.digest(fingerprint(self.format, (self.input_lens, self.output_lens), contents))
+
+    def _history(self, i: int, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages before that of request i."""
+        session, turn = divmod(i, self._turns)
+        system, history = self.system(session), list[dict[str, Any]]()
+        if system:
+            history.append({"role": "system", "content": system})
+        for number, before in enumerate(range(i - turn, i)):
+            made = number >= len(answers)
+            answer = {"role": "assistant", "content": self.answer(before)} if made else answers[number]
+            history += [{"role": "user", "content": self.message(before)}, answer]
+        return history
+
+    def system(self, session: int) -> str:
+        """The system prompt of a session; "" where there is none."""
+        systems = self._texts.systems
+        return "" if systems is None else str(systems.prompt(int(self._groups.of[session])))
+
+    def answer(self, i: int) -> str:
+        """The answer to request i that is made here."""
+        return str(self._texts.answers.prompt(i))
+
+    def message(self, i: int) -> str:
+        """The user's message of request i, kept for the turns after it."""
+        if i not in self._kept:
+            if len(self._kept) >= _MOST_TEXTS:
+                self._kept.clear()
+            self._kept[i] = str(self._texts.messages.prompt(i))
+        return self._kept[i]
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The conversations of a profile with `turns`; raises UsageError where profile and server do not fit."""
+    profile, stream = inputs.profile, inputs.stream
+    turns = profile.turns or 1
+    if not isinstance(inputs.dialect, Chat):
+        raise UsageError(
+            f"--turns makes conversations of the chat API, and requests go to {inputs.dialect.path}: use "
+            "--backend openai-chat"
+        )
+    count = _count(profile, turns, inputs.most)
+    shape, notes = random_prompts.shape_of(replace(inputs, most=count))
+    lens = drawn_lens(replace(shape, prefix_len=0), stream.rng("lengths"))
+    texts, text, how = _texts(form_of(profile), shape, lens, inputs)
+    sessions = -(-count // turns)
+    groups = PrefixGroups(sessions, shape.prefix_groups, shape.prefix_zipf, stream, lambda _: 0)
+    made = SyntheticTurns(texts, turns, lens, groups)
+    counts = np.full(sessions, turns, dtype=np.int64)
+    counts[-1] = count - (sessions - 1) * turns
+    planned = of_counts(counts, _delays_ns(profile, stream, count, turns, notes))
+    known = random_prompts.counted(shape, profile)
+    facts = DataFacts(
+        kind="random_turns",
+        sent=count,
+        text=text,
+        reusable_tokens=_reusable(made, planned, profile) if known else None,
+    )
+    sent = f"{number_of(len(planned), 'session')} with {number_of(count, 'turn')}"
+    return SourcedRequests(made, facts, notes=(*notes, *how, f"made: {sent}"), turns=planned)
+
+
+def form_of(profile: Profile) -> str:
+    """WORDS, or CORPUS where a text is named; raises UsageError of any other form."""
+    wanted, text = profile.prompt_format, profile.prompt_corpus
+    if wanted not in ("auto", WORDS, CORPUS):
+        raise UsageError(
+            f"--prompt-format {wanted}: the messages of --turns are words, or corpus: leave it out"
+        )
+    if text and wanted == WORDS:
+        raise UsageError("--prompt-corpus and --prompt-format words are two texts: leave out one of them")
+    return CORPUS if text or wanted == CORPUS else WORDS
+
+
+def _count(profile: Profile, turns: int, most: int | None) -> int:
+    """How many requests there are at most: those of all sessions, or fewer where these are limited."""
+    if profile.num_sessions is None:
+        return profile.most_prompts if most is None else most
+    count = profile.num_sessions * turns
+    if count > MOST_REQUESTS:
+        raise UsageError(
+            f"--num-sessions {profile.num_sessions} of {turns} turns are more than {MOST_REQUESTS}"
+        )
+    return count if most is None else min(count, most)
+
+
+def _texts(
+    form: str, shape: PromptShape, lens: tuple[Int64, Int64], inputs: PlanInputs
+) -> tuple[TurnTexts, str, list[str]]:
+    """The texts of a form, where they come from, and notes on them."""
+    stream = inputs.stream
+    own, answered = lens
+    system = np.full(shape.prefix_groups, shape.prefix_len, dtype=np.int64) if shape.prefix_len else None
+    named = {"": own, "answers": answered, "systems": system}
+    parts = {
+        name: (_alone(shape, tokens), stream if not name else replace(stream, profile=_of(stream, name)))
+        for name, tokens in named.items()
+        if tokens is not None
+    }
+    if form == CORPUS:
+        made, text = _corpus(parts, shape, inputs)
+        return _together(made), text, []
+    from loadgen.plan.prompts import words  # few runs send any
+
+    counts = inputs.subject.word_counts or WordCounts()
+    bare = replace(counts, overhead=0.0)  # the chat template's is counted with the user's messages
+    written = {
+        name: words.WordTexts(part, bare if name else counts, of) for name, (part, of) in parts.items()
+    }
+    how = counts.how or "one token a word is assumed: the server was not asked"
+    text = f"{len(counts.words or words.common())} common words"
+    return _together(written), text, [f"messages of words: {how}"]
+
+
+def _corpus(
+    parts: dict[str, tuple[PromptShape, RandomStream]], shape: PromptShape, inputs: PlanInputs
+) -> tuple[dict[str, PromptRequests], str]:
+    """Passages of real text for each of the parts, and the text's name."""
+    from loadgen.plan.prompts import corpus
+
+    text = corpus.load(inputs.profile.prompt_corpus)
+    tokens, encoder = corpus.encoded(text, random_prompts.tokenizer_of(inputs.profile, inputs.subject))
+    random_prompts.check_count(CORPUS, shape, inputs.profile)
+    cut = {name: corpus.CorpusIds(part, text, tokens, of) for name, (part, of) in parts.items()}
+    return {name: corpus.CorpusTexts(ids, tokens, encoder) for name, ids in cut.items()}, text.name
+
+
+def _together(made: dict[str, Any]) -> TurnTexts:
+    return TurnTexts(made[""], made["answers"], made.get("systems"))
+
+
+def _alone(shape: PromptShape, tokens: Int64) -> PromptShape:
+    """The shape of texts of these lengths, int64[texts], which share nothing."""
+    return replace(
+        shape,
+        num_prompts=len(tokens),
+        input_len=int(tokens.max()),
+        prefix_len=0,
+        prefix_groups=1,
+        class_lens=(tokens, tokens),
+    )
+
+
+def _of(stream: RandomStream, name: str) -> str:
+    """The profile's name in a stream that has nothing in common with that of the messages."""
+    return f"{stream.profile} {name}"
+
+
+def _delays_ns(profile: Profile, stream: RandomStream, count: int, turns: int, notes: list[str]) -> Int64:
+    """The pause before each request, int64[count], none before a first turn; a remark on them is a note."""
+    delays_ns = np.zeros(count, dtype=np.int64)
+    if profile.think_time:
+        pauses = lengths.parse_seconds(profile.think_time, "--think-time")
+        if remark := pauses.remark():
+            notes.append(f"--think-time {profile.think_time}: {remark}")
+        delays_ns = pauses.draw(stream.rng("think time"), count) * MS_NS
+        delays_ns[::turns] = 0
+    return delays_ns
+
+
+def _reusable(made: SyntheticTurns, turns: Turns, profile: Profile) -> int:
+    """Prompt tokens that an earlier request had: its whole prompt, and its answer where that is sent back."""
+    follows = np.ones(len(made.input_lens), dtype=np.bool_)
+    follows[turns.begins[:-1]] = False
+    before = np.flatnonzero(follows) - 1
+    known = int(made.input_lens[before].sum())
+    if profile.assistant == "live":
+        known += int(made.output_lens[before].sum())
+    return known + made.shared_tokens

@@ -1,0 +1,132 @@
+"""Tokenizers: loaded by transformers, and only where text must have a known number of tokens."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Protocol, cast
+
+from loadgen.base.errors import UsageError
+from loadgen.plan.plan_inputs import ModelTarget
+from loadgen.plan.vocabulary import find_tokenizer
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer; `vocab_size` does not count added tokens."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    def num_special_tokens_to_add(self) -> int: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class FullTokenizer(Tokenizer, Protocol):
+    """What texts of a file and traces need of it too."""
+
+    chat_template: Any  # of Jinja, or several by name; None without one
+
+    def __call__(
+        self, texts: list[str], *, add_special_tokens: bool = True
+    ) -> Mapping[str, list[list[int]]]: ...
+    def get_vocab(self) -> dict[str, int]: ...
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool, **more: Any
+    ) -> str: ...
+
+
+def counted(tokenizer: FullTokenizer, texts: list[str]) -> list[int]:
+    """How many tokens each text is, those counted that the tokenizer adds to it."""
+    return [len(ids) for ids in tokenizer(texts)["input_ids"]] if texts else []
+
+
+def counted_messages(
+    tokenizer: FullTokenizer, name: str, texts: list[str], more: Mapping[str, Any]
+) -> list[int]:
+    """How many tokens each text is as a user's message, in the chat template; raises UsageError."""
+    templated = [rendered(tokenizer, name, text, more) for text in texts]
+    return [len(ids) for ids in tokenizer(templated, add_special_tokens=False)["input_ids"]] if texts else []
+
+
+def load_tokenizer(name: str | None, prompt_format: str) -> FullTokenizer:
+    """The tokenizer `name` (a directory or a hub's name), loaded by transformers; raises UsageError."""
+    if name is None:
+        raise UsageError(
+            f"--prompt-format {prompt_format} needs --tokenizer: "
+            "the directory or the name of the model's tokenizer"
+        )
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # as it is imported, it announces that PyTorch is missing
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise UsageError(
+            f"texts ({prompt_format}) need transformers: in the clone, .venv/bin/pip install '.[tokenizer]'"
+        ) from None
+    finally:
+        logging.disable(before)
+    transformers.logging.set_verbosity_error()  # else it warns of prompts beyond model_max_length
+    here = os.path.exists(name)
+    if not here and name.startswith(("/", ".", "~")):
+        raise UsageError(f"--tokenizer {name}: there is no such directory")
+    with ExitStack() as errors:
+        errors.push(partial(_refuse, name))
+        return cast(FullTokenizer, transformers.AutoTokenizer.from_pretrained(name, local_files_only=here))
+
+
+def optional_tokenizer(subject: ModelTarget) -> str | None:
+    """The tokenizer that was named, else the model's own where it is on this machine and can be loaded."""
+    if subject.tokenizer is not None:
+        return subject.tokenizer
+    found = find_tokenizer(subject.model_root, subject.model)
+    return None if found is None or importlib.util.find_spec("transformers") is None else str(found)
+
+
+def needed_tokenizer(subject: ModelTarget, what: str, instead: str = "") -> str:
+    """The tokenizer that was named, else the model's own; raises UsageError of what needs one."""
+    found = subject.tokenizer or find_tokenizer(subject.model_root, subject.model)
+    if found is None:
+        raise UsageError(
+            f"{what}, which needs a tokenizer, and {subject.no_tokenizer}: pass --tokenizer "
+            "with a directory or a name of the Hugging Face Hub (the model's own, or one like it: usage then "
+            f"has the server's count){instead}"
+        )
+    return str(found)
+
+
+def rendered(tokenizer: FullTokenizer, name: str, text: str, more: Mapping[str, Any]) -> str:
+    """A user's message in the chat template, up to where the answer begins; raises UsageError."""
+    with ExitStack() as errors:
+        errors.push(partial(_refuse_template, name))
+        return tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False, **more
+        )
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def _refuse_template(
+    name: str, kind: type[BaseException] | None, error: BaseException | None, _: object
+) -> None:
+    """Raise a UsageError of what a chat template raised: it is a program of the model's author."""
+    if isinstance(error, Exception):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(
+            f"--tokenizer {name}: its chat template cannot be applied ({why}): pass --skip-chat-template"
+        ) from error
+
+
+def _refuse(name: str, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    """Raise a UsageError of what transformers raised over a tokenizer's files."""
+    # The Rust part raises Exception itself, no subclass, over files newer than it knows: hence the
+    # comparison by type, which a handler's clause cannot make.
+    expected = (OSError, ValueError, LookupError, TypeError, ImportError)
+    if kind is Exception or isinstance(error, expected):
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"--tokenizer {name}: transformers cannot load it ({why})") from error

@@ -1,0 +1,95 @@
+"""Trial bodies: small requests that ask a server for what a plan's do, with none of the plan's own text.
+
+A row of a file is never sent before the run: the server's prefix cache would hold it.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.plan.plan import Plan
+from loadgen.plan.requests import PromptRequests
+from loadgen.wire.openai import Dialect
+
+TEXT = "hello"
+_TOKENS = 4  # of a prompt in ids
+_SIDE = 64  # pixels: models of vision refuse images that are smaller than a patch
+_OWN = ("messages", "prompt", "stop", "seed", "min_tokens", "max_tokens", "max_completion_tokens")
+_IMAGE = b'"image_url"'
+
+
+class TrialBodies:
+    """One request for each set of features that the bodies of a plan ask for, at least one.
+
+    `names` has the features of the plan, by the request that asks for them first.
+    """
+
+    format = "trial"
+
+    def __init__(self, made: Plan) -> None:
+        self._made = made
+        self.names: dict[str, int] = getattr(made.requests, "features", {})
+        self._places = sorted(set(self.names.values())) or [0]
+        self.input_lens: Int64 = np.full(len(self._places), _TOKENS, np.int64)
+        self.output_lens = np.full(len(self._places), max(1, made.profile.min_tokens or 0), np.int64)
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """A body of the plan with its fields, and a short text in place of its own."""
+        place, length = self._places[i], int(self.output_lens[i])
+        if isinstance(self._made.requests, PromptRequests):
+            prompt = self._made.requests.prompt(place)
+            short = TEXT if isinstance(prompt, str) else prompt[-1:] * _TOKENS
+            return dialect.request(model, short, length)
+        raw = msgspec.json.encode(self._made.requests.request(place, dialect, model))
+        row: dict[str, Any] = msgspec.json.decode(raw)
+        kept = {name: value for name, value in row.items() if name not in _OWN}
+        if "messages" not in row:
+            return {**dialect.request(model, _prompt(row), length), **kept}
+        small = dialect.request(model, TEXT, length)
+        if row["messages"][0].get("role") == "system":
+            small["messages"] = [{"role": "system", "content": TEXT}, *small["messages"]]
+        if _IMAGE in raw:
+            small["messages"] = [{"role": "user", "content": _with_image()}]
+        return {**small, **kept}
+
+    def where(self, i: int) -> str:
+        """Which row of a file the body is like, as `data.jsonl row 17`; "" where there is no file."""
+        where = getattr(self._made.requests, "where", None)
+        return "" if where is None else str(where(self._places[i]))
+
+    def digest(self) -> str:
+        """Nothing is compared by a trial."""
+        return ""
+
+
+def _prompt(row: dict[str, Any]) -> list[int] | str:
+    """A short prompt of the kind that a body has: ids where it has ids."""
+    prompt = row.get("prompt")
+    return prompt[-1:] * _TOKENS if isinstance(prompt, list) else TEXT
+
+
+def _with_image() -> list[dict[str, Any]]:
+    url = f"data:image/png;base64,{base64.b64encode(png(_SIDE)).decode()}"
+    return [{"type": "text", "text": TEXT}, {"type": "image_url", "image_url": {"url": url}}]
+
+
+def png(side: int) -> bytes:
+    """A grey square, `side` pixels wide and high, as PNG (ISO/IEC 15948)."""
+    rows = (b"\0" + b"\x80" * side) * side
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0),
+        b"IDAT": zlib.compress(rows),
+        b"IEND": b"",
+    }
+    parts = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

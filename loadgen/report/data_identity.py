@@ -1,0 +1,95 @@
+"""Data identity: whether two runs sent the same load: files by their bytes, every key that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from loadgen.plan.data_facts import LengthFacts
+from loadgen.plan.key_roles import Role, keys_of
+from loadgen.plan.load.load_keys import RequestClass
+from loadgen.plan.profile import Profile
+from loadgen.plan.sources import RANDOM
+from loadgen.verdict.run_facts import Facts
+
+_DIGEST = 12  # characters of one that are shown
+# Which file, kind and format they are is known by what was read, not by how it was named.
+_NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpus"}
+# A run has its own part of these, or a file decides: they are compared as they were planned.
+_PLANNED = {"input_len", "output_len", "num_prompts", "max_concurrency", "request_rate", "duration"}
+_SPREAD = {"range_ratio", "prefix_len", "burstiness"}  # what each means is in words of its own
+_OTHERS = [name for name in keys_of(Profile, Role.LOAD) if name not in _NAMED | _PLANNED | _SPREAD]
+_COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
+
+
+def short_digest(facts: Facts) -> str:
+    """The first characters of the file's digest; "" without a file."""
+    return facts.data.file_digest[:_DIGEST]
+
+
+def keys(facts: Facts) -> dict[str, Any]:
+    """What makes the load, as far as it is not usual, by name; empty of plain random prompts.
+
+    Not in it: lengths, counts, concurrency, rate and duration, which a run has as planned, and `spread`.
+    """
+    return dict(_keys(facts))
+
+
+def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
+    data, profile = facts.data, facts.profile
+    if data.kind != RANDOM:
+        form = data.schedule.format if data.schedule is not None else ""
+        yield "data", " ".join(filter(None, (data.kind, form, short_digest(facts))))
+    if data.text and data.kind == RANDOM:
+        yield "text", short_digest(facts) or data.text  # of one's own file the digest, not the name
+    unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
+    for name in _OTHERS:
+        value = getattr(profile, name)
+        if value != Profile.model_fields[name].default and not (name == "compat" and unlike):
+            yield name, classes(value) if name == "classes" else value
+
+
+def words(facts: Facts) -> list[str]:
+    """The same in words, each with its flag's name; the data's kind and text stand alone.
+
+    What a table has a column for is left out, so that the loads of a sweep have the same words.
+    """
+    return [
+        value if name in ("data", "text") else f"{name.replace('_', '-')} {_word(value)}"
+        for name, value in keys(facts).items()
+        if name not in _COLUMNS
+    ]
+
+
+def spread(facts: Facts) -> str:
+    """How lengths and arrivals vary, and what prompts share, usual or not."""
+    profile = facts.profile
+    return f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
+
+
+def classes(classes: Sequence[RequestClass]) -> str:
+    """Each class with its share and lengths, as `long 30 % 8000/200`."""
+    return ", ".join(f"{kind.name} {kind.share:g} % {kind.input_len}/{kind.output_len}" for kind in classes)
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def asked_input(facts: Facts) -> int | None:
+    """The tokens that every prompt was asked to have; None where they differ, or only a file knows them."""
+    data, profile = facts.data, facts.profile
+    known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
+    return profile.input_len if known else _alike(facts, data.input)
+
+
+def asked_output(facts: Facts) -> int | None:
+    """The tokens that every answer was asked to have; None where they differ, or only a file knows them."""
+    data, profile = facts.data, facts.profile
+    known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
+    return profile.output_len if known else _alike(facts, data.output)
+
+
+def _alike(facts: Facts, lengths: LengthFacts | None) -> int | None:
+    whole = lengths is not None and lengths.known >= facts.requests and lengths.least == lengths.most
+    return lengths.most if lengths is not None and whole else None

@@ -1,0 +1,173 @@
+"""Data lines: what the requests of a run were made of: file, lengths, shared prefixes, a trace's times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadgen.figures.record import Records
+from loadgen.plan.data_facts import LengthFacts, ScheduleFacts
+from loadgen.plan.sources import RANDOM, TRACES
+from loadgen.report import data_identity
+from loadgen.report.data_identity import short_digest
+from loadgen.report.run_directory import Result
+from loadgen.verdict import reuse
+from loadgen.verdict.run_facts import Facts
+
+_WORDS = "words"  # the format of prompts whose length is set by the server's own count
+_MADE = {
+    "ids": "random token ids of exactly the planned length, from {ids}",
+    "corpus": "text of {text}, of exactly the planned length by the tokenizer {name}",
+    _WORDS: "text of {text}, as long as asked by the server's own count",
+}
+_TEXT = "text whose length depends on the server's tokenizer{tokenizer}"
+
+
+def prompts(facts: Facts) -> str:
+    """What the prompts are: of a file, with what was left out of it; else how they were made."""
+    if facts.prompt_replaced:
+        return "from --extra-body, the same in every request"
+    form, data = facts.prompt_format, facts.data
+    how = f"{form}, {_MADE.get(form, _TEXT)}".format(
+        ids=facts.ids_source,
+        text=data.text or "words",
+        name=facts.tokenizer or "of the model",
+        tokenizer=f", made with the tokenizer {facts.tokenizer}" if facts.tokenizer else "",
+    )
+    if data.kind == RANDOM:
+        return how
+    made = "as the file has them" if form not in _MADE else how
+    counted = f", lengths by the tokenizer {facts.tokenizer}" * bool(data.text and facts.tokenizer)
+    return f"{_rows(facts)}; {data.text or made}{counted}"
+
+
+def lines(result: Result, options: object = None) -> Iterator[str]:
+    """What the report has of the data under its line of prompts: a line each of what there is."""
+    facts = result.facts
+    if parts := list(_lengths(facts, result.records)):
+        yield f"lengths: {'; '.join(parts)}"
+    if parts := list(_reuse(facts, result.records)):
+        yield f"reuse: {'; '.join(parts)}"
+    if facts.profile.classes:
+        yield f"classes: {data_identity.classes(facts.profile.classes)}"
+    if facts.profile.shaped:
+        yield f"load over time: {'; '.join(facts.profile.shape_words)}"
+    if facts.data.schedule is not None:
+        yield f"schedule: {'; '.join(_schedule(facts.data.schedule))}"
+
+
+def short(result: Result, options: object) -> Iterator[str]:
+    """Kind, file and rows in a line; nothing of random prompts."""
+    if result.facts.data.kind != RANDOM:
+        yield f"prompts: {_rows(result.facts, why=False)}"
+
+
+def title(facts: Facts) -> str:
+    """Kind and file in a few words; "" of random prompts."""
+    data = facts.data
+    return "" if data.kind == RANDOM else " ".join(filter(None, (data.kind, Path(data.file).name)))
+
+
+def _rows(facts: Facts, why: bool = True) -> str:
+    """Kind and file, how many of its rows are sent, and what is not sent as it stands."""
+    data = facts.data
+    parts = [data.kind]
+    if data.file:
+        of = f"{data.sent:,} of {data.rows:,} rows" if data.rows else f"{data.sent:,} rows"
+        parts[0] += f", {of} of {Path(data.file).name} ({short_digest(facts)})"
+    if data.skipped:
+        reasons = "; ".join(f"{reason}: {count:,}" for reason, count in data.skipped.items())
+        parts.append(f"left out {sum(data.skipped.values()):,}" + f" ({reasons})" * why)
+    parts += [f"{data.clipped:,} clipped"] * bool(data.clipped)
+    same = "have an earlier prompt" if data.kind in TRACES else "send a row again"
+    parts += [f"{data.repeated:,} requests {same}"] * bool(data.repeated)
+    return "; ".join(parts)
+
+
+def _lengths(facts: Facts, records: Records) -> Iterator[str]:
+    """Lengths as planned, and as the server counted what the plan could not; nothing where all are alike."""
+    data, profile = facts.data, facts.profile
+    if facts.prompt_format == _WORDS:
+        yield from _by_server(facts, records)
+    elif data.input is not None and data.input.least < data.input.most:
+        yield _spread("prompts", data.input, _how(profile.input_dist, "input", facts))
+    elif data.kind != RANDOM:
+        counted = LengthFacts.of(records.input_tokens[records.ok]) if data.input is None else data.input
+        how = "" if data.input is not None else "by the server's count"
+        yield "prompts of unknown length" if counted is None else _spread("prompts", counted, how)
+    if data.output is not None and data.output.least < data.output.most:
+        yield _spread("answers", data.output, _how(profile.output_dist, "output", facts))
+    elif data.kind != RANDOM:
+        yield "answers without a limit" if data.output is None else _spread("answers", data.output, "")
+    short_of = [facts.requests - each.known for each in (data.input, data.output) if each is not None]
+    if data.kind != RANDOM and any(0 < missing < facts.requests for missing in short_of):
+        yield f"{max(short_of):,} of {facts.requests:,} requests without a length of their own"
+
+
+def _spread(what: str, lengths: LengthFacts, how: str) -> str:
+    """Bounds, mean and percentiles as they were sent."""
+    by = f", {how}" * bool(how)
+    if lengths.least == lengths.most:
+        return f"{what} {lengths.most:,} tokens each{by}"
+    mean = f"mean {lengths.mean:,.1f} sent (P50 {lengths.p50:,}, P90 {lengths.p90:,}, P99 {lengths.p99:,})"
+    return f"{what} {lengths.least:,} to {lengths.most:,} tokens, {mean}{by}"
+
+
+def _how(dist: str, way: str, facts: Facts) -> str:
+    """How lengths were drawn, by flag; "" where a file has them."""
+    profile = facts.profile
+    if facts.data.kind != RANDOM:
+        return ""
+    if profile.classes:
+        return "by class"
+    if dist:
+        return f"by --{way}-dist {dist}"
+    return f"uniform by --random-range-ratio {profile.range_ratio} (compat {profile.compat})"
+
+
+def _by_server(facts: Facts, records: Records) -> Iterator[str]:
+    """The lengths that were asked for, and what the server counted."""
+    planned, counted = facts.data.input, LengthFacts.of(records.input_tokens[records.ok])
+    asked = planned.mean if planned is not None else facts.profile.prefix_len + facts.profile.input_len
+    if counted is None:
+        yield f"prompts {asked:,.1f} tokens asked on average; the server counted none"
+        return
+    off = counted.mean / asked - 1
+    drawn = ""
+    if planned is not None and planned.least < planned.most:
+        how = _how(facts.profile.input_dist, "input", facts)
+        drawn = f" ({planned.least:,} to {planned.most:,}, {how})"
+    spread = f"sd {counted.sd:,.1f}, {counted.least:,} to {counted.most:,}"
+    yield (
+        f"prompts {asked:,.1f} tokens asked on average{drawn}, {counted.mean:,.1f} by the server's count "
+        f"({100 * off:+.2f} %; {spread})"
+    )
+
+
+def _reuse(facts: Facts, records: Records) -> Iterator[str]:
+    """The share of prompt tokens that a prefix cache should hold, next to what it held."""
+    expected, by = reuse.expected(facts), reuse.reported(facts, records)
+    if not expected and (facts.data.kind == RANDOM or not any(hits for hits, _ in by.values())):
+        return
+    if expected is not None:
+        yield f"{100 * expected:.1f} % of the prompt tokens expected (cache empty at first, without a limit)"
+    for source, (hits, queries) in by.items():
+        yield f"{100 * hits / queries:.1f} % cached by {source} ({hits:,} of {queries:,})"
+    if not by:
+        yield "the server reports no cached tokens"
+
+
+def _schedule(schedule: ScheduleFacts) -> Iterator[str]:
+    """A trace's window, span and rate, and what was changed of its times."""
+    end = "its end" if schedule.end_s is None else f"{schedule.end_s:,g} s"
+    whole = schedule.end_s is None and not schedule.start_s
+    part = "the whole trace" if whole else f"{schedule.start_s:,g} s to {end} of the trace"
+    yield f"{schedule.format}, {part}, {schedule.requests:,} requests in {schedule.span_s:,.1f} s" + (
+        f" at {schedule.speed_up:g} × its speed" if schedule.speed_up != 1 else ""
+    )
+    yield f"{schedule.rate_per_s:.4g} requests/s on average" if schedule.rate_per_s else "all at one time"
+    if schedule.grid_s:
+        spread = "spread over it" if schedule.spread else "sent as bursts"
+        yield f"{schedule.instants:,} instants on a grid of {schedule.grid_s:g} s, {spread}"
+    if schedule.idle_cap_s is not None:
+        yield f"{schedule.idle_cut_s:,.1f} s cut out of gaps longer than {schedule.idle_cap_s:g} s"

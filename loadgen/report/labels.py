@@ -1,0 +1,204 @@
+"""Labels: settings and names that a source has and no figure or fact is read from: they tell its runs apart.
+
+What a measurement gives, and what differs between any two runs (times, identifiers, seeds, where a result was
+written), is no label.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import unicodedata
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any
+
+from loadgen.base import secrecy
+
+_WORD = re.compile(r"[^\W\d_]+|\d+|%|°")
+_MEASURED_WORDS = frozenset({
+    "acceptance", "accepted", "accuracy", "average", "avg", "change", "completed", "cost", "cv", "delta",
+    "diff", "difference", "drafts", "duration", "elapsed", "energy", "error", "errors", "failed", "failures",
+    "gain", "generated", "goodput", "hits", "improvement", "increase", "itl", "latency", "mean", "median",
+    "overhead", "peak", "percentile", "power", "price", "qps", "rps", "score", "speed", "speedup", "std",
+    "stddev", "stdev", "succeeded", "successful", "throughput", "total", "tpot", "tps", "ttft", "usage",
+    "util", "utilisation", "utilization", "vs", "watts", "%",
+})  # fmt: skip
+# What is set although it is named by what is measured: a power limit, the memory that an engine may use.
+_SET_WORDS = frozenset({"budget", "cap", "fraction", "limit", "mode", "policy", "target", "threshold"})
+_MEASURED_TITLE = re.compile(
+    r"\bp\d\d(?:\.\d+)?\b|(?:/|_per_| per )(?:s|sec|second|w|joule|token|dollar|\$)\b"
+    r"|[(\[](?:m|u|µ|μ)?s(?:ec(?:onds)?)?[)\]]|\bmax(?:imum)? (?:ttft|tpot|itl|latency)",
+    re.IGNORECASE,
+)
+_SET = re.compile(r".*mem(?:ory)?[ _-]util(?:i[sz]ation)?", re.IGNORECASE)
+_TIMES = frozenset({
+    "at", "began", "begin", "created", "date", "datetime", "end", "ended", "finished", "start", "started",
+    "time", "timestamp", "updated",
+})  # fmt: skip
+_COUNTERS = frozenset({
+    "#", "attempt", "id", "idx", "index", "iter", "iteration", "job", "no", "nr", "pid", "port", "repeat",
+    "repetition", "round", "run", "sample", "seed", "seq", "sequence", "trial", "try", "uuid",
+})  # fmt: skip
+_WRITTEN = frozenset({
+    "artifact", "artifacts", "dir", "directory", "export", "file", "filename", "folder", "log", "logs",
+    "output", "path", "result", "results", "save", "tmp", "workdir",
+})  # fmt: skip
+# A path to one of these is what was measured, wherever it lies.
+_SENT = frozenset({
+    "adapter", "checkpoint", "config", "corpus", "data", "dataset", "draft", "input", "lora", "model",
+    "prompt", "prompts", "template", "tokenizer", "trace",
+})  # fmt: skip
+_OF_FIGURES = frozenset({
+    "benchmarks", "metrics", "records", "requests", "responses", "samples", "statistics", "stats", "summary",
+    "telemetry",
+})  # fmt: skip
+_STATISTICS = frozenset({"avg", "mean", "p50", "p99"})
+_TIME = re.compile(
+    r"(?:19|20)\d\d[-/.]\d\d?[-/.]\d\d?.*|(?:19|20)\d{6}[-_T ]?\d{4,6}.*|\d{1,2}:\d\d(?::\d\d)?.*"
+    r"|1[5-9]\d{8}(?:\.\d+)?|1[5-9]\d{11}|1[5-9]\d{17}"
+)
+_DATE = re.compile(r"(?:19|20)\d{6}|\d{1,2}[/.]\d{1,2}[/.](?:19|20)?\d\d")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", re.IGNORECASE)
+_COUNTED = re.compile(r"(?:[^\W\d_]{0,12}[ #._-]{0,2})?\d{1,20}(?:\s*/\s*\d+)?|[0-9a-f]{6,64}", re.IGNORECASE)
+_PATH = re.compile(r".*[/\\].*|[^ ]+\.[A-Za-z]\w{1,5}")
+_FIGURE = re.compile(
+    r"([-+]?\d[\d,]*(?:\.(\d+))?)\s*(ms|s|sec|us|µs|μs|%|tok(?:en)?s?/s|t/s|req(?:uest)?s?/s|w|j|°c|x|×|/s)?",
+    re.IGNORECASE,
+)
+_MEASURED_DIGITS = 3  # of a fraction: 0.85 is set, 0.853 is measured
+_MEASURED_WHOLE = 4  # of a whole number, without the zeros at its end
+_ROUND = 64  # whole numbers of which settings are multiples: 8192
+_DEEPEST, _MOST, _LONGEST, _LONGEST_LIST = 4, 300, 200, 16
+
+
+def settings(document: Mapping[str, Any], figures: Container[str] = ()) -> dict[str, str]:
+    """The labels of a JSON object by their keys, dotted where they lie deeper; secrets are left out.
+
+    `figures` are keys that are figures already. A command line has the labels of its flags.
+    """
+    found = ((key, value) for key, value in _flat(document, figures, 0) if is_label(key, [value]))
+    return dict(islice(found, _MOST))
+
+
+def flags(command: str) -> dict[str, str]:
+    """The labels of a command line by its flags: `--temperature 0.7`; of a flag without a value "on"."""
+    return {key: value for key, value in _flags(command) if is_label(key, [value])}
+
+
+def is_label(title: str, cells: Sequence[str]) -> bool:
+    """Whether what stands under a title is a label: not measured, and not of every run another."""
+    filled = [cell for cell in cells if cell.strip()]
+    if secrecy.is_secret(title) or not filled:
+        return False
+    words, every = _words(title), [cell.strip() for cell in filled]
+    if all(_is_of_its_run(words, cell) for cell in every):
+        return False
+    return not _are_measured(title, words, every)
+
+
+def is_figure(title: str, cells: Sequence[str]) -> bool:
+    """Whether what stands under a title was measured."""
+    words, every = _words(title), [cell.strip() for cell in cells if cell.strip()]
+    of_its_run = all(_is_of_its_run(words, cell) for cell in every)
+    return not of_its_run and not secrecy.is_secret(title) and _are_measured(title, words, every)
+
+
+def _are_measured(title: str, words: frozenset[str], cells: Sequence[str]) -> bool:
+    measured = _is_measured_title(title, words)
+    figures = sum((measured and _FIGURE.match(cell) is not None) or _is_measured(cell) for cell in cells)
+    return 2 * figures >= len(cells)
+
+
+def named(key: str, values: Iterable[str]) -> list[str]:
+    """The values of a label as names of rows have them: texts alone, numbers and switches behind the key."""
+    texts = [" ".join(value.split()) for value in values]
+    alone = all(
+        not text or (sum(map(str.isalpha, text)) > 1 and text.lower() not in _SWITCHES) for text in texts
+    )
+    return [text if alone or not text else f"{key.rpartition('.')[2]} {text}" for text in texts]
+
+
+_SWITCHES = frozenset({"true", "false", "on", "off", "yes", "no", "none", "null"})
+
+
+def _words(title: str) -> frozenset[str]:
+    plain = unicodedata.normalize("NFKC", title)
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", plain).lower()
+    return frozenset(_WORD.findall(apart)) | ({"#"} if plain.strip() == "#" else set())
+
+
+def _is_measured_title(title: str, words: frozenset[str]) -> bool:
+    if not words.isdisjoint(_SET_WORDS) or _SET.fullmatch(title) is not None:
+        return False
+    plain = title.replace("_per_", " per ").replace("_", " ")
+    return not words.isdisjoint(_MEASURED_WORDS) or _MEASURED_TITLE.search(plain) is not None
+
+
+def _is_of_its_run(words: frozenset[str], value: str) -> bool:
+    """Whether a value is another in every run: a time, an identifier, a number of the run, a place."""
+    if _TIME.fullmatch(value) or _UUID.fullmatch(value):
+        return True
+    if not words.isdisjoint(_TIMES) and _DATE.fullmatch(value):
+        return True
+    if not words.isdisjoint(_COUNTERS) and _COUNTED.fullmatch(value):
+        return True
+    written = not words.isdisjoint(_WRITTEN) and words.isdisjoint(_SENT)
+    return written and _PATH.fullmatch(value) is not None
+
+
+def _is_measured(value: str) -> bool:
+    """Whether a value is a figure by its unit or its digits."""
+    match = _FIGURE.fullmatch(value)
+    if match is None:
+        return False
+    if match[3]:
+        return True
+    digits = match[1].lstrip("+-").replace(",", "")
+    if match[2]:
+        return len(digits.replace(".", "").lstrip("0")) >= _MEASURED_DIGITS
+    return len(digits.rstrip("0")) >= _MEASURED_WHOLE and int(digits[:18]) % _ROUND != 0
+
+
+def _flat(value: Mapping[str, Any], figures: Container[str], depth: int) -> Iterator[tuple[str, str]]:
+    """The texts, numbers and switches of an object; of a part that has statistics none."""
+    if depth > _DEEPEST or (depth and not _STATISTICS.isdisjoint(value)):
+        return
+    for key, item in value.items():
+        if not isinstance(key, str) or key in figures or secrecy.is_secret(key):
+            continue
+        if isinstance(item, Mapping):
+            if _words(key).isdisjoint(_OF_FIGURES):
+                yield from ((f"{key}.{name}", text) for name, text in _flat(item, (), depth + 1))
+        elif isinstance(item, str) and " --" in item:
+            yield from ((f"{key}.{name}", text) for name, text in _flags(item))
+        elif isinstance(item, list) and not _words(key).isdisjoint(_OF_FIGURES):
+            continue
+        elif (text := _text(item)) is not None:
+            yield key, text
+
+
+def _text(item: object) -> str | None:
+    """A value as a text; None of what is none, too long, or made of parts."""
+    if isinstance(item, list):
+        parts = [_text(part) for part in item[: _LONGEST_LIST + 1]]
+        return None if None in parts or len(parts) > _LONGEST_LIST else ",".join(filter(None, parts)) or None
+    if item is None or isinstance(item, bool):
+        return None if item is None else str(item).lower()
+    if isinstance(item, int | float):
+        return f"{item:.12g}" if math.isfinite(item) else None
+    return secrecy.hide(item.strip()) if isinstance(item, str) and 0 < len(item) <= _LONGEST else None
+
+
+def _flags(command: str) -> Iterator[tuple[str, str]]:
+    try:
+        words = shlex.split(secrecy.hide(command), comments=True)
+    except ValueError:  # a quote that is not closed
+        words = secrecy.hide(command).split()
+    for word, following in pairwise([*words, "--"]):
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") or len(name) < 3:
+            continue
+        given = value if equals else "on" if following.startswith("--") else following
+        yield name[2:].replace("-", "_"), given[:_LONGEST]

@@ -1,0 +1,425 @@
+"""Load table: several loads in one table, a row each: throughput and latency by concurrency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.layout import WIDTH, counted, wrapped
+from loadgen.base.printable import printable
+from loadgen.figures import interval_words
+from loadgen.figures.objectives import Standing, together
+from loadgen.figures.repeats import t_quantile
+from loadgen.figures.vllm_keys import Figures, statistics, throughputs
+from loadgen.plan.data_facts import LengthFacts
+from loadgen.report import data_identity, saturated_run, speed_tables
+from loadgen.report.run_directory import Result
+from loadgen.report.speed_tables import Column, Table
+from loadgen.roofline.bound import DECODING, PREFILL
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.verdict import Level
+
+UNNAMED = "Several loads"  # the title where the rows have nothing in common
+SIMULATED = "SIMULATED"
+SIMULATION = f"{SIMULATED}: the embedded engine answered with a preset's timing; no model ran"
+_LEVELS = [level.value for level in Level]
+_LOAD = "load"  # the column of profiles' names
+_DIP = 0.85  # of the throughput at a lower load and at a higher one
+_SIGNIFICANT = 4  # digits in text; HTML, CSV and JSON have all
+
+
+def marked_name(name: str, simulated: bool) -> str:
+    """A row's name, with a mark where no model ran."""
+    return f"{name} ({SIMULATED})" if simulated else name
+
+
+class Mean(msgspec.Struct, frozen=True):
+    """A figure over the runs of a row; `half` of its 95 % interval is NaN of a single run."""
+
+    mean: float
+    half: float = math.nan
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """The mean of runs and half of its interval by Student's t; ValueError if there is no run."""
+        n, mean = len(values), math.fsum(values) / len(values)
+        if n == 1:
+            return cls(mean)
+        return cls(mean, t_quantile(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n))
+
+
+class LoadRow(msgspec.Struct, frozen=True):
+    """One model under one load; lengths in tokens, as requested where that is known; None: unknown."""
+
+    name: str
+    load: str = ""  # the profile's name
+    input_len: float | None = None
+    output_len: float | None = None
+    requests: int | None = None
+    duration_s: float | None = None
+    shape: str = ""  # how lengths and arrivals vary
+    concurrency: int | None = None  # None: no limit
+    rate_per_s: float | None = None  # None, or infinite: as soon as the concurrency allows
+    figures: Mapping[str, Mean] = {}  # under vLLM's keys
+    runs: int = 1
+    verdict: str = ""  # VALID, SUSPECT or INVALID: the gravest of its runs; "": not judged
+    standing: Standing | None = None  # what its runs show of the objectives of --slo; None: there are none
+    saturated: bool = False  # a run was ended early, since the server fell further and further behind
+    simulated: bool = False
+    drawn: bool = False  # lengths are means of what was drawn: repeats with other seeds have others
+    timed: bool = False  # at the times of a trace, of which `rate_per_s` is then the mean
+
+    @property
+    def shown_name(self) -> str:
+        """The name, with a mark where no model ran."""
+        return marked_name(self.name, self.simulated)
+
+    @property
+    def lengths(self) -> str:
+        """As 2048 / 128: tokens in and out."""
+        known = [_tokens(length) for length in (self.input_len, self.output_len)]
+        return " / ".join(known) if any(known) else ""
+
+    @property
+    def duration(self) -> str:
+        """How long requests were sent, as 20 s; "" where their number was asked for."""
+        return "" if self.duration_s is None else f"{self.duration_s:g} s"
+
+    @property
+    def count(self) -> str:
+        """How many requests were asked for; "" where they were sent for a time."""
+        return "" if self.requests is None or self.duration_s is not None else str(self.requests)
+
+    @property
+    def judged(self) -> str:
+        """The verdict as a table has it: that a row is saturated says more than a doubt about its runs."""
+        if not self.saturated:
+            return self.verdict
+        invalid = f"{Level.INVALID.value}, " * (self.verdict == Level.INVALID.value)
+        return f"{invalid}{saturated_run.SATURATED}"
+
+    @property
+    def pressure(self) -> tuple[float, float]:
+        """Requests at a time and requests a second, infinite where nothing limits them."""
+        limit, rate = self.concurrency, self.rate_per_s
+        return (math.inf if limit is None else float(limit), math.inf if rate is None else rate)
+
+    @property
+    def at(self) -> str:
+        """The load in short: 8 at a time, 2.5 requests/s, all at once."""
+        return at(self.concurrency, self.rate_per_s)
+
+
+def at(concurrency: int | None, rate_per_s: float | None) -> str:
+    """What limits a load, in short: 8 at a time, 2.5 requests/s, all at once."""
+    parts = [f"{concurrency} at a time"] if concurrency is not None else []
+    parts += [f"{rate_per_s:g} requests/s"] if rate_per_s is not None and math.isfinite(rate_per_s) else []
+    return ", ".join(parts) or "all at once"
+
+
+class LoadFigure(NamedTuple):
+    """A column of figures: its key and its title."""
+
+    key: str
+    title: str
+
+
+FIGURES = (
+    LoadFigure("request_throughput", "req/s"),
+    LoadFigure("request_goodput", "goodput req/s"),
+    LoadFigure("output_throughput", "tok/s"),
+    LoadFigure("mean_ttft_ms", "TTFT ms"),
+    LoadFigure("median_ttft_ms", "TTFT P50"),
+    LoadFigure("p99_ttft_ms", "TTFT P99"),
+    LoadFigure("mean_tpot_ms", "TPOT ms"),
+    LoadFigure("mean_e2el_ms", "E2EL ms"),
+    LoadFigure("failed", "failed"),
+    LoadFigure("speed_tok_s", "speed tok/s"),
+    LoadFigure(PREFILL, "prefill tok/s"),
+    LoadFigure(DECODING, "decode tok/s"),
+)
+# In a narrow table.
+_SPARED = ("median_ttft_ms", "request_throughput", "mean_e2el_ms", "p99_ttft_ms", PREFILL, DECODING)
+_SPREAD = ("output_throughput",)  # what has room for its interval on a terminal
+
+
+class LoadFact(NamedTuple):
+    """A column of what was asked for: its title, the whole of it, its cell, and whether it always shows."""
+
+    title: str
+    label: str
+    cell: Callable[[LoadRow], str]
+    always: bool = False  # where any row has it
+
+
+FACTS = (
+    LoadFact(_LOAD, _LOAD, lambda row: row.load),
+    LoadFact("in / out", "tokens in / out", lambda row: row.lengths),
+    LoadFact("requests", "requests", lambda row: row.count),
+    LoadFact("duration", "duration", lambda row: row.duration),
+    LoadFact("spread", "spread", lambda row: row.shape),
+    LoadFact("conc.", "concurrency", lambda row: _limit(row), True),
+    LoadFact("asked req/s", "requests/s asked", lambda row: _rate(row)),
+    LoadFact("runs", "runs", lambda row: str(row.runs)),
+)
+
+
+def facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
+    """The columns in which these rows differ, and the concurrency; no load that each row's name has."""
+    limited = any(row.concurrency is not None for row in rows)
+    differ = [
+        fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
+    ]
+    repeated = all(row.load and row.load in row.name for row in rows)
+    return [fact for fact in differ if not (repeated and fact.title == _LOAD)]
+
+
+def figures(rows: Sequence[LoadRow]) -> list[LoadFigure]:
+    """The columns of figures that any row has; failed requests if any failed."""
+    known = {figure: _means(figure, rows) for figure in FIGURES}
+    return [figure for figure, means in known.items() if (any(means) if figure.key == "failed" else means)]
+
+
+def _means(figure: LoadFigure, rows: Sequence[LoadRow]) -> list[float]:
+    means = (row.figures[figure.key].mean for row in rows if figure.key in row.figures)
+    return [mean for mean in means if math.isfinite(mean)]
+
+
+def title(rows: Sequence[LoadRow]) -> str:
+    """What all rows have in common: lengths, requests, spread; "" if nothing."""
+    first = rows[0]
+    common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
+    parts = [f"{_tokens(first.input_len) or '?'} in / {_tokens(first.output_len) or '?'} out"]
+    parts = parts * bool(common.get("in / out"))
+    parts += [counted(int(count), "request") for count in filter(None, [common.get("requests")])]
+    parts += [f"for {duration}" for duration in filter(None, [common.get("duration")])]
+    parts += filter(None, [common.get("spread")])
+    if first.runs > 1 and "runs" in common:
+        parts.append(f"{first.runs} runs each")
+    name = common.get(_LOAD, "")
+    return f"{name}: {', '.join(parts)}" if name and parts else name or ", ".join(parts)
+
+
+def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
+    """The rows as text, a section a model; numbers with four digits, short titles if `narrow`."""
+    shown_facts, shown_figures = facts(rows), figures(rows)
+    decimals = {figure: _decimals(min(map(abs, _means(figure, rows)))) for figure in shown_figures}
+    judged, objectives = any(row.judged for row in rows), any(row.standing for row in rows)
+    columns = [
+        Column("model", "model"),
+        *(Column(fact.label, fact.title if narrow else fact.label) for fact in shown_facts),
+        *(Column(figure.key, figure.title) for figure in shown_figures),
+        *[Column("slo", "slo")] * objectives,
+        *[Column("verdict", "verdict")] * judged,
+    ]
+    body = [
+        (
+            row.shown_name,
+            *(fact.cell(row) or "-" for fact in shown_facts),
+            *(_written(figure.key, row, decimals[figure]) for figure in shown_figures),
+            *[row.standing or "-"] * objectives,
+            *[row.judged or "-"] * judged,
+        )
+        for row in rows
+    ]
+    return Table(tuple(columns), tuple(tuple(map(printable, row)) for row in body), 1)
+
+
+def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
+    """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
+    lines = wrapped(printable(title(rows) or UNNAMED), "  ")
+    drawn = speed_tables.text(_fitted(table(rows))).splitlines()
+    below = (line for note in (*legend(rows), *dips(rows), *notes) for line in wrapped(printable(note), "  "))
+    return "\n".join([*lines, *drawn, *below]) + "\n"
+
+
+def _fitted(whole: Table) -> Table:
+    """The table without what may be left out of it, as far as needed for its cells to stay whole."""
+    for key in _SPARED:
+        if speed_tables.natural_width(whole) <= WIDTH:
+            break
+        keep = [at for at, column in enumerate(whole.columns) if column.key != key]
+        columns = tuple(whole.columns[at] for at in keep)
+        whole = replace(
+            whole, columns=columns, body=tuple(tuple(row[at] for at in keep) for row in whole.body)
+        )
+    return whole
+
+
+def dips(rows: Sequence[LoadRow]) -> list[str]:
+    """Where throughput falls and rises again with the load, in words: more of it is no reason for that.
+
+    Rows of one model and load are compared that differ in it alone, none of them ended early; several at one
+    load count as their mean.
+    """
+    curves: dict[object, dict[tuple[float, float], list[tuple[float, LoadRow]]]] = {}
+    for row in rows:
+        figure = row.figures.get("output_throughput")
+        if figure is not None and math.isfinite(figure.mean) and not row.saturated:
+            curve = curves.setdefault((row.name, row.load, row.lengths, row.shape), {})
+            curve.setdefault(row.pressure, []).append((figure.mean, row))
+    return [line for curve in curves.values() for line in _dips_of([curve[load] for load in sorted(curve)])]
+
+
+def _dips_of(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
+    """The lines of one curve, whose loads go up, each with the throughput of its rows."""
+    means = [math.fsum(tokens_per_s for tokens_per_s, _ in rows) / len(rows) for rows in loads]
+    for place, tokens_per_s in enumerate(means[1:-1], 1):
+        before, after = max(means[:place]), max(means[place + 1 :])
+        if tokens_per_s < _DIP * min(before, after):
+            _, row = loads[place][0]
+            yield (
+                f"throughput falls at {row.at} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
+                f"({after:.0f}): something else took the machine, or the load was not held: measure again"
+            )
+
+
+def legend(rows: Sequence[LoadRow]) -> list[str]:
+    """What the signs in the table mean, and that nothing ran where nothing did."""
+    lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
+    spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
+    if any(interval_words.is_vague(each.mean, each.half) for each in spreads):
+        lines.append(interval_words.VAGUE_LEGEND)
+    lines += [saturated_run.LEGEND] * any(row.saturated for row in rows)
+    if simulated := list(dict.fromkeys(row.name for row in rows if row.simulated)):
+        names = [] if all(row.simulated for row in rows) else [", ".join(simulated)]
+        lines.append(": ".join([*names, SIMULATION]))
+    return lines
+
+
+def of_run(run: Result) -> LoadRow:
+    """One run as a row."""
+    facts, profile, metrics = run.facts, run.facts.profile, run.metrics
+    asked = data_identity.asked_input(facts), data_identity.asked_output(facts)
+    answered = metrics.completed
+    return LoadRow(
+        name=facts.label or facts.server.model,
+        load=profile.name,
+        input_len=_length(asked[0], facts.data.input, metrics.total_input_tokens, answered),
+        output_len=_length(asked[1], facts.data.output, metrics.total_output_tokens, answered),
+        requests=facts.own_requests,
+        duration_s=profile.duration,
+        shape=shape(facts),
+        concurrency=facts.max_concurrency,
+        rate_per_s=facts.planned_rate_per_s,
+        figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
+        verdict=run.verdict.level.value,
+        standing=standing(run),
+        saturated=facts.saturated,
+        simulated=bool(facts.server.simulated),
+        drawn=None in asked,
+        timed=facts.data.schedule is not None,
+    )
+
+
+def standing(run: Result) -> Standing | None:
+    """What a run shows of its objectives together; None where it has none."""
+    if not (shown := run.objectives):
+        return None
+    return Standing.FAILS if run.facts.saturated else together(each.standing for each in shown)
+
+
+def _length(asked: int | None, planned: LengthFacts | None, total: int, answered: int) -> float | None:
+    """The length that was asked for, else the mean of those that were planned, else of those counted."""
+    if asked is not None:
+        return asked
+    if planned is not None:
+        return planned.mean
+    return total / answered if answered else None
+
+
+def shape(facts: Facts) -> str:
+    """What is not as usual in data, lengths and arrivals, and in what prompts share; "" if nothing."""
+    profile, parts = facts.profile, data_identity.words(facts)
+    parts += [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
+    parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
+    parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
+    return ", ".join(parts)
+
+
+def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
+    """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
+    by_load: dict[object, list[LoadRow]] = {}
+    for row in rows:
+        lengths, rate = "" if row.drawn else row.lengths, None if row.timed else row.rate_per_s
+        sent = row.count, row.duration
+        key = row.name, row.load, lengths, row.shape, sent, row.concurrency, rate, row.simulated
+        by_load.setdefault(key, []).append(row)
+    return [_together(of) for of in by_load.values()]
+
+
+def _together(rows: Sequence[LoadRow]) -> LoadRow:
+    values = [{key: mean.mean for key, mean in row.figures.items()} for row in rows]
+    saturated = any(row.saturated for row in rows)
+    return replace(
+        rows[0],
+        figures=means(values, saturated),
+        runs=len(rows),
+        verdict=gravest([row.verdict for row in rows]),
+        standing=together(known) if (known := [row.standing for row in rows if row.standing]) else None,
+        saturated=saturated,
+    )
+
+
+def means(values: Sequence[Mapping[str, float]], saturated: bool) -> dict[str, Mean]:
+    """Each figure over those runs that have it; of a saturated row only what every run has.
+
+    A run that was not ended early is one that was lucky: its latencies are not those of the load.
+    """
+    keys = dict.fromkeys(key for own in values for key in own)
+    known = {key: [own[key] for own in values if key in own] for key in keys}
+    return {key: Mean.of(of) for key, of in known.items() if len(of) == len(values) or not saturated}
+
+
+def gravest(levels: Sequence[str]) -> str:
+    """The gravest of verdicts; "" if none is known."""
+    known = [level for level in levels if level in _LEVELS]
+    return max(known, key=_LEVELS.index, default="")
+
+
+def _figures(run: Result) -> Figures:
+    if run.facts.saturated:
+        return saturated_run.figures(run)
+    metrics = run.metrics
+    figures = throughputs(metrics) | statistics("ttft", metrics.ttft) | statistics("tpot", metrics.tpot)
+    figures |= statistics("e2el", metrics.e2el)
+    return {figure.key: figures.get(figure.key) for figure in FIGURES}
+
+
+def _written(key: str, row: LoadRow, decimals: int) -> str:
+    figure = row.figures.get(key)
+    if figure is None or not math.isfinite(figure.mean):
+        return "-"
+    if key not in _SPREAD or not math.isfinite(figure.half):
+        return f"{figure.mean:.{decimals}f}"
+    if interval_words.is_vague(figure.mean, figure.half):
+        return f"{figure.mean:.{decimals}f} {interval_words.VAGUE}"
+    if figure.half > 0:  # no more than two digits of what is not known, and no ±0
+        first = -math.floor(math.log10(figure.half))
+        decimals = max(0, min(decimals, first + 1), min(first, 2))
+    return f"{figure.mean:.{decimals}f} ±{figure.half:.{decimals}f}"
+
+
+def _decimals(value: float) -> int:
+    if value == 0:
+        return 0
+    return max(0, min(2, _SIGNIFICANT - 1 - math.floor(math.log10(abs(value)))))
+
+
+def _tokens(length: float | None) -> str:
+    if length is None:
+        return ""
+    return f"{length:.0f}" if length == round(length) else f"{length:.1f}"
+
+
+def _limit(row: LoadRow) -> str:
+    return "none" if row.concurrency is None else str(row.concurrency)
+
+
+def _rate(row: LoadRow) -> str:
+    return "" if row.rate_per_s is None else f"{row.rate_per_s:g}"

@@ -1,0 +1,95 @@
+"""Report parts: the sections of a report, each made without the others and laid out for where it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.layout import wrapped
+from loadgen.base.printable import plain
+from loadgen.report.result_block import Layout
+from loadgen.report.run_directory import Result
+from loadgen.report.screen import Mark, Screen
+from loadgen.verdict.sections import Broken, guarded
+
+
+class ReportOptions(msgspec.Struct, frozen=True):
+    """How the report is to be, and where it is shown."""
+
+    explain: bool
+    layout: Layout
+    screen: Screen = Screen()
+    directory: str = ""  # that of the run, where the rest of a short report is
+
+
+SectionLines = Callable[[Result, ReportOptions], Iterable[str]]
+
+
+class Room(IntEnum):
+    """Whether the lines of a section are in the short report, with ten and tables under its block."""
+
+    NEVER = 0
+    LAST = 1  # where the others leave room
+    FIRST = 2  # where those that are always there leave room
+    ALWAYS = 3
+    TABLE = 4  # always there, and none of the ten
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One part of the report, made without the others: its name, and its lines of a run, long and short."""
+
+    name: str
+    lines: SectionLines
+    wrapped: bool = True  # False: the long ones are laid out already
+    room: Room = Room.NEVER
+    short: SectionLines | None = None  # None: they are the same
+    marks: Callable[[Result], Iterable[Mark]] = lambda result: ()
+
+
+class ShownSection(msgspec.Struct, frozen=True):
+    """A section as it is shown: its entries, each the lines that one of its own was wrapped into."""
+
+    room: Room
+    entries: list[list[str]]
+    failures: list[list[str]]  # that it could not be made
+
+    @property
+    def lines(self) -> list[str]:
+        """All of them."""
+        return [line for entry in (*self.entries, *self.failures) for line in entry]
+
+    def fitting(self, room: int) -> list[list[str]]:
+        """The entries that may be shown where there is room for that many lines, the first ones first."""
+        fitting = []
+        for entry in self.entries:
+            if self.room >= Room.ALWAYS or len(entry) <= room:
+                fitting.append(entry)
+                room -= len(entry)
+        return fitting + self.failures
+
+
+def made(
+    section: Section, result: Result, options: ReportOptions, lines: SectionLines | None = None
+) -> ShownSection:
+    """A section of a run, of its own lines or of these; it cannot raise."""
+    broken: list[Broken] = []
+    none: list[list[str]] = []
+    screen = options.screen
+
+    def wrap(line: str) -> list[str]:
+        return wrapped(plain(line), width=screen.width)
+
+    def make() -> list[list[str]]:
+        marks = [replace(mark, phrase=plain(mark.phrase)) for mark in section.marks(result)]
+        every = (lines or section.lines)(result, options)
+        laid_out = not section.wrapped and lines is None
+        cut = [wrap(line) if not laid_out else plain(line).split("\n") for line in every]
+        painted = iter(screen.painted([row for rows in cut for row in rows], marks))
+        return [[next(painted) for _ in rows] for rows in cut]
+
+    entries = guarded(section.name, make, none, broken)
+    failures = [wrap(f"section {part.name} failed: {part.why}; please report it") for part in broken]
+    return ShownSection(section.room, entries, failures)

@@ -1,0 +1,244 @@
+"""Export: a run's requests, a row each, as JSON lines, CSV or Parquet; `loadgen export`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.csv_text import csv_text
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.files import write_output
+from loadgen.base.spelling import Parser, arguments
+from loadgen.figures.metrics import PerRequest
+from loadgen.figures.record import UNKNOWN
+from loadgen.figures.session_rows import session_rows
+from loadgen.report import run_directory, shape_figures
+from loadgen.report.printing import encodable, printed
+from loadgen.report.request_ids import request_ids
+from loadgen.report.run_directory import Result
+from loadgen.transport.failure import FailureKind
+from loadgen.verdict import target_figures
+
+REQUESTS = "requests"  # the file's name, before its form's ending
+_ROWS_AT_ONCE = 4096
+Row = dict[str, Any]
+
+# The columns in their order, and the type of each in Parquet; times are CLOCK_MONOTONIC nanoseconds.
+COLUMNS = {
+    "index": "int64",  # in the plan
+    "request_id": "string",  # the x-request-id that it carried; null: not kept
+    "class": "string",  # of a mixed workload; "" where there is one class
+    "slot": "int64",
+    "intended_ns": "int64",
+    "sent_ns": "int64",  # null: never sent
+    "first_ns": "int64",  # arrival of the first message that carried a token, of a failure's too
+    "last_ns": "int64",  # and of the last one
+    "end_ns": "int64",
+    "ttft_ns": "int64",  # these four of successes alone
+    "tpot_ns": "double",
+    "ttfvt_ns": "int64",  # to the first text that is not reasoning
+    "e2el_ns": "int64",
+    "input_tokens": "int64",
+    "output_tokens": "int64",  # of a failure: what had come
+    "cached_tokens": "int64",
+    "finish_reason": "string",
+    "ok": "bool",
+    "failure_kind": "string",  # "": it succeeded
+    "http_status": "int64",
+    "error": "string",  # "": it succeeded
+    "resends": "int64",
+}
+# The error of a failure without details: that of a failed request is never blank.
+WORDS = {
+    FailureKind.CONNECT: "no connection, or one that was lost before the request was sent",
+    FailureKind.TIMEOUT: "--request-timeout passed",
+    FailureKind.STALL: "--stall-timeout passed without a token",
+    FailureKind.HTTP_STATUS: "the status is not 200",
+    FailureKind.CONTEXT_LIMIT: "prompt and answer are more than the model's context",
+    FailureKind.RATE_LIMITED: "the server takes fewer requests or tokens a minute",
+    FailureKind.IN_BAND: "the server reported an error inside the answer",
+    FailureKind.ABORTED: "the server stopped this request",
+    FailureKind.TRUNCATED: "the answer ended before its end",
+    FailureKind.MALFORMED: "the answer is not HTTP, server-sent events or the API's JSON",
+    FailureKind.NOT_STREAMED: "one whole answer, where a stream was asked for",
+    FailureKind.EMPTY: "a complete answer without a token",
+    FailureKind.CANCELLED: "stopped while it was under way",
+    FailureKind.USER_CANCELLED: "cancelled as planned (--cancel-rate)",
+    FailureKind.MEMORY: "cut off, since the answers under way took too much memory",
+    FailureKind.LOST: "the capturing process died while it was under way",
+}
+
+
+def columns(run: Result) -> dict[str, str]:
+    """The columns of a run: those of all, the session and turn of each, the target where there were several.
+
+    Sessions are counted from 0, as plan indices are, turns from 1.
+    """
+    more = {"session": "int64", "turn": "int64"} if run.facts.session_turns else {}
+    return {**COLUMNS, **more, **({"target": "string"} if run.facts.targets else {})}
+
+
+def rows(run: Result) -> Iterator[list[Row]]:
+    """The requests in plan order, some thousand at once: a run may have more than memory holds as rows."""
+    arrays, wanted, records = numbers(run), columns(run), run.records
+    targets = target_figures.names(run.facts.targets, records) if "target" in wanted else []
+    classes = shape_figures.class_names(run.facts, records)
+    for begin in range(0, len(records), _ROWS_AT_ONCE):
+        part = {name: column[begin : begin + _ROWS_AT_ONCE].tolist() for name, column in arrays.items()}
+        batch, ids = [], request_ids(run.facts, records.index[begin : begin + _ROWS_AT_ONCE])
+        for position, values in enumerate(zip(*part.values(), strict=True), begin):
+            row = {name: None if value < 0 else value for name, value in zip(part, values, strict=True)}
+            failure = records.failures[position]
+            words = {
+                "request_id": ids[position - begin],
+                "class": classes[position],
+                "finish_reason": records.finish_reasons[position],
+                "ok": failure is None,
+                "failure_kind": "" if failure is None else failure.kind.value,
+                "error": "" if failure is None else failure.detail or WORDS[failure.kind],
+                **({"target": targets[position]} if targets else {}),
+            }
+            # Half a surrogate pair, which no file can hold, is written as its escape.
+            row |= {
+                name: encodable(word, "utf-8") if isinstance(word, str) else word
+                for name, word in words.items()
+            }
+            batch.append({name: row[name] for name in wanted})
+        yield batch
+
+
+def numbers(run: Result) -> dict[str, NDArray[Any]]:
+    """The columns of numbers, one value a request; below 0 where there is nothing."""
+    records, each = run.records, PerRequest.of(run.records, run.facts.ask())
+    counts = np.diff(records.start)
+    first_ns, last_ns = (np.full(len(records), UNKNOWN, np.int64) for _ in range(2))
+    first_ns[counts > 0] = records.arrival_ns[records.start[:-1][counts > 0]]
+    last_ns[counts > 0] = records.arrival_ns[records.start[1:][counts > 0] - 1]
+    sessions = session_rows(records, run.facts.session_turns)
+    return {
+        **({} if sessions is None else {"session": sessions.session, "turn": sessions.turn}),
+        **{name: records.columns[name] for name in ("index", "slot", "cached_tokens", "resends")},
+        "intended_ns": records.intended_ns,
+        "sent_ns": np.where(records.sent, records.sent_ns, UNKNOWN),
+        "first_ns": first_ns,
+        "last_ns": last_ns,
+        "end_ns": records.end_ns,
+        "ttft_ns": np.where(each.has_ttft, each.ttft_ns, UNKNOWN),
+        "ttfvt_ns": np.where(each.has_ttfvt, each.ttfvt_ns, UNKNOWN),
+        "tpot_ns": np.where(each.has_tpot, each.tpot_ns(), UNKNOWN),
+        "e2el_ns": each.e2el_ns,
+        "input_tokens": each.input_tokens,
+        "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
+        "http_status": records.http_status,
+    }
+
+
+def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    for batch in batches:
+        file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in batch).encode())
+
+
+def _write_csv(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    file.write(csv_text([wanted]).encode())
+    for batch in batches:
+        file.write(csv_text(row.values() for row in batch).encode())
+
+
+def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
+    try:
+        import pyarrow  # an extra, and 40 MB
+        from pyarrow import parquet
+    except ImportError:
+        raise UsageError(
+            "--parquet needs the parquet extra: in the clone, .venv/bin/pip install '.[parquet]'"
+        ) from None
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in wanted.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in batches:
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema))
+
+
+_NAMES = {"jsonl": "JSON, a line each", "csv": "CSV", "parquet": "Parquet (the parquet extra)"}
+# By a file's ending.
+FORMS: dict[str, Callable[[Iterator[list[Row]], Mapping[str, str], IO[bytes]], None]] = {
+    "jsonl": _write_jsonl, "csv": _write_csv, "parquet": _write_parquet,
+}  # fmt: skip
+
+
+def write(run: Result, form: str, path: Path) -> None:
+    """Write a run's requests in a form of FORMS to a file, which is whole or absent.
+
+    Raises UsageError where it cannot be written.
+    """
+    if not path.name or "\0" in path.name:
+        raise UsageError(f"cannot write {str(path)!r}: not a file name; choose another --output")
+    try:
+        write_output(path, lambda file: FORMS[form](rows(run), columns(run), file))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another --output") from None
+
+
+def save(run: Result, directory: Path) -> Path:
+    """Write `requests.jsonl` into a run's directory, as --save-requests asks; raises UsageError."""
+    path = directory / f"{REQUESTS}.jsonl"
+    write(run, "jsonl", path)
+    return path
+
+
+def export_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen export`."""
+    parser = Parser(
+        prog="loadgen export",
+        allow_abbrev=False,
+        description="Write the requests of a run, a row each: ids, times in nanoseconds, tokens, failures.",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="the run directory")
+    form = parser.add_mutually_exclusive_group(required=True)
+    for name in FORMS:
+        form.add_argument(
+            f"--{name}",
+            dest="form",
+            action="store_const",
+            const=name,
+            help=f"a row a request as {_NAMES[name]}",
+        )
+    parser.add_argument(
+        "--output", metavar="FILE", help=f"default: {REQUESTS}.FORM in RUN_DIR; - is standard output"
+    )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; where the rows went is printed. The exit code."""
+    parser = export_parser()
+    if {"-h", "--help"} & set(argv):
+        parser.print_help()
+        return ExitCode.FIGURES
+    asked = arguments(parser, argv)
+    run = run_directory.load(asked.run_dir)
+    if asked.output == "-":
+        return _to_standard_output(run, asked.form)
+    path = asked.run_dir / f"{REQUESTS}.{asked.form}" if asked.output is None else Path(asked.output)
+    write(run, asked.form, path)
+    printed(f"requests: {path}", sys.stdout)
+    return ExitCode.FIGURES
+
+
+def _to_standard_output(run: Result, form: str) -> int:
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: use --output FILE")
+    try:
+        FORMS[form](rows(run), columns(run), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        return ExitCode.FIGURES  # who reads it has read what was wanted, as of any other verb
+    except OSError as error:
+        raise UsageError(f"cannot write to standard output: {error.strerror}; use --output FILE") from None
+    return ExitCode.FIGURES

@@ -1,0 +1,224 @@
+"""Block: the "Serving Benchmark Result" text, from figures under vLLM's result keys.
+
+A layout is data: rows and sections that name a key. A row whose figure is absent is left out, so
+the figures alone decide what is printed, whether they come from Metrics or from someone's file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.spelling import nearest
+from loadgen.figures.vllm_keys import Figures
+
+
+class BlockRow(msgspec.Struct, frozen=True):
+    """One line: printed when the figure is a number (with `positive`, above zero; with `text`, or a word)."""
+
+    label: str
+    key: str
+    spec: str = ""
+    positive: bool = False
+    text: bool = False
+    none: str = ""  # printed if the figure is there and null
+    rule: str = ""  # the header above it
+
+
+class BlockSection(msgspec.Struct, frozen=True):
+    """One metric: a ruled header, then its mean, median and every percentile there is."""
+
+    header: str
+    name: str
+    key: str
+    percentiles: tuple[str, ...] | None = None  # only these
+    most: bool = False  # its largest value too
+    unit: str = "ms"  # of a latency, which its keys end with; a speed's keys have no unit
+    extra: bool = False  # printed only where it is asked for by its name
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How a block is laid out."""
+
+    title: str
+    rows: tuple[BlockRow, ...]
+    sections: tuple[BlockSection, ...]
+    percentiles: tuple[float, ...] = ()  # whatever was asked for; then all sections are shown too
+    width: int = 50
+    label_width: int = 40
+    value_width: int = 10
+
+
+_VLLM_0_32 = Layout(
+    title=" Serving Benchmark Result ",
+    rows=(
+        BlockRow("Successful requests:", "completed"),
+        BlockRow("Failed requests:", "failed"),
+        BlockRow("Maximum request concurrency:", "max_concurrency"),
+        BlockRow("Request rate configured (RPS):", "request_rate", ".2f"),
+        BlockRow("Benchmark duration (s):", "duration", ".2f"),
+        BlockRow("Total input tokens:", "total_input_tokens"),
+        BlockRow("Total generated tokens:", "total_output_tokens"),
+        BlockRow("Request throughput (req/s):", "request_throughput", ".2f"),
+        BlockRow("Request goodput (req/s):", "request_goodput", ".2f"),
+        BlockRow("Output token throughput (tok/s):", "output_throughput", ".2f"),
+        BlockRow("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+        BlockRow("Peak concurrent requests:", "max_concurrent_requests", ".2f"),
+        BlockRow("RTFx (Inverse Real-Time Factor):", "rtfx", ".2f", positive=True),
+        BlockRow("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+    ),
+    sections=(
+        BlockSection("Time to First Token", "TTFT", "ttft"),
+        BlockSection("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
+        BlockSection("Inter-token Latency", "ITL", "itl"),
+        BlockSection("End-to-end Latency", "E2EL", "e2el"),
+        BlockSection("Client-side Queueing", "Client Queue Time", "client_queue_time"),
+        BlockSection(
+            "Queue-inclusive End-to-end Latency", "E2EL incl. Client Queue", "e2el_including_client_queue"
+        ),
+        BlockSection(
+            "Time per Token (gaps shared by tokens)", "Token Time", "token_time"
+        ),  # ours, from here on
+        BlockSection("Time to First Visible Token", "TTFVT", "ttfvt", extra=True),
+        BlockSection(
+            "Normalized Latency (E2EL / output tokens)", "E2EL per Token", "e2el_per_token", extra=True
+        ),
+        BlockSection(
+            "Prefill Speed (input tokens / TTFT)", "Prefill Speed", "prefill_speed", unit="tok/s", extra=True
+        ),
+        BlockSection("Output per User (1 / TPOT)", "Output per User", "user_tps", unit="tok/s", extra=True),
+    ),
+)
+
+# As vLLM printed it until the end of 2025, and as it stands on the pages of that time.
+_VLLM_2025 = replace(
+    _VLLM_0_32,
+    rows=tuple(
+        replace(row, label=row.label.replace("Total token throughput", "Total Token throughput"))
+        for row in _VLLM_0_32.rows
+        if row.key not in ("failed", "max_output_tokens_per_s", "max_concurrent_requests", "rtfx")
+    ),
+)
+
+# As SGLang's clients print it in 2026; `Protocol` is the Rust one's. Ours retokenizes nothing: no such line.
+_SGLANG = Layout(
+    title=" Serving Benchmark Result ",
+    rows=(
+        BlockRow("Backend:", "backend", text=True),
+        BlockRow("Protocol:", "protocol", text=True),
+        BlockRow("Traffic request rate:", "request_rate", text=True),
+        BlockRow("Max request concurrency:", "max_concurrency", none="not set"),
+        BlockRow("Successful requests:", "completed"),
+        BlockRow("Benchmark duration (s):", "duration", ".2f"),
+        BlockRow("Total input tokens:", "total_input_tokens"),
+        BlockRow("Total input text tokens:", "total_input_text_tokens"),
+        BlockRow("Total input vision tokens:", "total_input_vision_tokens", positive=True),
+        BlockRow("Total generated tokens:", "total_output_tokens"),
+        BlockRow("Total generated tokens (retokenized):", "total_output_tokens_retokenized"),
+        BlockRow("Request throughput (req/s):", "request_throughput", ".2f"),
+        BlockRow("Input token throughput (tok/s):", "input_throughput", ".2f"),
+        BlockRow("Output token throughput (tok/s):", "output_throughput", ".2f"),
+        BlockRow("Peak output token throughput (tok/s):", "max_output_tokens_per_s", ".2f"),
+        BlockRow("Peak concurrent requests:", "max_concurrent_requests"),
+        BlockRow("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
+        BlockRow("Concurrency:", "concurrency", ".2f"),
+        BlockRow("Accept length:", "accept_length", ".2f"),
+        BlockRow("Request goodput (req/s):", "request_goodput", ".2f", rule="Goodput"),
+    ),
+    sections=(
+        BlockSection("End-to-End Latency", "E2E Latency", "e2el"),
+        BlockSection("Time to First Token", "TTFT", "ttft"),
+        BlockSection("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
+        BlockSection("Inter-Token Latency", "ITL", "itl", most=True),
+    ),
+    percentiles=(90.0, 95.0, 99.0),
+)
+
+_SGLANG_NEW = (
+    "protocol", "total_input_text_tokens", "total_input_vision_tokens", "max_output_tokens_per_s",
+    "max_concurrent_requests", "request_goodput",
+)  # fmt: skip
+# As it printed until the autumn of 2025, its misspelling kept: no peaks, no TPOT, few percentiles.
+_SGLANG_2025 = replace(
+    _SGLANG,
+    rows=tuple(
+        replace(row, label=row.label.replace("Max request", "Max reqeuest"))
+        for row in _SGLANG.rows
+        if row.key not in _SGLANG_NEW
+    ),
+    sections=(
+        BlockSection("End-to-End Latency", "E2E Latency", "e2el", percentiles=()),
+        BlockSection("Time to First Token", "TTFT", "ttft", percentiles=("99",)),
+        BlockSection("Inter-Token Latency", "ITL", "itl", percentiles=("95", "99"), most=True),
+    ),
+    percentiles=(95.0, 99.0),
+)
+DEFAULT_LAYOUT = "vllm-0.32"
+LAYOUTS = {
+    DEFAULT_LAYOUT: _VLLM_0_32, "vllm-2025": _VLLM_2025, "sglang": _SGLANG, "sglang-2025": _SGLANG_2025,
+}  # fmt: skip
+
+
+def layout(name: str | None) -> Layout:
+    """The layout of that name, None being the default; raises UsageError with the nearest."""
+    layout = LAYOUTS.get(name or DEFAULT_LAYOUT)
+    if layout is None:
+        raise UsageError(
+            f"--layout {name}: no such layout{nearest(str(name), LAYOUTS)}; there are {', '.join(LAYOUTS)}"
+        )
+    return layout
+
+
+def render(figures: Figures, layout: Layout = _VLLM_0_32, named: Collection[str] | None = None) -> str:
+    """The block as text, trailing spaces kept, without a final newline.
+
+    With `named`, the sections that vLLM does not have are printed only where their keys are in it.
+    """
+    lines = [layout.title.center(layout.width, "=")]
+    for row in layout.rows:
+        if (shown := _shown(figures, row)) is not None:
+            lines += [row.rule.center(layout.width, "-")] * bool(row.rule)
+            lines.append(_line(layout, row.label, *shown))
+    for section in layout.sections:
+        if section.extra and named is not None and section.key not in named:
+            continue
+        lines += _section_lines(figures, layout, section)
+    return "\n".join([*lines, "=" * layout.width])
+
+
+def _shown(figures: Figures, row: BlockRow) -> tuple[float | str, str] | None:
+    """What a row prints, and its format; None where it is left out."""
+    value = figures.get(row.key)
+    if row.text and isinstance(value, str | int | float):
+        return str(value), ""
+    if isinstance(value, int | float):
+        return (value, row.spec) if value > 0 or not row.positive else None
+    return (row.none, "") if row.none and row.key in figures else None
+
+
+def _section_lines(figures: Figures, layout: Layout, section: BlockSection) -> list[str]:
+    name = section.key + "_ms" * (section.unit == "ms")
+    if figures.get(f"mean_{name}") is None:
+        return []
+    statistics = [("Mean", f"mean_{name}"), ("Median", f"median_{name}")]
+    pattern = re.compile(rf"p([\d.]+)_{name}")
+    ranks = [(match[1], key) for key in figures if (match := pattern.fullmatch(key))]
+    allowed = section.percentiles
+    statistics += [(f"P{rank}", key) for rank, key in ranks if allowed is None or rank in allowed]
+    statistics += [("Max", f"max_{name}")] * section.most
+    return [
+        section.header.center(layout.width, "-"),
+        *(
+            _line(layout, f"{word} {section.name} ({section.unit}):", figures[key], ".2f")
+            for word, key in statistics
+            if isinstance(figures.get(key), int | float)
+        ),
+    ]
+
+
+def _line(layout: Layout, label: str, value: float | str, spec: str) -> str:
+    return f"{label:<{layout.label_width}} {value:<{layout.value_width}{spec}}"

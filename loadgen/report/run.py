@@ -1,0 +1,191 @@
+"""Run: one measured run as a value, for those who use loadgen from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from loadgen.base.errors import LoadgenError, UsageError
+from loadgen.base.rule import Finding, as_json
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.objectives import ObjectiveEvidence
+from loadgen.plan.profile import Profile
+from loadgen.report import report, request_rows, run_directory, run_place
+from loadgen.report.run_directory import Result
+from loadgen.verdict.sections import Broken
+from loadgen.verdict.verdict import Level
+
+if TYPE_CHECKING:
+    import pandas
+
+_PERCENTILES = (90.0, 95.0, 99.0)
+Place = str | os.PathLike[str]
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """One reason why a figure may not be true, with the figures that show it; docs/validity.md lists all."""
+
+    name: str
+    severity: Literal["note", "suspect", "invalid"]
+    evidence: str
+    condition: str
+    remedy: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a run's figures can be believed: the worst severity among its doubts decides.
+
+    UNCHECKED is of published figures alone, where there was nothing to compare them with.
+    """
+
+    status: Literal["VALID", "SUSPECT", "INVALID", "UNCHECKED"]
+    doubts: tuple[Doubt, ...]  # worst first; a note changes nothing
+    not_checked: tuple[str, ...] = ()  # the checks that matter and could not be made, as "roofline"
+
+    @classmethod
+    def of(cls, level: Level, findings: Sequence[Finding], not_checked: tuple[str, ...] = ()) -> Verdict:
+        """The verdict that these findings led to."""
+        doubts = tuple(msgspec.convert(as_json(finding), Doubt) for finding in findings)
+        return cls(level.value, doubts, not_checked)
+
+    def __str__(self) -> str:
+        return f"{self.status}: {', '.join(doubt.name for doubt in self.doubts)}".rstrip(": ")
+
+
+class Run:
+    """One measured run: its figures, its verdict and its requests. `bench` and `load` make it.
+
+    `directory` is where it lies on disk, None for one that was not written. `warnings` are lines on what
+    could not be written.
+    """
+
+    def __init__(self, result: Result, directory: Path | None = None, warnings: Sequence[str] = ()) -> None:
+        self.result = result  # facts and records, whose form may change between versions
+        self.directory = directory
+        self.warnings = tuple(warnings)
+
+    def __repr__(self) -> str:
+        facts, metrics = self.result.facts, self.metrics
+        tokens = f"{metrics.output_throughput_per_s:.4g} tok/s"
+        return (
+            f"<loadgen.Run {facts.profile.name or 'bench'} on {facts.server.model}: {metrics.completed} of "
+            f"{facts.own_requests} requests, {tokens}, {self.verdict.status}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a run that ends a cell: the block, and what matters under it."""
+        return f"<pre>{escape(report.short(self.result, str(self.directory or '')))}</pre>"
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Every figure, latencies in milliseconds with mean, median, standard deviation, P90, P95 and P99."""
+        ask = self.result.ask
+        wanted = tuple(dict.fromkeys((*_PERCENTILES, *ask.metric_percentiles)))
+        return compute(self.result.counted, replace(ask, metric_percentiles=wanted))
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """VALID, SUSPECT or INVALID, and the doubts that were found."""
+        judged = self.result.verdict
+        return Verdict.of(judged.level, judged.findings, judged.not_checked)
+
+    @property
+    def objectives(self) -> tuple[ObjectiveEvidence, ...]:
+        """What the run shows of each objective of `slo`: `standing` is meets, fails or not shown."""
+        return self.result.objectives
+
+    @property
+    def profile(self) -> Profile:
+        """The workload, as it was measured."""
+        return self.result.facts.profile
+
+    @property
+    def seed(self) -> int:
+        """Of prompts and arrival times: with it the same requests are sent again."""
+        return self.result.facts.seed
+
+    @property
+    def partial(self) -> str:
+        """Why the run ended before its plan; "" where every request was sent and ended."""
+        return self.result.facts.partial
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the embedded engine answered: then no model ran."""
+        return bool(self.result.facts.server.simulated)
+
+    def requests(self) -> dict[str, NDArray[Any]]:
+        """The requests in plan order as columns, one value a request: those of `loadgen export`.
+
+        Times are nanoseconds of CLOCK_MONOTONIC. Numbers are int64 (`tpot_ns`: float64), -1 where there is
+        none; `ok` is bool, texts are object arrays.
+        """
+        numbers, columns = request_rows.numbers(self.result), request_rows.columns(self.result)
+        texts: dict[str, list[Any]] = {name: [] for name in columns if name not in numbers}
+        for some in request_rows.rows(self.result):
+            for name, column in texts.items():
+                column += [row[name] for row in some]
+        return {
+            name: numbers[name]
+            if name in numbers
+            else np.array(texts[name], bool if kind == "bool" else object)
+            for name, kind in columns.items()
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The requests as a DataFrame, a row each, missing values as NA.
+
+        Raises LoadgenError without pandas: in the clone, .venv/bin/pip install '.[pandas]'.
+        """
+        if find_spec("pandas") is None:
+            raise UsageError(
+                "to_pandas() needs the pandas extra: in the clone, .venv/bin/pip install '.[pandas]'"
+            )
+        import pandas
+
+        frame = pandas.DataFrame(self.requests())
+        for name, kind in request_rows.columns(self.result).items():
+            if kind == "int64":
+                frame[name] = frame[name].astype("Int64").where(frame[name] >= 0)
+            elif kind == "double":
+                frame[name] = frame[name].where(frame[name] >= 0)
+        return frame
+
+    def report(self, *, explain: bool = False, layout: str | None = None) -> str:
+        """The whole report, as `loadgen report` prints it; `explain` adds evidence and remedy of every doubt.
+
+        `layout` is the block's: vllm-0.32 (default), vllm-2025, sglang or sglang-2025; raises LoadgenError on
+        another.
+        """
+        return report.render(self.result, explain, layout)
+
+    def json(self, *, detailed: bool = False) -> dict[str, Any]:
+        """The result under the keys of vLLM's result file; `detailed` adds every request."""
+        return self.result.json(detailed)
+
+    def save(self, directory: Place) -> Path:
+        """Write the run's directory, which `load`, `loadgen report` and `loadgen compare` read.
+
+        It is made where it is missing. Raises LoadgenError where it holds a run already or cannot be written.
+        """
+        place = Path(directory)
+        run_place.create_place(place, "directory")
+        if run_directory.is_run(place):
+            raise UsageError(f"{place} holds a run already: choose another directory")
+        broken: list[Broken] = []
+        errors = run_directory.save(self.result, place, {run_directory.REPORT: self.report() + "\n"}, broken)
+        errors += [f"{part.name}: {part.why}" for part in broken]
+        if errors:
+            raise LoadgenError("; ".join(errors))
+        self.directory = place
+        return place

@@ -1,0 +1,291 @@
+"""Result: a run on disk, and everything about it that is not in its records."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from loadgen.base import files
+from loadgen.base.errors import UsageError
+from loadgen.figures import objectives, steady_state, text_tokens, until_dry
+from loadgen.figures.class_figures import ClassFigures
+from loadgen.figures.judging import judged
+from loadgen.figures.metrics import MetricOptions, Metrics, PerRequest, compute
+from loadgen.figures.objectives import ObjectiveEvidence
+from loadgen.figures.record import Records
+from loadgen.figures.session_rows import session_rows
+from loadgen.figures.stages import StageFigures
+from loadgen.figures.steady_state import Steady, Trim, Unsteady
+from loadgen.figures.turn_figures import TurnFigures
+from loadgen.report import journal, sample_file, session_figures, shape_figures
+from loadgen.report.run_place import JOURNAL
+from loadgen.report.sample_file import SAMPLES, KeptSamples
+from loadgen.report.session_figures import StoredSessions
+from loadgen.report.vllm_json import OURS, Derived, filename, vllm_result
+from loadgen.verdict import reconcile, run_metadata, target_figures, verdict
+from loadgen.verdict.arrival_checks import arrivals_not_tokens
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import FORMATS, LateFacts
+from loadgen.verdict.sections import Broken, guarded
+from loadgen.verdict.target_figures import TargetFigures
+from loadgen.verdict.verdict import RunVerdict
+
+_LONGEST_DETAIL = 200
+_LARGEST_RESULT = 1 << 30
+RESULT, ARRIVALS, REPORT = "result.json", "arrivals.npz", "report.txt"
+
+
+@dataclass(frozen=True, eq=False)  # columns of numbers are not to be compared by accident
+class Result:
+    """One run: its facts, its records and what was sampled meanwhile; each is equal to itself alone."""
+
+    facts: Facts
+    records: Records
+    samples: KeptSamples = field(default_factory=KeptSamples)
+
+    @cached_property
+    def counted(self) -> Records:
+        """The records that the figures are of: all, but for the tail of sessions in a closed loop."""
+        return session_figures.counted(self.facts, self.records)
+
+    @cached_property
+    def ask(self) -> MetricOptions:
+        """Which figures the run has: where what arrived is not tokens, none of a token's time."""
+        ask = self.facts.ask()
+        believed = arrivals_not_tokens.code not in self.verdict.reasons
+        return ask if believed else replace(ask, arrivals_are_tokens=False)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The figures of the run, those to be quoted."""
+        return self._figures[0]
+
+    @property
+    def whole(self) -> Metrics:
+        """The figures of all records, to be held against what was planned and what the server counted."""
+        return self._figures[1]
+
+    @cached_property
+    def _figures(self) -> tuple[Metrics, Metrics]:
+        return self._arrived if self.ask.arrivals_are_tokens else self._computed(self.ask)
+
+    @cached_property
+    def _arrived(self) -> tuple[Metrics, Metrics]:
+        """The figures as if each arrival were a token: what the verdict judges, to find whether it is."""
+        return self._computed(self.facts.ask())
+
+    def _computed(self, ask: MetricOptions) -> tuple[Metrics, Metrics]:
+        """The figures of the counted records, and of all."""
+        ended = compute(self.counted, ask)
+        if self.counted is self.records:
+            return ended, ended
+        whole = compute(self.records, ask)
+        if not ended.duration_s:
+            return ended, whole
+        return until_dry.rates(ended, self.records, int(self.counted.end_ns.max()), ask), whole
+
+    @cached_property
+    def verdict(self) -> RunVerdict:
+        """Whether the figures can be believed."""
+        metrics, whole = self._arrived
+        return verdict.judge(RunEvidence(self.facts, self.records, whole, metrics))
+
+    def measured(self, latencies: Sequence[str]) -> tuple[str, ...]:
+        """Those latencies that were measured: where what arrived is not tokens, E2EL and no other is."""
+        if self.ask.arrivals_are_tokens:
+            return tuple(latencies)
+        known = {**self.metrics.selectable, **self.metrics.selectable_rates}
+        return tuple(key for key in dict.fromkeys((*latencies, "e2el")) if key in known)
+
+    @cached_property
+    def steady(self) -> Steady | Unsteady:
+        """The part of the run in which the load asked for was held."""
+        profile = self.facts.profile
+        if profile.shaped:
+            return Unsteady(f"the load changes ({', '.join(profile.shape_words)})")
+        trim = Trim.parse(profile.warmup, profile.cooldown)
+        begins = session_rows(self.records, self.facts.session_turns)
+        return steady_state.steady(
+            self.records,
+            self.facts.held_concurrency,
+            trim,
+            self.ask,
+            None if begins is None else begins.begins,
+            self.facts.queues,
+        )
+
+    @cached_property
+    def objectives(self) -> tuple[ObjectiveEvidence, ...]:
+        """What the run shows of each objective of --slo."""
+        return judged(self.counted, objectives.parse(self.facts.profile.slo), self.ask)
+
+    @property
+    def reconciled(self) -> list[reconcile.ReconciledFigure]:
+        """Our figures next to the server-reported ones."""
+        window = self.facts.window
+        if not self.facts.whole_load:
+            return []
+        if window is None:
+            return reconcile.by_answer(self.whole, self.records)
+        return reconcile.rows(window, self.whole, self.records)
+
+    @property
+    def by_target(self) -> list[TargetFigures]:
+        """The figures of each of several servers; empty where there was one."""
+        each = PerRequest.of(self.records, self.ask)
+        return target_figures.figures(self.facts.targets, self.records, each, self.whole.duration_s)
+
+    @cached_property
+    def by_stage(self) -> list[StageFigures]:
+        """The figures of each stage of a load over time; empty where it did not change."""
+        return shape_figures.by_stage(self.facts, self.records, self.ask)
+
+    @cached_property
+    def by_class(self) -> list[ClassFigures]:
+        """The figures of each class of requests; empty where there is one."""
+        return shape_figures.by_class(self.facts, self.records, self.ask)
+
+    @cached_property
+    def by_turn(self) -> list[TurnFigures]:
+        """The figures of each turn of sessions, or range of turns; empty where there are none."""
+        return session_figures.by_turn(self.facts, self.counted, self.ask)
+
+    @cached_property
+    def sessions(self) -> StoredSessions | None:
+        """The run's sessions; None: each request was one of its own."""
+        return session_figures.stored(self.facts, self.records, self.counted)
+
+    def json(self, detailed: bool = False) -> dict[str, Any]:
+        """The result as vLLM's file has it, ours under one key."""
+        # What follows from the facts is computed again when the file is read.
+        derived: Derived = {
+            "verdict": lambda: verdict.json(self.verdict),
+            "steady_state": lambda: steady_state.json(self.steady),
+            "objectives": lambda: list(map(objectives.json, self.objectives)),
+            "reconciliation": lambda: [asdict(row) for row in self.reconciled],
+        }
+        if self.facts.profile.shaped:
+            derived = {**derived, "by_stage": lambda: self.by_stage}
+        if self.facts.profile.classes:
+            derived = {**derived, "by_class": lambda: self.by_class}
+        if self.facts.targets:
+            derived = {**derived, "by_target": lambda: self.by_target}
+        if self.facts.session_turns:
+            derived = {**derived, "by_turn": lambda: self.by_turn, "sessions": lambda: self.sessions}
+        return vllm_result(self.metrics, self.counted, self.facts, derived, detailed)
+
+    def filename(self) -> str:
+        """The name vLLM would give the result file."""
+        return filename(self.facts)
+
+
+def save(run: Result, directory: Path, texts: Mapping[str, str], broken: list[Broken]) -> list[str]:
+    """Write a run's directory, the result last: where it is, all is there; what could not be, in words.
+
+    `texts` are written by their names. Parts that cannot be made are added to `broken`. The journal is taken
+    away once arrivals and result are on the disk.
+    """
+    errors = [_attempted(directory / ARRIVALS, run.records.save)]
+    if run.samples.series:
+        errors.append(_attempted(directory / SAMPLES, partial(sample_file.save, run.samples)))
+    errors += [write_text(directory / name, text) for name, text in texts.items()]
+    stored = guarded("the result file", lambda: json.dumps(run.json(), allow_nan=False), "", broken)
+    if not errors[0] and stored:
+        errors.append(write_text(directory / RESULT, stored))
+        if not errors[-1]:
+            for path in journal.files(directory / JOURNAL):
+                path.unlink(missing_ok=True)
+    return [error for error in errors if error]
+
+
+def write_text(path: Path, text: str) -> str:
+    """Make a file hold a text, whole or not at all; why that could not be done, or ""."""
+    return _attempted(path, partial(files.write_text, text=text))
+
+
+def _attempted(path: Path, write: Callable[[Path], None]) -> str:
+    try:
+        write(path)
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}"
+    return ""
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run, or what was journalled of one."""
+    return any((directory / name).exists() for name in (RESULT, JOURNAL))
+
+
+def load(directory: Path) -> Result:
+    """The run in a directory; raises UsageError when it is not one, damaged, or of a newer format.
+
+    A run whose result was never written, since the client was killed, is read from its journal.
+    """
+    try:
+        for path in (directory / RESULT, directory / ARRIVALS, *journal.files(directory / JOURNAL)):
+            if path.exists() and not path.is_file():  # a pipe or a device: it could keep us waiting
+                raise ValueError(f"{path.name} is no regular file")
+        if not (directory / RESULT).exists() and (directory / JOURNAL).exists():
+            return _recovered(directory)
+        if (directory / RESULT).stat().st_size > _LARGEST_RESULT:
+            raise ValueError(f"{RESULT} has more than {_LARGEST_RESULT >> 20} MiB")
+        ours = json.loads((directory / RESULT).read_text("utf-8"))[OURS]
+        facts, records = _facts(directory, ours), Records.load(directory / ARRIVALS)
+        session_rows(records, facts.session_turns)  # of which each request must be one
+        return Result(facts, records, sample_file.load(directory / SAMPLES))
+    except OSError as error:
+        raise UsageError(
+            f"{directory} is not a run directory: {error.filename or directory}: {error.strerror}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        detail = " ".join(str(error).split())[:_LONGEST_DETAIL]
+        raise UsageError(f"{directory}: {RESULT} or {ARRIVALS} is damaged: {detail}") from None
+
+
+def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
+    """The facts, whatever version wrote them; raises UsageError and ValueError."""
+    version = ours.get("format")
+    if version not in FORMATS:
+        raise UsageError(
+            f"{directory} has format {version}, this loadgen reads {', '.join(map(str, FORMATS))}: use "
+            "the one that wrote it"
+        )
+    facts = Facts.stored(ours)
+    run_metadata.check_reportable(facts.profile)
+    if not facts.planned_rate_per_s > 0:
+        raise ValueError(f"its request_rate is {facts.planned_rate_per_s}")
+    return facts
+
+
+def _recovered(directory: Path) -> Result:
+    """What the journal of a run that was never finished holds."""
+    path = directory / JOURNAL
+    contents = journal.read(path)
+    if not contents.facts:
+        raise UsageError(f"{directory}: the run ended before its first request: there is nothing to report")
+    facts = _facts(directory, json.loads(contents.facts))
+    spill = directory if os.access(directory, os.W_OK) else Path(tempfile.gettempdir())
+    parts = journal.parts(path)
+    tokenizer = text_tokens.find((facts.text_tokenizer,))
+    revise, uncounted = text_tokens.revision(parts, tokenizer)
+    records = Records.joined(journal.Parts(lambda: map(revise, parts)), spill)
+    end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
+    where = f"its journal, which ends after {end}"
+    late: LateFacts = {"requests": max(facts.requests, len(records)), "under_way": False}
+    if uncounted:
+        late["unknown"] = (*facts.unknown, f"tokens of answers without usage: {uncounted}")
+    if facts.under_way:
+        late["recovered"] = f"the client was killed during the run; read from {where}"
+    else:  # nothing that was measured is missing
+        why = f"the client ended before its report was written; read from {where}"
+        late["notes"] = (*facts.notes, why)
+    return Result(facts.learned(late), records)

@@ -1,0 +1,110 @@
+"""Sample file: what was sampled during a run, of this machine and of the server, next to its arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base import archive, untrusted
+from loadgen.base.arrays import Int64
+from loadgen.base.files import write_whole
+from loadgen.host.sensor import Sample
+from loadgen.host.series import MOST_KEPT, MOST_SERIES, SampledSeries, of_sensors, thinned
+from loadgen.server.server_counters import ServerWindow
+
+SAMPLES = "samples.npz"
+GAUGES = ("running", "waiting", "kv_cache_usage")
+_COLUMNS = ("quantity", "where", "start", "at_ns", "value")
+_LONGEST = 64  # letters of a name
+_LARGEST = 16 << 20
+_LATEST_NS = 1 << 62
+
+
+class KeptSamples(msgspec.Struct, frozen=True):
+    """The series of a run; `error` is why those that were kept cannot be read, "" if they can."""
+
+    series: tuple[SampledSeries, ...] = ()
+    error: str = ""
+
+
+NO_SAMPLES = KeptSamples()
+
+
+def kept(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
+    """What a run keeps of the samples of sensors, and of gauges that were sampled since `began_ns`."""
+    every = [*of_gauges(window, began_ns), *of_sensors(samples)]
+    some = [thinned(series, MOST_KEPT) for series in every if len(series.values)]
+    return KeptSamples(tuple(some[:MOST_SERIES]))
+
+
+def of_gauges(window: ServerWindow | None, began_ns: int) -> Iterator[SampledSeries]:
+    """The server's gauges, which a result file holds too; nothing where they were not read."""
+    samples = window.samples if window is not None and not window.error else ()
+    for gauge in GAUGES:
+        pairs = [(each.at_s, value) for each in samples if (value := getattr(each, gauge)) is not None]
+        if pairs:
+            at_s, values = np.array(pairs, np.float64).T
+            yield SampledSeries(gauge, "", began_ns + np.rint(at_s * 1e9).astype(np.int64), values)
+
+
+def save(samples: KeptSamples, path: Path) -> None:
+    """Write the series one behind the other as columns, whole or not at all; raises OSError.
+
+    Samples `start[i]` to `start[i + 1]` of `at_ns` and `value` are of `quantity[i]` in `where[i]`.
+    """
+    series = samples.series
+    columns: dict[str, NDArray[Any]] = {
+        "quantity": np.array([each.quantity for each in series], f"<U{_LONGEST}"),
+        "where": np.array([each.where for each in series], f"<U{_LONGEST}"),
+        "start": np.cumsum([0, *(len(each.values) for each in series)], dtype=np.int64),
+        "at_ns": np.concatenate([each.at_ns for each in series]),
+        "value": np.concatenate([each.values for each in series]),
+    }
+    write_whole(path, partial(archive.write, columns=columns))
+
+
+def load(path: Path) -> KeptSamples:
+    """The series in a file; none where there is none, and why not where it is damaged."""
+    if not path.exists():
+        return NO_SAMPLES
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
+        return KeptSamples(tuple(_series(archive.read(path, _COLUMNS, archive.WITH_FLOATS))))
+    except (OSError, ValueError, TypeError) as error:
+        return KeptSamples(error=f"{path.name} cannot be read: {untrusted.line(str(error), 200)}")
+
+
+def _series(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
+    """The series that these columns hold; raises ValueError where they cannot be a run's."""
+    if missing := [name for name in _COLUMNS if name not in columns]:
+        raise ValueError(f"column {missing[0]} is missing")
+    quantities, wheres, start, at_ns, values = (columns[name] for name in _COLUMNS)
+    kinds = (("U", quantities), ("U", wheres), ("i", start), ("i", at_ns), ("f", values))
+    if wrong := [column.dtype.str for kind, column in kinds if column.dtype.kind != kind]:
+        raise ValueError(f"a column holds {wrong[0]}")
+    _check(quantities, wheres, start, at_ns, values)
+    names = zip(quantities.tolist(), wheres.tolist(), strict=True)
+    for (quantity, where), begin, end in zip(names, start[:-1].tolist(), start[1:].tolist(), strict=True):
+        texts = untrusted.line(quantity, _LONGEST), untrusted.line(where, _LONGEST)
+        yield SampledSeries(*texts, at_ns[begin:end], values[begin:end])
+
+
+def _check(quantities: Any, wheres: Any, start: Int64, at_ns: Int64, values: Any) -> None:
+    count = len(quantities)
+    if count > MOST_SERIES or len(wheres) != count or len(start) != count + 1:
+        raise ValueError(f"{count} quantities, {len(wheres)} places and {len(start)} starts")
+    lengths = np.diff(start)
+    whole = start[0] == 0 and start[-1] == len(at_ns) == len(values)
+    if not whole or (lengths < 0).any() or (lengths > MOST_KEPT).any():
+        raise ValueError(f"its starts do not divide {len(at_ns)} times and {len(values)} values")
+    if not np.isfinite(values).all() or (np.abs(values) > untrusted.MOST).any():
+        raise ValueError("a value is none that can be measured")
+    if ((at_ns < 0) | (at_ns > _LATEST_NS)).any():
+        raise ValueError("a time is none of a clock")

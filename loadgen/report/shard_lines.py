@@ -1,0 +1,52 @@
+"""Shard lines: of which runs a merged one was made, and how their clocks were compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.layout import counted
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.shard_facts import MergedShard
+
+
+def lines(facts: Facts, explain: bool) -> Iterator[str]:
+    """Of a merged run whose shards had several clocks, or of which one was lost; with `explain` of any."""
+    shards = facts.shards
+    others = [row for row in shards if row.reference]
+    lost = [row.name for row in shards if row.lost]
+    if not shards or not (explain or others or lost):
+        return
+    yield (
+        f"merged from {len(shards) - len(lost)} of {len(shards)} shards"
+        + _lost(lost)
+        + _clocks(shards, others)
+    )
+    if explain:
+        yield from map(_row, shards)
+
+
+def _lost(names: Sequence[str]) -> str:
+    return f", lost: {', '.join(names)}" if names else ""
+
+
+def _clocks(shards: Sequence[MergedShard], others: Sequence[MergedShard]) -> str:
+    """How the times of the shards whose clock is another were moved."""
+    if not others:
+        return "" if len(shards) == 1 else "; all of one clock"
+    how = ", ".join(dict.fromkeys(row.reference for row in others))
+    moved = f"; times of {len(others)} moved to the clock of the first shard by {how}"
+    if any(row.error_ns < 0 for row in others):
+        return f"{moved}, by how much that is off is unknown; no latency depends on it"
+    worst_ms = max(row.error_ns for row in others) / MS_NS
+    return f"{moved}, ± {worst_ms:.3g} ms at most; no latency depends on it"
+
+
+def _row(row: MergedShard) -> str:
+    if row.lost:
+        return f"  {row.lost}"
+    clock = ""
+    if row.reference:
+        error = f" ± {row.error_ns / MS_NS:.3g} ms" if row.error_ns >= 0 else ", error unknown"
+        clock = f", times moved by {row.offset_ns / SECOND_NS:+.6f} s{error} ({row.reference})"
+    return f"  shard {row.name}: {counted(row.requests, 'request')}, {row.cores:.2f} of a core busy{clock}"

@@ -1,0 +1,193 @@
+"""The result file: vLLM's keys in vLLM's order, and ours under one more."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict
+
+from loadgen.base import files
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.base.printable import file_name
+from loadgen.figures import vllm_keys
+from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics, PerRequest
+from loadgen.figures.record import Records
+from loadgen.figures.vllm_keys import percentile_name
+from loadgen.plan.profile import Profile
+from loadgen.report.request_ids import request_ids
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import parse_metadata
+from loadgen.verdict.sections import Broken, guarded
+
+OURS = "loadgen"
+SIMULATED = " (simulated)"  # follows the model's name where the embedded engine answered
+# Parts under that key that are computed: one that raises is null, and costs nothing else.
+Derived = Mapping[str, Callable[[], Any]]
+
+
+def filename(facts: Facts) -> str:
+    """The name vLLM would give the file, of what a name can hold: it leaves no directory."""
+    profile, rate = facts.profile, facts.profile.request_rate
+    if facts.data.schedule is not None or profile.shaped:
+        rate = float(f"{facts.planned_rate_per_s:.4g}")
+    concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
+    model = file_name(facts.server.model.split("/")[-1])
+    label = file_name(facts.label or profile.backend)
+    if profile.ramp is not None:
+        ends = f"{profile.ramp.begin:g}qps-{profile.ramp.end:g}qps"
+        return f"{label}-ramp-up-{profile.ramp_up_strategy}-{ends}{concurrency}-{model}-{_date(facts)}.json"
+    return f"{label}-{float(rate)}qps{concurrency}-{model}-{_date(facts)}.json"
+
+
+def _date(facts: Facts) -> str:
+    """When the run finished, in local time as vLLM writes it."""
+    return facts.finished.astimezone().strftime("%Y%m%d-%H%M%S")
+
+
+def vllm_result(
+    metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool = False
+) -> dict[str, Any]:
+    """The result as `vllm bench serve` 0.32 saves it, ours under one more key; every value is strict JSON.
+
+    Times are seconds, `start_times` on CLOCK_MONOTONIC as theirs; what a failed request never
+    reached is 0, as theirs. `detailed` adds every request. A simulation is marked as one, in the model's
+    name too: that is what tools which read vLLM's keys show.
+    """
+    each, block = PerRequest.of(records, facts.ask()), facts.block()
+    traffic = vllm_keys.traffic(block)
+    mark = {"simulated": True} if facts.server.simulated else {}
+    return {
+        **mark,
+        "date": _date(facts),
+        "endpoint_type": facts.profile.backend,
+        "backend": facts.profile.backend,
+        "label": facts.label,
+        "model_id": facts.server.model + SIMULATED * len(mark),
+        "tokenizer_id": facts.tokenizer,
+        "num_prompts": facts.own_requests,
+        **parse_metadata(facts.metadata),
+        **mark,  # whatever --metadata has under this name
+        "request_rate": traffic["request_rate"],
+        "burstiness": strict(facts.profile.burstiness),
+        "max_concurrency": traffic["max_concurrency"],
+        **_ramp(facts.profile),
+        **vllm_keys.counted(metrics),
+        **_requests(records, each, detailed),
+        **vllm_keys.peaks(metrics),
+        **vllm_keys.latencies(metrics, block),
+        OURS: _ours(metrics, records, facts, derived, detailed),
+    }
+
+
+def _ramp(profile: Profile) -> dict[str, Any]:
+    """vLLM's keys of a ramp, which it has only where there is one."""
+    if profile.ramp is None:
+        return {}
+    return {
+        "ramp_up_strategy": profile.ramp_up_strategy,
+        "ramp_up_start_rps": profile.ramp.begin,
+        "ramp_up_end_rps": profile.ramp.end,
+    }
+
+
+def _ours(
+    metrics: Metrics, records: Records, facts: Facts, derived: Derived, detailed: bool
+) -> dict[str, Any]:
+    """What is ours: the figures, the facts, and what follows from them, each part under a guard."""
+    parts: dict[str, Callable[[], Any]] = {"metrics": lambda: metrics, **derived}
+    if detailed:
+        parts["per_request"] = lambda: _each(records, facts)
+    broken: list[Broken] = []
+    made = {name: guarded(name, partial(_checked, make), None, broken) for name, make in parts.items()}
+    failed = {"failed_parts": {item.name: item.why for item in broken}} if broken else {}
+    # A fact is read again as what it was: NaN, a number to pydantic, as its name.
+    return {
+        "definitions_version": DEFINITIONS_VERSION,
+        "metrics": made.pop("metrics"),
+        **strict(facts.model_dump(mode="json", by_alias=True), nan="nan"),
+        **made,
+        **failed,
+    }
+
+
+def _checked(make: Callable[[], Any]) -> Any:
+    """A part as strict JSON; raises TypeError or ValueError where it cannot be."""
+    part = strict(make())
+    json.dumps(part, allow_nan=False)
+    return part
+
+
+def _each(records: Records, facts: Facts) -> dict[str, Any]:
+    """Of each request, in plan order, whether it succeeded and the x-request-id it carried."""
+    ids = request_ids(facts, records.index)
+    return {"success": records.ok.tolist(), "request_ids": ids if any(ids) else None}
+
+
+def write_result(path: Path, result: Mapping[str, Any], append: bool = False) -> None:
+    """Write the result as one line of JSON; `append` puts it on a new line after what is there.
+
+    A file is replaced whole or not at all, a pipe or a device is written to. Raises UsageError when the file
+    cannot be written, as where it is a symbolic link.
+    """
+    text = json.dumps(result, allow_nan=False).encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_output(path, lambda file: file.write(text), append)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"cannot write {path}: {reason}; choose another --result-dir") from error
+
+
+def _requests(records: Records, each: PerRequest, detailed: bool) -> dict[str, Any]:
+    """The per-request lists, in plan order; without `detailed` only the two vLLM always keeps."""
+    queue_ns = np.where(records.sent_ns > 0, records.sent_ns - records.intended_ns, 0)
+    always = {"latencies": _seconds(each.e2el_ns), "queue_times": (queue_ns / 1e9).tolist()}
+    if not detailed:
+        return always
+    return {
+        "input_lens": each.input_tokens.clip(0).tolist(),
+        "output_lens": each.output_tokens.tolist(),
+        "ttfts": _seconds(each.ttft_ns),
+        "itls": _gaps(records),
+        "latencies": always["latencies"],
+        "start_times": _seconds(records.sent_ns),
+        "queue_times": always["queue_times"],
+        "generated_texts": [text or "" for text in records.texts],
+        "errors": [
+            f"{failure.kind.value}: {failure.detail}" if failure else "" for failure in records.failures
+        ],
+    }
+
+
+def _gaps(records: Records) -> list[list[float]]:
+    bounds = zip(records.start[:-1].tolist(), records.start[1:].tolist(), strict=True)
+    return [(np.diff(records.arrival_ns[a:b]) / 1e9).tolist() for a, b in bounds]
+
+
+def _seconds(times_ns: Int64) -> list[float]:
+    seconds: list[float] = (times_ns.clip(0) / 1e9).tolist()
+    return seconds
+
+
+def strict(value: Any, nan: str | None = None) -> Any:
+    """The value as strict JSON: NaN becomes null or what is given for it, an infinity its name."""
+    if isinstance(value, msgspec.Struct):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {
+            key if isinstance(key, str) else percentile_name(key): strict(item, nan)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [strict(item, nan) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return nan if math.isnan(value) else str(value)
+    return value

@@ -1,0 +1,213 @@
+"""Preview: what a plan would send, in lines and as JSON, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.layout import wrapped
+from loadgen.base.printable import printable
+from loadgen.plan.data_facts import LengthFacts
+from loadgen.plan.plan import Plan
+from loadgen.plan.sources import TRACES
+from loadgen.plan.turns import Turns
+
+_LABEL = 14  # columns
+_EXAMPLE_LETTERS = 300
+
+
+@runtime_checkable
+class _Recorded(Protocol):
+    """Requests of recorded conversations."""
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """What they hold, counted: messages by role, calls of tools."""
+        ...
+
+
+class PlanPreview(msgspec.Struct, frozen=True):
+    """A plan, and the lengths that a tokenizer counted of what the plan does not know.
+
+    `counted` is int64[requests]; None where nothing was counted.
+    """
+
+    made: Plan
+    counted: Int64 | None = None
+
+    @property
+    def input(self) -> LengthFacts | None:
+        """The prompts' lengths, as planned or counted."""
+        return self.made.facts.input if self.counted is None else LengthFacts.of(self.counted)
+
+    def lines(self) -> Iterator[str]:
+        """The preview in lines of 80 columns."""
+        for label, text in self._parts():
+            first, *more = wrapped(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
+            yield from (first, *more)
+        yield "example"
+        yield from wrapped(f"  {_example(self.made)}", "  ", break_words=True)
+
+    def _parts(self) -> Iterator[tuple[str, str]]:
+        made, facts = self.made, self.made.facts
+        form = made.requests.format
+        sent = "sent" if form == facts.kind else f"sent as {form}"
+        yield "kind", f"{facts.kind}, {sent} to {made.path}"
+        if facts.file:
+            yield "file", f"{facts.file} ({facts.file_digest[:12]}), {_many(facts.rows, 'row')}"
+        trace = facts.kind in TRACES
+        same = "with the prompt of an earlier one" if trace else "whose row an earlier one sends"
+        again = f"; {facts.repeated:,} of them {same}" if facts.repeated else ""
+        yield "requests", f"{len(made):,}{again}"
+        if made.turns is not None:
+            yield from _sessions(made.turns)
+        if isinstance(made.requests, _Recorded):
+            yield "recorded", ", ".join(f"{count:,} {what}" for what, count in made.requests.held.items())
+        for why, count in facts.skipped.items():
+            yield "left out", f"{_many(count, 'row')}: {why}"
+        if facts.clipped:
+            yield "clipped", _many(facts.clipped, "request")
+        how = " (by the tokenizer, without its chat template)" if self.counted is not None else ""
+        unknown = "known only to the server; --tokenizer DIR counts them here"
+        yield "prompts", _lengths(self.input, len(made), unknown) + how
+        yield "answers", _lengths(facts.output, len(made), "as long as the model makes them")
+        if facts.reuse is not None:
+            yield (
+                "prefix reuse",
+                (
+                    f"{100 * facts.reuse:.1f} % of the prompt tokens, in a cache that is empty at first and "
+                    "without a limit"
+                ),
+            )
+        yield "arrivals", _arrivals(made)
+        for note in made.notes:
+            yield "note", note
+        yield "plan", f"{made.digest()}, seed {made.seed.value}"
+
+    def json(self) -> dict[str, Any]:
+        """The preview as JSON: times in seconds, lengths in tokens, null for what is not known."""
+        made, facts = self.made, self.made.facts
+        lengths = {"input": self.input, "output": facts.output}
+        return {
+            **facts.model_dump(mode="json", exclude={"input", "output"}),
+            "prompt_format": made.requests.format,
+            "requests": len(made),
+            **{f"{way}_tokens": None if each is None else each.model_dump() for way, each in lengths.items()},
+            "reuse": facts.reuse,
+            "arrivals": _gaps(made),
+            "sessions": None if made.turns is None else _turns(made.turns),
+            "recorded": dict(made.requests.held) if isinstance(made.requests, _Recorded) else None,
+            "notes": list(made.notes),
+            "seed": made.seed.value,
+            "plan_digest": made.digest(),
+            "example": msgspec.json.decode(made.body(0)),
+        }
+
+
+def _turns(turns: Turns) -> dict[str, Any]:
+    """How many sessions there are, how many turns they have, and how long these wait, in seconds."""
+    counts, waits_ns = turns.counts, turns.delays_ns[turns.delays_ns > 0]
+    return {
+        "count": len(turns),
+        "turns": {"least": int(counts.min()), "mean": float(counts.mean()), "most": int(counts.max())},
+        "delays": {
+            "count": len(waits_ns),
+            "sum_s": float(waits_ns.sum()) / SECOND_NS,
+            "mean_s": float(waits_ns.mean()) / SECOND_NS if len(waits_ns) else None,
+            "most_s": float(waits_ns.max(initial=0)) / SECOND_NS,
+        },
+    }
+
+
+def _sessions(turns: Turns) -> Iterator[tuple[str, str]]:
+    """The same in words."""
+    found = _turns(turns)
+    each, delays = found["turns"], found["delays"]
+    many = f"{each['mean']:.1f} turns each, {each['least']:,} to {each['most']:,}"
+    if each["least"] == each["most"]:
+        many = f"{_many(each['most'], 'turn')} each"
+    yield "sessions", f"{found['count']:,}; {many}"
+    if not delays["count"]:
+        yield "delays", "none: a turn is due at the end of the answer before it"
+        return
+    yield (
+        "delays",
+        (
+            f"{delays['count']:,} of {turns.begins[-1]:,} turns wait, {delays['mean_s']:.3g} s on "
+            f"average, {delays['most_s']:.3g} s at most, {delays['sum_s']:,.1f} s in all"
+        ),
+    )
+
+
+def _many(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _lengths(lengths: LengthFacts | None, requests: int, unknown: str) -> str:
+    if lengths is None:
+        return unknown
+    if lengths.least == lengths.most:
+        text = f"{_many(lengths.most, 'token')} each"
+    else:
+        text = (
+            f"P50 {lengths.p50:,}, P90 {lengths.p90:,}, P99 {lengths.p99:,}, max {lengths.most:,} tokens; "
+            f"mean {lengths.mean:,.1f}, sd {lengths.sd:,.1f}, min {lengths.least:,}"
+        )
+    missing = requests - lengths.known
+    return text + (f"; of {missing:,} {unknown}" if missing else "")
+
+
+def _gaps(made: Plan) -> dict[str, Any] | None:
+    """When requests are due: span, rate, different instants, and how even the gaps are; None: not planned.
+
+    `gap_cv` is the gaps' standard deviation over their mean: 1 of a Poisson process, 0 of even gaps.
+    """
+    offsets_ns = made.offsets_ns
+    if offsets_ns is None:
+        return None
+    gaps_ns = np.diff(offsets_ns)
+    span_s = float(offsets_ns[-1] - offsets_ns[0]) / SECOND_NS if len(offsets_ns) else 0.0
+    mean_ns = float(gaps_ns.mean()) if len(gaps_ns) else 0.0
+    return {
+        "span_s": span_s,
+        "rate_per_s": len(gaps_ns) / span_s if span_s else None,
+        "instants": len(np.unique(offsets_ns)),
+        "gap_cv": float(gaps_ns.std()) / mean_ns if mean_ns else None,
+    }
+
+
+def _arrivals(made: Plan) -> str:
+    """How requests come: one after another's answer, all at once, or at times."""
+    what = "requests" if made.turns is None else "sessions"
+    gaps, schedule, limit = _gaps(made), made.facts.schedule, made.profile.max_concurrency
+    if made.profile.users is not None:
+        period_s = 1 / (made.profile.user_rate or 1)
+        return f"{_many(made.profile.users, 'user')}, each with a turn due every {period_s:.4g} s"
+    at_most = "" if limit is None else f", {limit} at a time at most"
+    if gaps is None:
+        sessions = "" if made.turns is None else "sessions "
+        return f"{sessions}as answers come, {'at most ' * made.profile.stepped}{limit} at a time"
+    if gaps["rate_per_s"] is None:
+        return f"all at once{at_most}"
+    parts = [f"{gaps['span_s']:,.1f} s, {gaps['rate_per_s']:.4g} {what}/s"]
+    if schedule is not None:
+        parts[0] = f"{schedule.format}, {parts[0]}"
+        parts.append(f"{schedule.instants:,} instants in the file")
+        if schedule.grid_s:
+            spread = "spread over it" if schedule.spread else "sent as bursts: --trace-jitter uniform spreads"
+            parts.append(f"a grid of {schedule.grid_s:g} s, {spread}")
+    parts.append(f"coefficient of variation of the gaps {gaps['gap_cv']:.2f} (Poisson: 1)")
+    return "; ".join(parts) + at_most
+
+
+def _example(made: Plan) -> str:
+    """The body of the first request, cut to a few lines."""
+    text = printable(made.body(0).decode("utf-8", "replace"))
+    more = len(text) - _EXAMPLE_LETTERS
+    return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

@@ -1,0 +1,171 @@
+"""Followup: what is learned of a run after its last request, each step costing itself alone if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from loadgen.host.sampler import Sampler
+from loadgen.plan.plan import Plan
+from loadgen.report import run_place, sample_file, session_figures
+from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
+from loadgen.roofline import machines
+from loadgen.roofline.flags import Flags
+from loadgen.run import signals
+from loadgen.run.local_server import Local
+from loadgen.run.measure import Outcome
+from loadgen.server import control, engine_config, server_log
+from loadgen.server.answer_check import Fingerprint
+from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.scraper import MetricsScraper
+from loadgen.transport.job import Target
+from loadgen.verdict import calibration, run_roofline
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import Client, LateFacts, StartFacts
+from loadgen.verdict.sections import Broken, guarded
+from loadgen.wire import engines
+
+Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it adds
+
+
+class FinishedRun(msgspec.Struct, frozen=True):
+    """What of a run could not be made or written, in words."""
+
+    errors: tuple[str, ...]
+    signal: int = 0  # that came meanwhile and is to end the command; 0: none did
+
+
+def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, made: Plan) -> Facts:
+    """The facts with what the measured run itself adds to those known before."""
+    health, planned = outcome.health, made.total
+    where = getattr(made.requests, "where", None)  # a row of a file
+    client = Client(
+        transport="wire" if health.instead else known.client.transport,
+        why=health.instead or known.client.why,
+        cpu_s=health.cpu_ns / 1e9,
+        wall_s=(health.ended_ns - health.started_ns) / 1e9,
+        clock_step_ms=health.clock_step_ns / 1e6,
+        reconnects=health.reconnects,
+        late_bodies=health.late_bodies,
+        backlog_bytes=health.backlog_bytes,
+        stopped_s=health.stopped_ns / 1e9,
+        segments=health.segments,
+        dropped_segments=health.dropped_segments,
+        fallen_back=health.fallen_back,
+        held_segments=health.held_segments,
+        workers=outcome.workers,
+        why_workers=known.client.why_workers,
+        busiest_cpu_s=health.busiest_cpu_ns / 1e9,
+        cpus=known.client.cpus,
+    )
+    return Facts.of(known).learned(
+        {
+            "finished": run_place.now(),
+            "client": client,
+            "under_way": False,
+            "cut_short": outcome.cut_short,
+            "interrupted": outcome.interrupted,
+            "signal": outcome.signal,
+            "stop_rule": outcome.rule,
+            "saturated": outcome.saturated,
+            "lost": (*known.lost, *outcome.lost),
+            "reasoned": outcome.reasoned,
+            "hidden_reasoning": outcome.hidden,
+            "requests": max(1, len(outcome.records) if planned is None else planned),
+            "bodies_digest": health.bodies_digest,
+            "turn_places": session_figures.places(known.session_turns, outcome.records, where)
+            if where
+            else (),
+            "journal_error": journal_error,
+            "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
+        }
+    )
+
+
+def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
+    """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
+    for name, step in steps:
+        broken: list[Broken] = []
+        nothing: LateFacts = {}
+        try:
+            facts = facts.learned(guarded(name, partial(step, facts), nothing, broken))
+        except KeyboardInterrupt as stop:
+            number = signals.number_of(stop)
+            why = f"{signals.reason(number)} after the last request, before {name} was known"
+            return facts.learned({"signal": number, "notes": (*facts.notes, why)})
+        unknown = tuple(f"{part.name}: {part.why}" for part in broken)
+        facts = facts.learned({"unknown": (*facts.unknown, *unknown)})
+    return facts
+
+
+def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | None) -> KeptSamples:
+    """What is kept of the samples that were taken during the run; without them nothing is missing."""
+    readings = tuple(sensing.samples) if sensing is not None else ()
+    began_ns = observer.began_ns if observer is not None else 0
+    return guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
+
+
+def fingerprinted(
+    known: dict[str, Fingerprint], path: str, outcome: Outcome, ask: Callable[[], Fingerprint]
+) -> LateFacts:
+    """The answers to the greedy prompts of an API's path, asked for once, after the first run that ended."""
+    if path not in known:
+        if outcome.interrupted or not outcome.records.ok.any():
+            stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
+            return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
+        known[path] = ask()
+    return {"fingerprint": known[path]}
+
+
+def calibrated(facts: Facts) -> LateFacts:
+    """How true this client was when it last measured itself on this machine."""
+    digest = calibration.environment_digest(facts.environment)
+    client = facts.client
+    return {"calibration": calibration.remembered(client.transport, digest, client.workers)}
+
+
+def bounded(facts: Facts, flags: Flags) -> LateFacts:
+    """What the machine could do at best, or why that is not known; not asked of a hosted API's."""
+    if engines.by_name(facts.server.engine).hosted and flags == Flags():
+        return {}
+    if facts.targets:
+        return {
+            "no_ceiling": "several servers share the load: the batch of each is not known; measure one alone"
+        }
+    bound, why = run_roofline.ceiling(facts, flags)
+    late: LateFacts = {"ceiling": bound, "no_ceiling": why}
+    named = 0 if flags.hardware is None else machines.machine(flags.hardware).devices
+    late["gpus"] = facts.gpus or named or facts.gpu_count
+    return late
+
+
+class ObservedServer(Protocol):
+    """A server as a session knows it."""
+
+    @property
+    def access(self) -> ServerAddress: ...
+
+    @property
+    def root(self) -> Target: ...
+
+    @property
+    def served(self) -> ServerInfo: ...
+
+    @property
+    def observes(self) -> bool: ...
+
+    @property
+    def local(self) -> Local | None: ...
+
+
+def configured(server: ObservedServer) -> LateFacts:
+    """The engine's own account of its configuration."""
+    observe, local = server.observes, server.local
+    info = control.server_info(server.access, server.root.tls, server.served.engine) if observe else {}
+    parts = [engine_config.from_server_info(info)] if info else []
+    if local is not None and local.log is not None:
+        parts.append(engine_config.parse(server_log.beginning(local.log)))
+    return {"as_run": engine_config.merged(*parts)} if parts else {}

@@ -1,0 +1,356 @@
+"""Keywords: the options of `loadgen.bench` next to the server's address and the profile."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from loadgen.base.bounds import MOST_GPUS, MOST_IDS, MOST_SECONDS, MOST_SEED
+from loadgen.base.errors import UsageError
+from loadgen.base.secrecy import hide
+from loadgen.base.spelling import nearest
+from loadgen.fleet.cluster_flags import MOST_SHARDS
+from loadgen.plan import backends, data_files, profile, session_conflicts
+from loadgen.plan.data_names import READ_OUTPUT_LENS, Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.plan.profile import Profile
+from loadgen.run import which_server
+from loadgen.run.credentials import NO_KEY, checked_key
+from loadgen.run.options import AUTO, MOST_WORKERS, Options
+from loadgen.run.shards import flags
+from loadgen.run.stop_rules import Tolerance
+from loadgen.verdict import run_metadata
+from loadgen.wire.sent_headers import check_headers, check_path
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+
+
+class WorkloadOptions(TypedDict, total=False):
+    """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
+
+    input_len: int
+    output_len: int
+    range_ratio: str | float
+    prefix_len: int
+    # the data
+    dataset_name: DatasetName
+    dataset_path: str
+    disable_shuffle: bool
+    no_oversample: bool
+    skip_chat_template: bool
+    sharegpt_output_len: int
+    custom_output_len: int
+    prefix_repetition_prefix_len: int
+    prefix_repetition_suffix_len: int
+    prefix_repetition_num_prefixes: int
+    prefix_repetition_output_len: int
+    timed_trace_label_timestamp: str
+    timed_trace_label_input_length: str
+    timed_trace_label_output_length: str
+    timed_trace_label_hash_ids: str
+    timed_trace_chunk_hash_size: int
+    timed_trace_sec_multiplier: float
+    # lengths and text of random prompts
+    prompt_format: PromptFormat
+    prompt_corpus: str
+    compat: Compat
+    input_dist: str
+    output_dist: str
+    prefix_groups: int
+    prefix_zipf: float
+    # traces
+    trace: str
+    trace_format: TraceFormat
+    self_timed: bool
+    trace_window: str
+    speed_up: float
+    trace_max_input_len: int
+    trace_max_output_len: int
+    trace_too_long: Literal["skip", "clip"]
+    trace_idle_cap: float
+    trace_jitter: Literal["none", "uniform"]
+    # the load over time, and its classes: docs/load-shapes.md
+    schedule: str
+    bursts: str
+    ramp_up_strategy: Literal["linear", "exponential"]
+    ramp_up_start_rps: float
+    ramp_up_end_rps: float
+    classes: list[dict[str, Any]]  # name, share, input_len, output_len, range_ratio
+    # sessions of several turns: docs/sessions.md
+    num_sessions: int | None
+    turns: int | None
+    think_time: str | float
+    turn_delays: str | float
+    assistant: Literal["recorded", "live"]
+    session_header: str
+    turn_timeout: float | None
+    users: int | None
+    user_rate: float | None
+    # the load
+    num_prompts: int | None
+    max_concurrency: int | None
+    request_rate: float
+    burstiness: float
+    duration: float | None
+    num_warmups: int | Literal["wave"]
+    prefill_concurrency: int
+    cancel_rate: str | float
+    cancel_after: str
+    backend: Literal["openai", "openai-chat", "vllm", "sglang"]
+    stream: bool
+    continuous_usage: bool
+    ignore_eos: bool
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    logprobs: int
+    min_tokens: int
+    extra_body: dict[str, Any]
+    chat_template_kwargs: dict[str, Any]
+    request_timeout: float
+    stall_timeout: float
+    percentile_metrics: str
+    metric_percentiles: str
+    goodput: list[str]
+    slo: str
+    warmup: str
+    cooldown: str
+
+
+class BenchOptions(WorkloadOptions, total=False):
+    """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
+
+    # the server
+    model: str
+    served_model_name: str
+    api_key: str  # "": none; default: OPENAI_API_KEY of the environment
+    headers: dict[str, str]
+    endpoint: str
+    tokenizer: str
+    vocab_size: Annotated[int, Meta(ge=1, le=MOST_IDS)]
+    insecure: bool
+    ca_cert: str
+    client_cert: str
+    client_key: str
+    ready_check_timeout_s: Seconds
+    preset: str  # simulate a server: the embedded engine answers, with this timing
+    # the run
+    seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
+    transport: Literal["auto", "wire", "ring", "httpx"]
+    http2: bool
+    source_address: list[str]  # addresses of this machine that connections come from, in turn
+    workers: Annotated[int, Meta(ge=1, le=MOST_WORKERS)] | Literal["auto"]
+    request_id_prefix: str
+    observe: bool
+    reset_cache: bool
+    fingerprint: bool
+    hardware: str
+    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)]
+    bandwidth: float
+    model_config: str
+    label: str
+    metadata: list[str]
+    run_dir: str  # where a run directory is written, as the command does; default: nothing is
+    # rules to stop
+    max_failures: int | str
+    max_consecutive_failures: Annotated[int, Meta(ge=0)]
+    max_duration_s: Annotated[float, Meta(ge=0.001, le=MOST_SECONDS)]
+    drain_timeout_s: Seconds
+    stop_when_saturated: bool
+    # one plan sent by several calls or commands
+    shard: str
+    start_at: str
+    expect_plan: str
+    # sent from a Ray cluster
+    cluster: str
+    shards: Annotated[int, Meta(ge=1, le=MOST_SHARDS)]
+
+
+def parsed(
+    base_url: str | Sequence[str] | None,
+    workload: str | os.PathLike[str] | Profile | None,
+    given: Mapping[str, Any],
+) -> tuple[Options, Profile]:
+    """The command's options and the profile; raises UsageError that names the keyword that is wrong."""
+    options = options_of(base_url, checked(given))
+    return options, profile_of(workload, options.overrides)
+
+
+def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "bench()") -> dict[str, Any]:
+    """The keywords of a call, as `kind` has them; raises UsageError that names the one that is wrong.
+
+    A `backend` keeps the name that it was given, which may be another client's.
+    """
+    for name, value in given.items():
+        if name not in kind.__annotations__:
+            raise UsageError(f"{call} has no keyword {name!r}{_instead(name, kind)}")
+        _without_zero_bytes(name, value)
+    plain = {name: os.fspath(value) if isinstance(value, Path) else value for name, value in given.items()}
+    if isinstance(api := plain.get("backend"), str):
+        try:
+            plain["backend"] = backends.named(api)
+        except ValueError as error:
+            raise UsageError(f"backend: {error}") from None
+    try:
+        converted = dict(msgspec.convert(plain, kind))
+    except msgspec.ValidationError as error:
+        raise UsageError(_words(str(error))) from None
+    return {**converted, "backend": api} if "backend" in converted else converted
+
+
+def options_of(
+    base_url: str | Sequence[str] | None, given: Mapping[str, Any], varied: Collection[str] = ()
+) -> Options:
+    """The command's options of keywords of `bench` that were checked; raises UsageError.
+
+    `varied` are further keys of a profile, each with several values.
+    """
+    urls = _urls(base_url)
+    for url in urls:
+        _without_zero_bytes("base_url", url)
+    values = dict(given)
+    labels = values.get("backend"), None, values.get("endpoint") or ""
+    if (backend := backends.meant(*labels)) is not None:
+        values["backend"] = backend
+    overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
+    names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
+    if "output_len" in overrides and names_data:  # as --output-len
+        overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
+    if values.get("workers") == "auto":
+        values["workers"] = AUTO
+    if "max_failures" in values:
+        try:
+            values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
+        except ValueError as error:
+            raise UsageError(f"max_failures: {error}") from None
+    values |= flags.parsed(values)
+    headers = values.pop("headers", {})
+    check_headers(headers.items(), "headers")
+    check_path(values.get("endpoint", ""))
+    if "api_key" in values:
+        values["api_key_env"] = NO_KEY
+        if key := values.pop("api_key"):
+            headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
+    values["source_address"] = tuple(values.get("source_address", ()))
+    values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
+    if "label" in values:
+        values["label"] = hide(values["label"])
+    values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
+    port = backends.default_port(*labels)
+    default_url = which_server.default_url(given.keys(), False, port) if base_url is None else None
+    return Options(
+        base_url=urls[0] if urls else default_url,
+        more_urls=urls[1:],
+        default_url=default_url is not None,
+        default_port=default_url is not None,
+        overrides=overrides,
+        headers=headers,
+        quiet=True,
+        **values,
+    )
+
+
+def _without_zero_bytes(name: str, value: object) -> None:
+    if "\0" in str(value) and isinstance(value, str | Path):
+        raise UsageError(f"{name}: has a zero byte")
+
+
+class _Bare(str):
+    """A word that a signature shows without quotes: an annotation as the source has it."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+    def __new__(cls, written: Any) -> Self:
+        """The text of an annotation, which a TypedDict holds as a reference."""
+        return super().__new__(cls, getattr(written, "__forward_arg__", written))
+
+
+_UNSET = _Bare("...")
+
+
+def listing(options: type) -> Callable[[Call], Call]:
+    """Give a function of `**options` the signature that help() and notebooks show: every keyword by name."""
+
+    def with_names(function: Call) -> Call:
+        plain = inspect.signature(function)
+        named = [kept for kept in plain.parameters.values() if kept.kind is not kept.VAR_KEYWORD]
+        named += [
+            # What a keyword that is not given stands for is in the pages: most are a profile's to decide.
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_UNSET, annotation=_Bare(kind))
+            for name, kind in options.__annotations__.items()
+        ]
+        vars(function)["__signature__"] = plain.replace(parameters=named)
+        return function
+
+    return with_names
+
+
+def _urls(base_url: object) -> tuple[str, ...]:
+    """The addresses that were given, one or several; raises UsageError."""
+    several = base_url if isinstance(base_url, list | tuple) else () if base_url is None else (base_url,)
+    if wrong := next((url for url in several if not isinstance(url, str)), None):
+        raise UsageError(f"base_url: expected `str` or a list of them, got `{type(wrong).__name__}`")
+    if isinstance(base_url, list | tuple) and not several:
+        raise UsageError("base_url: the list is empty")
+    return tuple(several)
+
+
+def _instead(name: str, kind: Any) -> str:
+    """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
+    from loadgen.run.options import bench_parser  # only a wrong call needs these
+    from loadgen.run.other_clients import lookup, vllm
+
+    flag = f"--{name.replace('_', '-')}"
+    if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
+        return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
+    if near_one := nearest(name, ["base_url", "profile", *kind.__annotations__]):
+        return near_one
+    if any(flag in action.option_strings for action in bench_parser()._actions):
+        return f": {flag} is a flag of the command alone"
+    reason = vllm.refusal(flag) or lookup.explained(flag)
+    return f": {reason}" if reason else ""
+
+
+def profile_of(
+    workload: str | os.PathLike[str] | Profile | None, overrides: Mapping[str, Any], call: str = "bench()"
+) -> Profile:
+    """The profile that is named or given, with keywords over it; raises UsageError."""
+    overrides = dict(overrides)
+    if "range_ratio" in overrides:
+        overrides["range_ratio"] = str(overrides["range_ratio"])
+    if workload is None:
+        made = profile.build(overrides, call)
+    elif isinstance(workload, Profile):
+        given = workload.model_dump(exclude_unset=True, warnings=False)
+        if overrides.get("duration") is not None:
+            given.pop("num_prompts", None)  # one for the other, as of a profile by name
+        for key in session_conflicts.superseded(overrides):
+            given.pop(key, None)
+        made = profile.described(profile.build({**given, **overrides}, call), given, overrides)
+    elif isinstance(workload, str | os.PathLike):
+        made = profile.load(os.fspath(workload), overrides)
+    else:
+        raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
+    run_metadata.check(made)
+    data_files.check(made)
+    if made.ladder is not None:
+        raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")
+    return made
+
+
+def _words(message: str) -> str:
+    """msgspec's message, begun with the keyword that it is about."""
+    reason, _, path = message.partition(" - at ")
+    name = path.rpartition("$.")[2].strip("`")
+    return f"{name}: {reason[:1].lower()}{reason[1:]}" if name else reason

@@ -1,0 +1,279 @@
+"""Launched: a server started for this command, known to be ours, ready, and gone when the command is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base import clock
+from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
+from loadgen.base.layout import cut
+from loadgen.base.secrecy import hide
+from loadgen.host import discovery
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.report import run_place
+from loadgen.run import progress
+from loadgen.run.credentials import Credentials
+from loadgen.run.launch_options import Launching
+from loadgen.run.local_server import Local
+from loadgen.run.options import Options
+from loadgen.server.discovery import ServerAddress, ServerProbe
+from loadgen.server.exchange import ControlLoop
+from loadgen.verdict.run_metadata import Launched
+from loadgen_servers.launch import custom
+from loadgen_servers.launch.container import Container
+from loadgen_servers.launch.launchers import LAUNCHERS
+from loadgen_servers.launch.secrecy import shown, without_secrets
+from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
+from loadgen_servers.process import port_owner
+from loadgen_servers.process.failure_causes import PORT_TAKEN, cause
+from loadgen_servers.process.running import Running, free_port, start
+
+LOG = "server.log"
+_PORTS = 3  # that are tried: between its choice and the server's start a port may be taken
+_CAUSE_LINES, _SHOWN_LINES = 400, 15  # of its end: where the cause may stand, and what is printed
+_POLL_S = 0.5
+_LOG_WIDTH = 120  # of its log's last line, in a display
+_MEMORY_S = 30.0  # at most, for the GPU's memory to come back
+_MEMORY_BYTES = 256 << 20  # of it may stay taken: others use the GPU too
+
+
+class PortTaken(UsageError):
+    """Another process listens on the port that a server was to have."""
+
+
+class Startup(msgspec.Struct, frozen=True):
+    """A server on its way: how it is started, its processes, and since when."""
+
+    launch: Launching
+    running: Running
+    begin_ns: int
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since it was started."""
+        return (clock.now_ns() - self.begin_ns) / 1e9
+
+    def last_line(self) -> str:
+        """The last line of its log; "" while there is none."""
+        return "".join(cut(hide(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
+
+
+def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> str:
+    """The command line that would start the server, secrets hidden; raises UsageError where there is none.
+
+    It is made as that which is run, of another free port. Without `asks` no interpreter that the options
+    name is run to learn what is installed: an engine of unknown version gets the flags of a recent one.
+    """
+    return shown(_command(located(options), settings, free_port(), asks))
+
+
+def located(options: Options) -> Options:
+    """The options with the whole path of a model on this machine: a server names it as it was given."""
+    if options.model is not None and os.path.exists(options.model):
+        return replace(options, model=os.path.abspath(options.model))
+    return options
+
+
+@contextmanager
+def launched(
+    options: Options, settings: ServerSettings, auth: Credentials, loop: ControlLoop
+) -> Iterator[tuple[ServerAddress, Local]]:
+    """Start the server that was asked for; yield how to reach it once it is ready and proven ours.
+
+    Where another process has taken its port in between, another one is tried. Raises UsageError where it
+    cannot be started, ServerDied where it ends or hangs. On leaving, every process of it is gone, its port is
+    free and its GPU memory is back.
+    """
+    base, now = Path(options.run_dir or "runs"), run_place.now()
+    command, port = _with_port(options, settings)
+    directory = run_place.create_directory(base, f"{options.launching.name}-server", now)
+    before = discovery.device_memory_bytes()
+    try:
+        with ExitStack() as stack:
+            for left in reversed(range(_PORTS)):
+                startup = Startup(
+                    options.launching, _started(command, port, directory, auth.variables), clock.now_ns()
+                )
+                url = f"http://127.0.0.1:{port}"
+                access = ServerAddress(url, auth.headers, secrets=auth.secrets, loop=loop)
+                stack.push(lambda *error, of=startup: _stop(of, options.quiet, *error))
+                try:
+                    _until_ready(startup, access, options.quiet)
+                    local = _local(startup, command, settings, before)
+                    break
+                except (ServerDied, PortTaken) as error:
+                    if not left or not _is_port_taken(startup.running, error):
+                        raise
+                stack.pop_all()
+                _abandon(startup, port, before, options.quiet)
+                command, port = _with_port(options, settings)
+            yield access, local
+    except LaunchError as error:  # it does not end
+        raise MeasureError(str(error)) from None
+    finally:
+        with progress.display(options.quiet).waiting("until the GPU's memory is free again", _MEMORY_S):
+            _until_memory_is_back(before)
+
+
+def _with_port(options: Options, settings: ServerSettings) -> tuple[Command, int]:
+    """The command line with a port that is free now, and that port."""
+    port = free_port()
+    return _command(options, settings, port), port
+
+
+def _is_port_taken(running: Running, error: ServerDied | PortTaken) -> bool:
+    """Whether a server that did not start had lost its port to another process."""
+    if isinstance(error, PortTaken):
+        return True
+    code = running.exit_code()
+    if code is not None and cause("\n".join(running.tail(_CAUSE_LINES)), code) == PORT_TAKEN:
+        return True
+    try:
+        port_owner.check(running.pids(), running.port)
+    except port_owner.ForeignListener:
+        return True
+    return False
+
+
+def _abandon(startup: Startup, port: int, before: int | None, quiet: bool) -> None:
+    """End a server whose port is another's, and keep its log under that port."""
+    running = startup.running
+    running.end_all()
+    with suppress(OSError):
+        running.log.rename(running.log.with_name(f"{running.log.stem}-port-{port}{running.log.suffix}"))
+    _until_memory_is_back(before)
+    if not quiet:
+        progress.warn(f"port {port} was taken before {startup.launch.name} had it: another one is tried")
+
+
+def _stop(startup: Startup, quiet: bool, *error: Any) -> None:
+    running = startup.running
+    with progress.display(quiet).waiting(f"stopping {startup.launch.name}", running.grace_s):
+        running.__exit__(*error)
+
+
+def _started(command: Command, port: int, directory: Path, withheld: Sequence[str]) -> Running:
+    try:
+        return start(command, port, directory / LOG, withheld=withheld)
+    except LaunchError as error:
+        (directory / LOG).unlink(missing_ok=True)
+        run_place.remove_empty(directory)
+        raise UsageError(str(error)) from None
+
+
+def _local(startup: Startup, command: Command, settings: ServerSettings, before: int | None) -> Local:
+    """What is known of a server that has become ready; raises PortTaken where another process answers."""
+    running, safe = startup.running, without_secrets(command)
+    given = without_secrets(Command(settings.arguments or (), settings.environment or {}))
+    facts = Launched(
+        how=startup.launch.name,
+        image=startup.launch.container or "",
+        command=list(safe.argv),
+        environment=dict(safe.environment),
+        settings=settings.model_copy(
+            update={
+                "arguments": settings.arguments and given.argv,
+                "environment": settings.environment and dict(given.environment),
+            }
+        ),
+        ready_s=startup.elapsed_s,
+        owned=_owned(running),
+    )
+    return Local(
+        pids=running.pids,
+        log=running.log,
+        launched=facts,
+        check_alive=lambda wait_s: _check_alive(startup.launch.name, running, wait_s),
+        gone=lambda: running.exit_code() is not None,
+        device_before_bytes=before,
+    )
+
+
+def _command(options: Options, settings: ServerSettings, port: int, asks: bool = True) -> Command:
+    launch = options.launching
+    if options.model is None and launch.command is None:
+        raise UsageError(f"--launch {launch.name} needs --model: a directory, or a name of the hub")
+    own = launch.command is None  # else the name and the rest are in the line itself
+    spec = ServerSpec(
+        model=options.model or "",
+        port=port,
+        served_model_name=options.served_model_name if own else None,
+        trace_directory=launch.trace_directory if own else None,
+        python=launch.python,
+        asks=asks,
+        **settings.model_dump(exclude_none=True),
+    )
+    try:
+        if launch.container is not None:
+            engine = launch.engine or "vllm"
+            container = Container(
+                launch.container, launch.container_engine, engine, launch.container_args, launch.command
+            )
+            return container.command(spec)
+        if launch.command is not None:
+            return custom.command(launch.command, spec)
+        assert launch.engine is not None
+        return LAUNCHERS[launch.engine](spec)
+    except LaunchError as error:
+        raise UsageError(str(error)) from None
+
+
+def _until_ready(startup: Startup, access: ServerAddress, quiet: bool) -> None:
+    """Wait until /health is ready; raises ServerDied."""
+    probe = ServerProbe(access, None)
+    launch, running = startup.launch, startup.running
+    with progress.display(quiet).waiting(f"starting {launch.name}", launch.timeout_s, startup.last_line):
+        while (reason := probe.poll()) is not None:
+            if (code := running.exit_code()) is not None:
+                raise _death(launch.name, running, f"ended with {code} before it was ready")
+            if startup.elapsed_s > launch.timeout_s:
+                limit = f"{launch.timeout_s:g} s ({reason}; --launch-timeout-sec waits longer)"
+                raise _death(launch.name, running, f"is not ready after {limit}")
+            time.sleep(_POLL_S)
+
+
+def _owned(running: Running) -> str:
+    """How it is known that the listener is ours; raises PortTaken where it is another process."""
+    try:
+        owner = port_owner.check(running.pids(), running.port)
+    except LaunchError as error:
+        raise PortTaken(str(error)) from None
+    if owner is port_owner.PortOwner.NO_ONE:
+        raise _death("the server", running, f"answers, and {owner.value}")
+    return str(owner.value)
+
+
+def _check_alive(name: str, running: Running, wait_s: float) -> None:
+    """Raises ServerDied where the server has ended, or does so within a time."""
+    deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+    while (code := running.exit_code()) is None and clock.now_ns() < deadline_ns:
+        time.sleep(_POLL_S)
+    if code is not None:
+        raise _death(name, running, f"ended with {code} during the run")
+
+
+def _death(name: str, running: Running, what: str) -> ServerDied:
+    """What happened and the known cause; then the end of the log."""
+    tail = running.tail(_CAUSE_LINES)
+    reason = cause("\n".join(tail), running.exit_code())
+    summary = f"{name} {what}" + (f": {reason}" if reason else "")
+    last_lines = "".join(f"{LOG_LINE}{hide(line)}" for line in tail[-_SHOWN_LINES:])
+    return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
+
+
+def _until_memory_is_back(before: int | None) -> None:
+    """The next start must find the GPU's memory as this one did; a process's end is not yet that."""
+    deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
+    while before is not None and clock.now_ns() < deadline_ns:
+        now = discovery.device_memory_bytes()
+        if now is None or now <= before + _MEMORY_BYTES:
+            return
+        time.sleep(_POLL_S)

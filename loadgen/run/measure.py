@@ -1,0 +1,283 @@
+"""Measure: a plan is fired, decoded and journalled; a signal or a rule ends it early with what there is."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base import clock
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import Hide, as_is
+from loadgen.figures import text_tokens
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Records
+from loadgen.figures.text_tokens import TextTokenizer
+from loadgen.plan.plan import Plan
+from loadgen.plan.profile import Profile
+from loadgen.plan.requests import UNKNOWN_LEN
+from loadgen.report.journal import Journal
+from loadgen.run.firing import Ending, Firing, OneProcess, no_collector
+from loadgen.run.live_totals import LiveTotals
+from loadgen.run.progress import Display, Progress
+from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.run.stop_rules import StopRules
+from loadgen.transport import memory_room
+from loadgen.transport.capture_process import start
+from loadgen.transport.job import Health, Job, Limits, Target
+from loadgen.transport.session_job import SessionJob, TurnOrder
+from loadgen.transport.share import WHOLE, Listed, Order, Share
+from loadgen.transport.start import AtOnce, RunStart
+from loadgen.wire.sglang import Generate
+
+_SPARE_FILES, _HELD_FILES = 64, 512
+_LEAST_BYTES = 64 << 20  # that an answer may have
+_TOKEN_BYTES = 16 << 10  # a token's message: twenty logprobs are 3 kB
+_LARGEST = 8  # an answer may have this part of the memory for all: to be decoded it takes several times that
+_UNLIMITED = 1 << 15  # tokens of an answer that no limit is asked for: more are as good as a loop
+_BYTES_SO_FAR = 16  # a token, text and id, in the message of each later one: SGLang's /generate repeats all
+
+
+class PlanPart(msgspec.Struct, frozen=True):
+    """Which part of a plan a process sends, and from when."""
+
+    share: Share = WHOLE
+    order: Order | None = None  # None: the requests of the share, by plan index
+    start: RunStart = AtOnce()
+
+
+class TransportOptions(msgspec.Struct, frozen=True):
+    """How requests are sent, whatever is in them."""
+
+    target: Target
+    transport: str = "wire"
+    why_transport: str = ""  # where it was not asked for
+    why_workers: str = ""  # that number, where --workers auto chose it
+    http2: bool = False
+    request_id_prefix: str = "loadgen-"
+    keep_text: bool = False
+    hide: Hide = as_is  # what servers write, without the secrets they were sent
+    gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
+    server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here
+    part: PlanPart = PlanPart()
+    workers: int = 1  # processes that send and decode, each with a capturing process of its own
+    cpus: tuple[int, ...] = ()  # that several workers are pinned to; (): none
+    cpu_words: str = ""  # the same in words
+    targets: tuple[Target, ...] = ()  # all of several, of which each process has one; (): one
+    begin: Callable[[Plan, TransportOptions, Watch], Firing] | None = None  # in which processes; None: one
+
+    def target_of(self, process: int) -> Target:
+        """Where a process of all that send a plan sends its requests."""
+        return self.targets[process % len(self.targets)] if self.targets else self.target
+
+    def alone(self) -> TransportOptions:
+        """These options for one process that sends a whole plan, as a warm-up's is."""
+        return replace(self, part=PlanPart(), workers=1, cpus=(), cpu_words="", begin=None)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The outcome of a plan; `cut_short` is why it was not carried to its end, "" where it was."""
+
+    records: Records
+    health: Health
+    cut_short: str = ""
+    signal: int = 0  # which one asked the run to stop; 0: none did
+    rule: str = ""  # which rule to stop ended it, in words
+    saturated: bool = False  # that rule was --stop-when-saturated
+    uncounted: str = ""  # why the tokens of answers without usage could not be counted
+    reasoned: int = 0  # answers whose first token was of reasoning
+    hidden: int = 0  # answers whose reasoning was counted, and not streamed
+    workers: int = 1
+    lost: tuple[str, ...] = ()  # workers that were lost, and why, in words
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal or a cancellation stopped the run."""
+        return self.signal > 0
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """What accompanies a run: its display, its journal, its rules to stop."""
+
+    display: Display
+    title: str
+    during: AbstractContextManager[object] = msgspec.field(default_factory=nullcontext)
+    journal: Journal = msgspec.field(default_factory=Journal)
+    rules: StopRules = msgspec.field(default_factory=StopRules)
+    interrupts: Interrupts = SIGNALS
+    tokenizer: TextTokenizer | None = None  # that counts the tokens of answers without usage
+    totals: LiveTotals | None = None  # where the run's totals are published
+    waiting: Callable[[], int | None] = lambda: None  # requests in the server's queue, where it reports them
+
+
+def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+    """Fire a plan and decode what comes back; raises UsageError when it needs too much.
+
+    `watch.during` is entered once every process has been forked: what it starts may be a thread.
+    On return every decoded request is in the journal's file, and that is on the disk.
+    """
+    rules, journal, part = watch.rules, watch.journal, options.part
+    indices = None if plan.total is None else part.share.indices(len(plan), plan.sessions)
+    total = None if indices is None else len(indices)
+    most = plan.profile.max_concurrency
+    firing = (options.begin or _in_one_process)(plan, options, watch)
+    began_ns = part.start.begin_ns(clock.now_ns())
+    progress = Progress(
+        watch.title,
+        total,
+        firing.counters,
+        rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
+        rules.cut_after_s,
+        max_concurrency=None if most is None else part.share.slots(most),
+        schedule_s=plan.sending_s,
+        planned_tokens=0 if indices is None else _planned_tokens(plan, indices),
+        waiting=watch.waiting,
+    )
+    ending = Ending(firing)
+    try:
+        with watch.interrupts.caught(ending.by_signal), no_collector(), watch.during:
+            for _ in firing.turns(progress):
+                progress.ending = ending.why
+                watch.display.show(progress)
+                if watch.totals is not None:
+                    watch.totals.publish(progress.totals)
+                watch.interrupts.poll()
+                ending.check(options.gone, rules, (clock.now_ns() - began_ns) / 1e9)
+    finally:
+        firing.kill()
+    if watch.totals is not None:
+        watch.totals.publish(progress.totals)
+    spill = journal.path.parent if journal.path is not None else None
+    elapsed_s, sent = (clock.now_ns() - began_ns) / 1e9, firing.counters.sent
+    planned_ns = plan.profile.duration_ns if total is None else 0
+    rule = "" if ending.cut_short else rules.summary(elapsed_s, (total or sent) - sent, planned_ns)
+    revise, uncounted = _revision(watch, firing.tally.uncounted, options.keep_text)
+    return Outcome(
+        journal.records(spill, revise),
+        firing.health,
+        cut_short=ending.cut_short,
+        signal=ending.signal,
+        rule=rule,
+        saturated=rules.saturated,
+        uncounted=uncounted,
+        reasoned=firing.tally.reasoned,
+        hidden=firing.tally.hidden,
+        workers=firing.workers,
+        lost=firing.lost,
+    )
+
+
+def _planned_tokens(plan: Plan, indices: Int64) -> int:
+    """Sum the planned answers' lengths; 0 where one is unknown."""
+    lens = plan.requests.output_lens[indices]
+    return int(lens.sum()) if (lens > 0).all() else 0
+
+
+def _in_one_process(plan: Plan, options: TransportOptions, watch: Watch) -> Firing:
+    job = job_of(plan, options, watch.rules)
+    allow_files(job, options.transport)
+    decoder = decoder_of(plan, options, watch.tokenizer is not None)
+    return OneProcess(decoder, start(job, options.transport), watch.journal, watch.rules)
+
+
+def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
+    """What decodes the answers to a plan; `counts`: text is kept where nothing else shows its tokens."""
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
+    return Decoder(plan.dialect, plan.profile.stream, options.keep_text, options.hide, planned, counts)
+
+
+def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[Records], Records], str]:
+    """What counts the answers without usage in each part of the journal, and why it cannot."""
+    if not uncounted:
+        return text_tokens.revision((), None, keep_text)
+    with watch.display.waiting(f"counting the tokens of {uncounted} responses without usage"):
+        return text_tokens.revision(watch.journal.parts(), watch.tokenizer, keep_text)
+
+
+def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
+    """What one process is to send of a plan; raises UsageError where a header would be sent twice."""
+    profile, part = plan.profile, options.part
+    indices = part.share.indices(len(plan), plan.sessions)
+    sessions: SessionJob | None = None
+    order: Order = part.order or Listed(indices)
+    if plan.turns is not None:
+        indices = np.unique(plan.turns.numbers()[indices])
+        from loadgen.run import turn_answers  # few runs have sessions
+
+        order = TurnOrder(plan.turns, indices.tolist())
+        sessions = turn_answers.of_plan(plan, plan.turns, options.target.headers)
+    answer_bytes, open_bytes = _room(plan, options, len(order))
+    most, prefills, steps = profile.max_concurrency, profile.prefill_concurrency, plan.concurrency
+    if steps is not None:
+        most, steps = steps.most, steps.part(part.share.number, part.share.of)
+    return Job(
+        target=options.target_of(part.share.number),
+        order=order,
+        body=plan.body,
+        offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
+        max_concurrency=None if most is None else part.share.slots(most),
+        limits=Limits(
+            request_timeout_ns=int(_timeout_s(profile) * 1e9),
+            timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
+            # A whole answer has no token to wait for: only --request-timeout ends it.
+            stall_timeout_ns=int(profile.stall_timeout * 1e9) if profile.stream else 0,
+            answer_bytes=answer_bytes,
+            open_bytes=open_bytes,
+        ),
+        token_seen=plan.dialect.token_seen,
+        token_messages=plan.dialect.token_messages,
+        request_id_prefix=options.request_id_prefix,
+        rate_per_s=plan.rate_per_s / part.share.of,
+        duration_ns=rules.duration_ns(profile.duration_ns),
+        http2=options.http2,
+        share=part.share,
+        start=part.start,
+        concurrency_steps=steps,
+        prefill_concurrency=None if prefills is None else part.share.slots(prefills),
+        cancellations=plan.cancellations,
+        sessions=sessions,
+    )
+
+
+def _timeout_s(profile: Profile) -> float:
+    """How long a request may take, in seconds; 0: any time."""
+    return min((limit for limit in (profile.turn_timeout, profile.request_timeout) if limit), default=0.0)
+
+
+def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, int]:
+    """How many bytes one answer may have, and all that one process has under way together.
+
+    No server needs as many for the tokens that it was asked for.
+    """
+    lens = plan.requests.output_lens
+    longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
+    repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
+    share, most = options.part.share, plan.profile.max_concurrency
+    streams = requests if most is None else min(share.slots(most), requests)
+    together = memory_room.open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
+    one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
+    return min(one, max(together // _LARGEST, memory_room.MIB)), together
+
+
+def allow_files(job: Job, transport: str) -> None:
+    """Raise the limit on open files to what the job may need; raises UsageError where it cannot be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else _SPARE_FILES
+    # A ring holds the ports of connections that ended for a while.
+    held = job.most_slots // 2 + _HELD_FILES if transport == "ring" else 0
+    need = job.most_slots + used + _SPARE_FILES + held
+    if soft == resource.RLIM_INFINITY or soft >= need:
+        return
+    limit = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit < job.first_slots + used + _SPARE_FILES:
+        raise UsageError(
+            f"{job.first_slots} connections need more open files than the limit of {hard}: "
+            "set a --max-concurrency below that, or raise it (ulimit -Hn)"
+        )

@@ -1,0 +1,61 @@
+"""Plan facts: what the report has of a plan, its server and its client, as known before the first request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from loadgen.plan.plan import Plan, repeated_prompts
+from loadgen.run.measure import TransportOptions
+from loadgen.server.discovery import ServerInfo
+from loadgen.verdict.run_metadata import Client, Server
+
+
+def of_plan(made: Plan) -> dict[str, Any]:
+    """The fields of StartFacts that a plan decides."""
+    return {
+        "profile": made.profile.model_copy(update={"server": None}),  # it may hold secrets
+        "seed": made.seed.value,
+        "seed_chosen": made.seed.chosen,
+        "repeat": made.seed.repeat,
+        "attempt": made.seed.attempt,
+        "plan_digest": made.digest(),
+        "prompt_format": made.requests.format,
+        "data": made.facts,
+        "ids_source": made.ids_source,
+        "adapted": made.adaptation.fields,
+        "notes": made.notes,
+        "requests": made.total or 1,
+        "session_turns": () if made.turns is None else tuple(made.turns.counts.tolist()),
+        "repeated_prompts": repeated_prompts(made),
+    }
+
+
+def of_server(served: ServerInfo, url: str) -> Server:
+    """What is known of the server at a URL."""
+    return Server(
+        url=url,
+        engine=served.engine.name,
+        version=served.version,
+        model=served.model,
+        model_root=served.model_root,
+        max_model_len=served.max_model_len,
+        slots=served.slots,
+        simulated=served.model_root if served.engine.simulated else "",
+    )
+
+
+def of_client(options: TransportOptions) -> Client:
+    """What is known of the client before the first request."""
+    return Client(
+        transport=options.transport,
+        why=options.why_transport,
+        workers=options.workers,
+        why_workers=options.why_workers,
+        cpus=options.cpu_words,
+    )
+
+
+def title(made: Plan) -> str:
+    """What a display calls a plan: its profile, else the file that it sends."""
+    return made.profile.name or Path(made.facts.file).name or "bench"

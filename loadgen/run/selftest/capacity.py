@@ -1,0 +1,166 @@
+"""Capacity: the most that the client holds, and the self-test of a transport that finds it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base import clock
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.figures.metrics import compute
+from loadgen.figures.record import Records
+from loadgen.host.environment import describe
+from loadgen.plan.profile import Profile
+from loadgen.report.printing import printed
+from loadgen.run.selftest.load import SelftestClient, SelftestLoad
+from loadgen.run.selftest.tables import table
+from loadgen.run.selftest.trial import TTFT_MS, trial
+from loadgen.verdict import calibration
+from loadgen.verdict.calibration import Calibration, Error, Seen
+from loadgen.verdict.run_metadata import asked
+
+_REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
+_STEP_S = 0.4  # how long one of the capacity search shall
+_SLOW = 1.2  # beyond this share of the interval the null server is at its end, not the client
+_MARGIN = 1.3  # a step with twice the streams takes longer
+_LEAST_MESSAGES = 4
+_LEAST_CPU_US = 0.1  # of a message: no clock of CPU time is finer
+_LEAST_INTERVAL_MS = 0.5  # at the pace of a warm-up: one process writes all messages
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """The most that was held; `bounded` where something more was tried and was not."""
+
+    streams: int
+    tokens_per_s: float
+    bounded: bool
+    ended: str = ""  # why nothing more was tried, where it was not bounded
+
+
+def search(held: Capacity, start: int, refused: float, attempt: Callable[[int], Seen | str]) -> Capacity:
+    """From `start` streams, twice what is held; where nothing is, a quarter of what is not.
+
+    `held` and `refused` are what is known already: the most, and the least that was not (else infinite).
+    `attempt` gives why, where there is no time or room for another.
+    """
+    streams, ended = start, ""
+    while held.streams < streams < refused:
+        seen = attempt(streams)
+        if isinstance(seen, str):
+            ended = seen
+            break
+        if seen.held(streams):
+            held = Capacity(streams, max(held.tokens_per_s, seen.tokens_per_s), False)
+        else:
+            refused = streams
+        streams = 2 * held.streams or max(1, int(refused) // 4)
+    bounded = math.isfinite(refused)
+    return replace(held, bounded=bounded, ended="" if bounded else ended)
+
+
+def _capacity(
+    load: SelftestLoad, client: SelftestClient, first: Seen, cpu_us_per_token: float, deadline_ns: int
+) -> Capacity:
+    """The capacity, from the first trial and waves of other numbers of streams until the deadline."""
+    took_ns = 0
+
+    def wave(streams: int) -> Seen | str:
+        nonlocal took_ns
+        begin_ns = clock.now_ns()
+        if begin_ns + _MARGIN * took_ns > deadline_ns:
+            return "no time was left: give more --seconds"
+        messages = max(_LEAST_MESSAGES, round(_STEP_S * 1e3 / load.interval_ms))
+        try:
+            seen, _ = trial(replace(load, streams=streams), client, 1, messages)
+        except UsageError as error:  # more connections than files may be open
+            return str(error)
+        took_ns = clock.now_ns() - begin_ns
+        served_ms = float(np.median(seen.gap[1])) / 1e6 if len(seen.gap[1]) else 0.0
+        slow = served_ms > _SLOW * load.interval_ms
+        return f"at {streams:,} streams the null servers were at their end" if slow else seen
+
+    # The search begins at the streams that should take half a core each, rounded down to a power of two.
+    messages_per_s = 0.5e6 * client.workers / max(cpu_us_per_token * load.tokens_per_message, _LEAST_CPU_US)
+    guess = 1 << (max(1, int(messages_per_s * load.interval_ms / 1e3)).bit_length() - 1)
+    if first.held(load.streams):
+        held = Capacity(load.streams, first.tokens_per_s, False)
+        return search(held, max(2 * load.streams, guess), math.inf, wave)
+    return search(Capacity(0, 0.0, False), min(max(1, load.streams // 4), guess), load.streams, wave)
+
+
+def calibrated(load: SelftestLoad, client: SelftestClient, budget_s: float) -> tuple[Calibration, Capacity]:
+    """The self-test of a client in about `budget_s`; raises MeasureError where nothing came whole."""
+    begin_ns = clock.now_ns()
+    messages = max(_LEAST_MESSAGES, round(_REQUEST_S * 1e3 / load.interval_ms))
+    wave_s = (TTFT_MS + messages * load.interval_ms) / 1e3
+    seen, health = trial(load, client, max(1, round(0.4 * budget_s / wave_s)), messages)
+    if not len(seen.gap[0]):
+        raise MeasureError(
+            f"no answer came whole over {client.words} at {load.words} ({seen.failed} of {seen.requests} "
+            f"failed{'; ' * bool(seen.first_error)}{seen.first_error}): give fewer --streams"
+        )
+    cpu_us_per_token = health.cpu_ns / 1e3 / max(seen.tokens, 1)
+    capacity = _capacity(load, client, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
+    found = Calibration(
+        measured=datetime.now(UTC),
+        environment=calibration.environment_digest(describe()),
+        transport=client.transport,
+        workers=client.workers,
+        streams=load.streams,
+        interval_ms=load.interval_ms,
+        tokens_per_message=load.tokens_per_message,
+        ttft=Error.of(*seen.ttft),
+        gap=Error.of(*seen.gap),
+        e2e=Error.of(*seen.e2e),
+        events_per_read=seen.events_per_read,
+        capacity_tokens_per_s=capacity.tokens_per_s,
+        capacity_streams=capacity.streams,
+        capacity_bounded=capacity.bounded,
+        cpu_us_per_token=cpu_us_per_token,
+    )
+    return found, capacity
+
+
+def measure_client(
+    load: SelftestLoad, transports: Sequence[str], budget_s: float = 5.0, workers: int = 1
+) -> dict[str, Calibration]:
+    """The self-test of these transports at a load, in about `budget_s` together; raises MeasureError."""
+    each_s = budget_s / len(transports)
+    return {
+        transport: calibrated(load, SelftestClient(transport, workers), each_s)[0] for transport in transports
+    }
+
+
+def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: int = 1) -> None:
+    """Let the client measure itself at the load to come, with the warm-up's pace; the result is cached."""
+    load = _paced(workload, warmed)
+    measured = _remembered(load, transport, workers)
+    printed("\n".join((f"self-test at {load.words}:", *table(measured))), sys.stdout)
+
+
+def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
+    """What one worker of a transport held here when it was last measured, or else measured now."""
+    kept = calibration.remembered(transport, calibration.environment_digest(describe()))
+    return kept or _remembered(_paced(workload, warmed), transport, 1)
+
+
+def _paced(workload: Profile, warmed: Records) -> SelftestLoad:
+    """The load of a run to come, with the warm-up's pace where there was one."""
+    pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
+    if not pace.itl.n:
+        return load
+    tokens = round(pace.total_output_tokens / pace.health.messages)
+    interval_ms = max(pace.itl.mean_ms, _LEAST_INTERVAL_MS)
+    return replace(load, interval_ms=interval_ms, tokens_per_message=max(tokens, 1))
+
+
+def _remembered(load: SelftestLoad, transport: str, workers: int) -> Calibration:
+    measured = measure_client(load, [transport], workers=workers)
+    calibration.remember(measured.values())
+    return measured[transport]

@@ -1,0 +1,390 @@
+"""Session: a server that is ready, and the runs on it: warmed up, observed, measured and kept.
+
+What only the results of a run need is imported once it has been measured: its first request comes sooner.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import LoadgenError
+from loadgen.base.secrecy import Secrets, command_line
+from loadgen.figures import text_tokens
+from loadgen.figures.record import Records
+from loadgen.figures.text_tokens import TextTokenizer
+from loadgen.host import throttling
+from loadgen.host.environment import describe, git_state
+from loadgen.host.sampler import Sampler
+from loadgen.plan import plan
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
+from loadgen.plan.profile import Profile
+from loadgen.report import run_place
+from loadgen.report.journal import Journal
+from loadgen.run import counting, export_plan, live_totals, progress, replicas, shown_request, signals
+from loadgen.run.adapting import Adapter
+from loadgen.run.alongside import counted, cpu_watch, devices, sampled, sensors, settled
+from loadgen.run.asked_settings import roofline_flags
+from loadgen.run.importing import importing
+from loadgen.run.local_server import Local
+from loadgen.run.measure import Outcome, PlanPart, TransportOptions, Watch, measure
+from loadgen.run.options import Options
+from loadgen.run.plan_facts import of_client, of_plan, of_server
+from loadgen.run.plan_facts import title as plan_title
+from loadgen.run.progress import Display
+from loadgen.run.proving import proved
+from loadgen.run.repeated_command import repeated
+from loadgen.run.replicas import Replica
+from loadgen.run.sendable import check_sendable
+from loadgen.run.shards import part
+from loadgen.run.signals import Interrupts
+from loadgen.server import control
+from loadgen.server.control import Trace
+from loadgen.server.discovery import ServerAddress, ServerInfo
+from loadgen.server.scraper import MetricsScraper
+from loadgen.transport.job import Target
+from loadgen.verdict.run_metadata import LateFacts, StartFacts
+from loadgen.wire.address import is_loopback
+from loadgen.wire.refusals import Adaptation
+
+if TYPE_CHECKING:
+    from loadgen.report.run_directory import Result
+    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.run.followup import FinishedRun, Step
+    from loadgen.server.answer_check import Fingerprint
+    from loadgen.verdict.campaign_cell import Cell
+
+F = TypeVar("F", bound=StartFacts)
+_LOG = logging.getLogger("loadgen")
+_FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
+_REST_S = 3.0  # at most, for a server to be done with the warm-up
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A server found ready, and what every profile of a command shares."""
+
+    options: Options
+    access: ServerAddress
+    served: ServerInfo
+    subject: ModelTarget
+    root: Target
+    local: Local | None = None  # None: the server is on another machine
+    checkpoint: Checkpoint | None = None  # what the model's files declare, where they are on this machine
+    replicas: tuple[Replica, ...] = ()  # servers like this one that share the requests
+    # By the API they were asked in; whatever is made of this session by `replace` shares them.
+    fingerprints: dict[str, Fingerprint] = msgspec.field(default_factory=dict)
+    # What this server refuses of a plan's requests, by what `adapting` tells them apart; shared as well.
+    adaptations: dict[str, Adaptation] = msgspec.field(default_factory=dict)
+    word_counts: dict[str, WordCounts] = msgspec.field(default_factory=dict)  # see `counting`; shared too
+    cell: Cell | None = None  # of a campaign, whose runs these are
+    heading: str = ""  # where a run stands in a series, for its display: `3/12 `
+    interrupts: Interrupts = signals.SIGNALS
+
+    def check_alive(self, failed: bool) -> None:
+        """Raises ServerDied where a server that was started here has ended; a failed one gets time to end."""
+        if self.local is not None:
+            self.local.check_alive(_FAILED_S if failed else 0.0)
+
+    def hidden(self, error: LoadgenError) -> LoadgenError:
+        """The error without the secrets of this session."""
+        return type(error)(*(self.access.secrets.hide(str(part)) for part in error.args))
+
+    @property
+    def context_limit(self) -> int:
+        """Tokens of the longest request, as the server or the model's files declare it; 0: not known."""
+        declared = self.checkpoint.max_positions if self.checkpoint is not None else None
+        return self.served.max_model_len or declared or 0
+
+    @property
+    def adapter(self) -> Adapter:
+        """What learns how this server takes the requests of a plan."""
+        tls, title = self.root.tls, f"{self._simulated}warming up"
+        known, alive = self.adaptations, self.check_alive
+        quiet = self.options.quiet
+        return Adapter(self.access, tls, self.subject, known, alive, self.interrupts, title, quiet)
+
+    def keep(
+        self, run: Result, directory: Path, explain: bool = False, layout: str | None = None
+    ) -> FinishedRun:
+        """Write a run's directory: arrivals, report, the log of a launched server, and last the result.
+
+        Nothing here raises for what cannot be written or made: that is among the errors. The journal goes
+        once all of it is kept elsewhere; a signal waits for that, a second one does not.
+        """
+        from loadgen.run import keeping  # only a run that has ended needs it
+
+        secrets, interrupts = self.access.secrets, self.interrupts
+        return keeping.keep(run, directory, self.options, self.local, secrets, interrupts, explain, layout)
+
+    def request(self, workload: Profile, seed: Seed) -> str:
+        """The first request of a profile as it would be sent, secrets hidden."""
+        made = plan.make(workload, self._counting(workload, seed).subject, seed)
+        request_id = f"{self._request_id_prefix()}0"
+        return shown_request.text(
+            made, replicas.at_path(self.root, made), request_id, self._secrets(workload)
+        )
+
+    def _secrets(self, workload: Profile) -> Secrets:
+        """Those of the command, and those in a workload's body."""
+        return self.access.secrets | Secrets.of(tables=(workload.extra_body, workload.chat_template_kwargs))
+
+    def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
+        """Measure one profile; its result, and the directory that holds its journal and is to hold it all.
+
+        Raises UsageError or MeasureError; where nothing was measured there is no directory then.
+        """
+        hidden = self._secrets(workload)
+        with hidden.kept():
+            inside = replace(self, access=replace(self.access, secrets=hidden))
+            return inside._counting(workload, seed)._run(workload, seed)
+
+    def _counting(self, workload: Profile, seed: Seed) -> Session:
+        """This session, with the server's own count where prompts are made of words; raises MeasureError."""
+        known, limit = self.word_counts, self.context_limit
+        return replace(self, subject=counting.counted(self.adapter, known, workload, seed, limit))
+
+    def _run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
+        display = progress.display(self.options.quiet)
+        with display.waiting("making the prompts"):
+            made = plan.make(workload, self.subject, seed)
+            check_sendable(made, self.served, self._started_context)
+            part.check_plan(made, self.options.share)
+        export_plan.shown(made, self.options.export_requests, self.subject.tokenizer)
+        started = run_place.now()
+        base = Path(self.options.run_dir or "runs")
+        directory = run_place.create_directory(
+            base, part.name(workload.name or "bench", self.options.shard), started
+        )
+        journal = Journal(directory / run_place.JOURNAL, _LOG.warning)
+        try:
+            return self._measured(made, started, display, journal), directory
+        except BaseException:
+            # Not handled here, but what was measured is on disk, and the user must know.
+            if journal.requests:
+                _LOG.warning(
+                    "%d requests were measured: loadgen report %s shows them", journal.requests, directory
+                )
+            else:
+                journal.remove()
+                run_place.remove_empty(directory)
+            raise
+        finally:
+            journal.close()
+            display.close()
+
+    def _measured(self, made: Plan, started: datetime, display: Display, journal: Journal) -> Result:
+        options = self.transport_options(made)
+        with display.waiting("emptying the server's prefix cache"):
+            reset = self._reset_cache()
+        sensing = sensors(self.local, self.served.engine, self.observes, display)
+        warming = part.of_warm_up(options, made.profile.warmups)
+        made, warmed = replicas.warmed_up(self.adapter, self.replicas, made, warming, display)
+        part.check_digest(made, self.options.expect_plan)
+        options = proved(self.options, made, options, warmed, display)
+        tokenizer = self._text_tokenizer()
+        known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
+        journal.facts(known.dumped())
+        start = throttling.snapshot() if is_loopback(self.root.host) else None
+        traces = self.options.launching.trace_directory
+        wait = part.start_wait(made, self.options, display, self.interrupts)
+        wait.until(_REST_S)  # what others sent before is not to be in the counters
+        observer = self._observer(_REST_S if len(warmed) else 0.0, display)
+        cpus = cpu_watch(self.local, self.observes, embedded=self.options.embedded)
+        during, rules = sampled(observer, sensing, cpus), self.options.stop_rules(made)
+        with ExitStack() as stack:
+            trace: Trace | None = None
+            if traces is not None:
+                tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
+                trace = stack.enter_context(tracing)
+            title, totals = self._title(made), live_totals.opened(self.options.live_totals)
+            watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
+            if observer is not None:
+                watch = replace(watch, waiting=observer.waiting)
+            outcome = self.fired(made, wait.begun(options), watch)
+            # Raised inside pydantic's builder, a signal would become an error of its own.
+            with signals.later(self.interrupts), importing():
+                from loadgen.report.run_directory import Result
+                from loadgen.run import followup
+            facts = self._masked(followup.with_outcome(known, outcome, journal.error, made))
+            journal.facts(facts.dumped())
+            journal.finish()
+            if trace is not None:
+                with display.waiting("until the engine has written its trace"):
+                    stack.close()
+        health = outcome.health
+        # From here on the measurement is on disk, and nothing that fails costs more than its own part.
+        steps: tuple[tuple[str, Step], ...] = (
+            (
+                "throttling",
+                lambda _: {"throttled": throttling.throttled(start, throttling.snapshot())} if start else {},
+            ),
+            ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
+            (
+                "the server's counters",  # once they have settled; not waited for after a signal
+                lambda _: counted(observer, display) if observer and not outcome.interrupted else {},
+            ),
+            (
+                "the sensors",
+                lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
+            ),
+            ("the CPUs", lambda _: {"cpu_use": cpus.use} if cpus else {}),
+            *self._steps(made, outcome, display),
+        )
+        facts = self._masked(followup.followed_up(facts, steps))
+        return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
+
+    def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
+        """What is learned after a run of server and client, whatever was sampled during it."""
+        from loadgen.run import followup
+
+        return (
+            ("the engine's configuration", lambda _: followup.configured(self)),
+            ("the last self-test", followup.calibrated),
+            ("the clock", part.clock_after),
+            ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
+            ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
+        )
+
+    def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
+        """The outcome of the plan, from this machine."""
+        return measure(made, options, watch)
+
+    def _title(self, made: Plan) -> str:
+        """Of the display while a plan is measured."""
+        cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
+        return f"{self._simulated}{cell}{self.heading}{part.title(self.options.shard)}{plan_title(made)}"
+
+    def _masked(self, facts: F) -> F:
+        """The facts without secrets: they are written to disk."""
+        return type(facts).model_validate(self.access.secrets.mask(facts.model_dump()))
+
+    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
+        """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
+        if not self.options.fingerprint or self.options.share.number:
+            return {}
+        from loadgen.run import followup
+        from loadgen.server import greedy_prompts
+
+        def ask() -> Fingerprint:
+            hide = self.access.secrets.hide
+            return greedy_prompts.ask(self.access, self.root.tls, self.subject, made, display.show, hide=hide)
+
+        return followup.fingerprinted(self.fingerprints, made.path, outcome, ask)
+
+    @property
+    def _simulated(self) -> str:
+        """What the titles of a display begin with, where no model runs."""
+        return "SIMULATED " if self.served.engine.simulated else ""
+
+    @property
+    def _started_context(self) -> int:
+        """The context in tokens that the server was started for; 0: its own, or it was not started here."""
+        launched = None if self.local is None else self.local.launched
+        return 0 if launched is None else launched.settings.context_len or 0
+
+    @property
+    def observes(self) -> bool:
+        """Whether server and machine are sampled: by the first shard alone."""
+        return self.options.observe and not self.options.share.number
+
+    def _reset_cache(self) -> str:
+        """Empty the prefix cache where that is requested, or the server was started here; the outcome."""
+        engine, ours = self.served.engine, self.local is not None and self.local.launched is not None
+        asked = self.options.reset_cache and not self.options.share.number  # the first shard's, for all
+        if not asked and not (ours and engine.reset_path):
+            return ""
+        first = control.reset_cache(self.access, self.root.tls, engine) or "emptied before the run"
+        return replicas.reset_caches(first, self.replicas)
+
+    def _observer(self, rest_s: float, display: Display) -> MetricsScraper | None:
+        if not self.observes or self.served.engine.hosted:
+            return None
+        first = MetricsScraper(self.access, self.root.tls, self.served.model)
+        observer = replicas.scraper(first, self.replicas)
+        if settled(observer, rest_s, display) and self.served.engine.unproven:
+            return None  # nothing says that it should have /metrics
+        if self.local is not None:
+            self.local.pids()  # searching for them is cheaper while there are few connections
+        return observer
+
+    def _text_tokenizer(self) -> TextTokenizer | None:
+        """The model's tokenizer, where it is on this machine: it counts what the server does not."""
+        names = (self.subject.tokenizer, self.subject.model_root, self.subject.model)
+        return None if self.subject.engine.simulated else text_tokens.find(names)
+
+    def _request_id_prefix(self) -> str:
+        """Of the ids of a run: the one given, or one of its own, which tells runs apart in a server's log."""
+        given = self.options.request_id_prefix
+        return f"loadgen-{secrets.token_hex(4)}-" if given is None else given
+
+    def transport_options(self, made: Plan) -> TransportOptions:
+        """How the requests of a plan are sent to this server."""
+        options = self.options
+        chosen, targets = replicas.targets(options, self.root, self.replicas, made)
+        sent = TransportOptions(
+            target=targets[0],
+            targets=targets if self.replicas else (),
+            transport=chosen.name,
+            why_transport=chosen.why,
+            http2=options.http2,
+            request_id_prefix=self._request_id_prefix(),
+            keep_text=options.save_detailed,
+            hide=self.access.secrets.hide,
+            gone=self.local.gone if self.local is not None else lambda: False,
+            server_pids=self.local.pids if self.local is not None else tuple,
+            part=PlanPart(self.options.share),
+        )
+        if options.workers == 1:
+            return sent
+        from loadgen.run.workers import worker_count  # few runs have several
+
+        return worker_count.spread(sent, made, options.workers)
+
+    def _facts(
+        self,
+        made: Plan,
+        options: TransportOptions,
+        started: datetime,
+        sensing: Sampler | None,
+        warmed: Records,
+        reset: str,
+        tokenizer: TextTokenizer | None,
+    ) -> StartFacts:
+        """What is known before the first request of the run itself."""
+        local = self.local
+        # This machine and our own software; its GPUs too where the server is on it.
+        sensed = devices(sensing) if sensing is not None else {}
+        environment = {**describe(), "git": git_state(), **sensed}
+        return StartFacts(
+            started=started,
+            finished=started,
+            command=repeated(command_line()),
+            **of_plan(made) | replicas.facts(self.served, self.access, self.replicas, made),
+            runs=self.options.repeat,
+            server=of_server(self.served, replicas.at_path(self.root, made).url),
+            tokenizer=self.options.tokenizer or made.tokenizer or None,
+            warmups=len(warmed),
+            warmup_failures=int((~warmed.ok).sum()),
+            client=of_client(options),
+            environment={name: value for name, value in environment.items() if value},
+            ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
+            under_way=True,
+            request_id_prefix=options.request_id_prefix,
+            label=self.options.label,
+            metadata=self.options.metadata,
+            cell=self.cell,
+            text_tokenizer=str(tokenizer.directory) if tokenizer is not None else "",
+            launched=local.launched if local is not None else None,
+            checkpoint=self.checkpoint,
+            cache_reset=reset,
+            gpus=self.options.gpus,
+            shard=part.facts(made, self.options),
+        )

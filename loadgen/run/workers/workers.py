@@ -1,0 +1,285 @@
+"""Workers: a plan sent and decoded by several processes of this machine; this one leads them.
+
+It decodes nothing: it starts them together, adds up their totals, judges the rules over all of them, and
+reads their journals at the end. The kernel ends a worker with this process, and a worker's capturing process
+with the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from msgspec.structs import replace
+
+from loadgen.base import clock
+from loadgen.base.errors import MeasureError
+from loadgen.plan.plan import Plan
+from loadgen.run.firing import DecodedTally
+from loadgen.run.live_totals import LiveTotals, Totals
+from loadgen.run.measure import PlanPart, TransportOptions, Watch, allow_files, decoder_of, job_of
+from loadgen.run.progress import Progress, SentCounters
+from loadgen.run.workers.joined_health import joined
+from loadgen.run.workers.worker_pipe import EndedRequests, ParentEnd, WorkerEnd, worker_pipe
+from loadgen.run.workers.worker_process import WorkerTask, work
+from loadgen.run.workers.worker_run import WorkerRun
+from loadgen.transport.capture import Capture
+from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork, schedule
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import Counters, Health
+from loadgen.transport.share import Queue, Shared
+from loadgen.transport.start import AtOnce, RunStart, Together
+
+_LOG = logging.getLogger("loadgen")
+_TURN_S, _START_TURN_S = 0.25, 0.002
+_LONGEST_TURN_S = 1.0  # that counts: longer, this process itself did not run
+# A process that is not stopped shows life ten times a second, a decoding one four times; what takes longer is
+# the disk, or a machine without a core to spare.
+_WARNED_S, _SILENT_S, _SILENT_STOPPING_S, _SILENT_STARTING_S = 10.0, 30.0, 5.0, 120.0
+_LIVELY_S = 2.0
+_LOST = Failure(FailureKind.LOST, "the worker that this request belonged to was lost")
+
+
+class SummedCounters:
+    """The counters of several capturing processes."""
+
+    def __init__(self, several: list[Counters]) -> None:
+        self._several = several
+
+    @property
+    def sent(self) -> int:
+        return sum(counters.sent for counters in self._several)
+
+    @property
+    def ended(self) -> int:
+        return sum(counters.ended for counters in self._several)
+
+    @property
+    def reads(self) -> int:
+        return sum(counters.reads for counters in self._several)
+
+
+class Workers:
+    """A plan under way in several workers; raises UsageError and MeasureError where they cannot begin."""
+
+    def __init__(self, plan: Plan, options: TransportOptions, watch: Watch) -> None:
+        self.plan, self.options, self.watch = plan, options, watch
+        self.journal, self.workers = watch.journal, options.workers
+        self.decoder = decoder_of(plan, options, watch.tokenizer is not None)
+        self.together: Together | None = None
+        self.stopped = False
+        self.lost: tuple[str, ...] = ()
+        self._queue: Queue | None = None
+        self._journal_error = ""
+        tasks = self._tasks()
+        self.counters: SentCounters = SummedCounters([task.counters for task in tasks])
+        self.runs: list[WorkerRun] = []
+        flush_standard_streams()
+        try:
+            self._fork(tasks)
+        except OSError as error:
+            self.kill()
+            raise MeasureError(
+                f"worker {len(self.runs)} of {self.workers} cannot be started ({error.strerror or error}): "
+                "lower --workers, or raise the limit on processes and open files (ulimit -u, ulimit -n)"
+            ) from None
+
+    def _tasks(self) -> list[WorkerTask]:
+        """What each is to do; all that can be wrong with it is found here."""
+        plan, options, part = self.plan, self.options, self.options.part
+        indices = part.share.indices(len(plan), plan.sessions)
+        # The requests of a session stay in one worker.
+        closed = plan.offsets_ns is None and plan.sessions is None
+        self._queue = Queue(indices) if closed else None
+        if isinstance(part.start, AtOnce):
+            self.together = Together(self.workers)
+        tasks: list[WorkerTask] = []
+        for number, share in enumerate(part.share.split(self.workers)):
+            order = None if self._queue is None else Shared(self._queue)
+            start: RunStart = part.start if self.together is None else self.together.of(number)
+            own = replace(options, part=PlanPart(share, order, start))
+            job = job_of(plan, own, self.watch.rules)
+            if not tasks:
+                allow_files(job, options.transport)  # the first has the most slots; the limit is inherited
+            decoder = decoder_of(plan, options, self.watch.tokenizer is not None)
+            tasks.append(
+                WorkerTask(
+                    job,
+                    options.transport,
+                    decoder,
+                    Counters(),
+                    LiveTotals(),
+                    self.journal.part(number),
+                    options.cpus,
+                    self.watch.rules.saturation is not None,
+                )
+            )
+        return tasks
+
+    def _fork(self, tasks: list[WorkerTask]) -> None:
+        parent = os.getpid()
+        with FORKING, ExitStack() as ends:
+            pipes: list[tuple[WorkerEnd, ParentEnd]] = []
+            for _ in tasks:
+                pipes.append(worker_pipe())
+                ends.callback(pipes[-1][0].sock.close)
+                ends.callback(self._close_unused, pipes[-1][1])
+            for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
+                pid = fork()
+                if not pid:
+                    for other, mine in pipes:  # or the end of one worker would not be noticed by the others
+                        mine.sock.close()
+                        if other is not theirs:
+                            other.sock.close()
+                    work(task, theirs, parent)
+                self.runs.append(WorkerRun(f"worker {number} of {self.workers}", task, ours, pid))
+        schedule("SCHED_BATCH")
+
+    def _close_unused(self, end: ParentEnd) -> None:
+        if all(run.pipe is not end for run in self.runs):
+            end.sock.close()
+
+    @property
+    def died(self) -> str:
+        """Why none is left; "" where not all were lost."""
+        if not all(run.why_lost for run in self.runs):
+            return ""
+        return f"every worker was lost, the first: {self.runs[0].why_lost}"
+
+    @property
+    def health(self) -> Health:
+        results = [run.result for run in self.runs]
+        return joined([result.health for result in results if result is not None and result.health])
+
+    @property
+    def tally(self) -> DecodedTally:
+        tallies = [run.result.tally for run in self.runs if run.result is not None]
+        return DecodedTally(
+            sum(tally.uncounted for tally in tallies),
+            sum(tally.reasoned for tally in tallies),
+            sum(tally.hidden for tally in tallies),
+        )
+
+    def turns(self, progress: Progress) -> Iterator[None]:
+        self.journal.start_syncing()
+        poll = select.poll()
+        by_file = {run.pipe.sock.fileno(): run for run in self.runs}
+        for file in by_file:
+            poll.register(file, select.POLLIN)
+        turn_ns = clock.now_ns()
+        while by_file:
+            started = self._started()
+            ready = poll.poll((_TURN_S if started else _START_TURN_S) * 1000)
+            for file, _ in ready:
+                self._hear(by_file[file])
+                if by_file[file].pipe.closed:
+                    poll.unregister(file)
+                    self._note_end(by_file.pop(file))
+            now_ns = clock.now_ns()
+            if not ready and now_ns - turn_ns < _TURN_S * 1e9:
+                continue
+            passed_s, turn_ns = min((now_ns - turn_ns) / 1e9, _LONGEST_TURN_S), now_ns
+            self._judge_silence(list(by_file.values()), passed_s, started)
+            self._count(progress)
+            yield
+        self._count(progress)
+        self._account(progress)
+        self.journal.finish()
+
+    def _started(self) -> bool:
+        """Whether the first request may have been sent."""
+        now_ns = clock.now_ns()
+        if self.together is None:
+            return self.options.part.start.begin_ns(now_ns) <= now_ns
+        ended = {number for number, run in enumerate(self.runs) if not run.pid}
+        return self.together.release(now_ns, ended)
+
+    def _hear(self, run: WorkerRun) -> None:
+        for message in run.pipe.messages():
+            if isinstance(message, EndedRequests):
+                for count, failure in message.rows:
+                    self.watch.rules.note(failure, count)
+                if self.watch.rules.saturation is not None:
+                    self.watch.rules.saturation.noted(message.begun)
+            else:
+                run.result = message
+                run.task.journal.take(message.unwritten)
+            if message.journal_error and not self._journal_error:
+                self._journal_error = message.journal_error
+                self.journal.warn(
+                    f"cannot write the journal, measuring continues in memory: {message.journal_error}"
+                )
+
+    def _note_end(self, run: WorkerRun) -> None:
+        if (why := run.ended()) and any(other.pid for other in self.runs):
+            _LOG.warning("%s was lost: %s; measuring continues with the others", run.name, why)
+
+    def _count(self, progress: Progress) -> None:
+        totals = Totals.joined(run.task.totals.read() for run in self.runs)
+        progress.decoded(totals)
+        self.journal.requests = totals.decoded
+
+    def _judge_silence(self, runs: list[WorkerRun], passed_s: float, started: bool) -> None:
+        """Kill what shows no life for long where nothing else is waited for: it may be stopped for good."""
+        silent_s = {run: run.silent_s(passed_s) for run in runs}
+        if not started:
+            for number, run in enumerate(self.runs):
+                ready = self.together is None or self.together.ready(number)
+                if not ready and silent_s.get(run, 0.0) >= _SILENT_STARTING_S:
+                    run.kill(f"silent for {_SILENT_STARTING_S:g} s before the first request")
+            return
+        limit_s = _SILENT_STOPPING_S if self.stopped else _SILENT_S
+        waited_for = any(silent < _LIVELY_S for silent in silent_s.values())
+        for run, silent in silent_s.items():
+            if silent >= limit_s and not waited_for:
+                run.kill(f"silent for {limit_s:g} s, and nothing else was waited for")
+            elif silent >= _WARNED_S and not run.warned:
+                run.warned = True
+                _LOG.warning("%s shows no life (is it stopped?): measuring continues", run.name)
+
+    def _account(self, progress: Progress) -> None:
+        """Make a record of each request that went with a worker."""
+        duration_ns = self.watch.rules.duration_ns(self.plan.profile.duration_ns)
+        for run in self.runs:
+            if not run.why_lost:
+                continue
+            sent = 0 if run.result is None else _lost_of(run)
+            now_ns, missing = clock.now_ns(), run.owed(self.stopped, duration_ns)
+            for index in missing:
+                slot = run.task.job.share.slot(0)
+                record = self.decoder.decode(
+                    Capture(index, slot, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
+                )
+                self.journal.add(record)
+                progress.note(record)
+            requests = f"{sent + len(missing)} requests are lost with it"
+            self.lost += (f"{run.name} was lost: {run.why_lost}; {requests}",)
+
+    def stop(self) -> None:
+        self.stopped = True
+        for run in self.runs:
+            if run.pid:
+                run.pipe.stop()
+
+    def kill(self) -> None:
+        under_way = [run for run in self.runs if run.pid]
+        for run in under_way:
+            run.kill()
+        deadline_s = time.monotonic() + 1.0
+        for run in under_way:
+            run.gone(deadline_s)
+        if self._queue is not None:
+            self._queue.close()
+
+
+def _lost_of(run: WorkerRun) -> int:
+    """How many requests a worker has itself recorded as lost with its capturing process."""
+    return sum(
+        failure is not None and failure.kind is FailureKind.LOST
+        for part in run.task.journal.parts()
+        for failure in part.failures
+    )

@@ -1,0 +1,1 @@
+"""Server: the server outside the load: discovery, health, control, `/metrics`, logs, configuration."""

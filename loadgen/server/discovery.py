@@ -1,0 +1,345 @@
+"""Discovery: which server answers at a URL, whether it is ready, and which model it serves.
+
+This is the control plane: at most a few requests a second, never during the measured run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+from asyncio_throttle.throttler import Throttler
+
+from loadgen.base import clock, untrusted
+from loadgen.base.errors import MeasureError, NotReady, UsageError
+from loadgen.base.layout import some
+from loadgen.base.secrecy import Secrets, shown_url
+from loadgen.server import exchange
+from loadgen.server.denied import DENIED, UNAUTHORIZED, why_denied
+from loadgen.server.exchange import ControlAnswer, ControlClient, ControlLoop
+from loadgen.server.pasted_url import VERSION
+from loadgen.server.plain_exchange import PlainServer
+from loadgen.server.self_description import SelfDescription, described
+from loadgen.transport.job import Target
+from loadgen.wire import engines
+from loadgen.wire.address import is_public, port_of
+from loadgen.wire.engines import Engine
+
+if TYPE_CHECKING:
+    import httpx
+
+_ANSWER_S = 10.0
+_CONNECT_S = 3.0
+_LONGEST_WAIT_S = 1e9
+_POLLS_PER_S = 2
+_MOST_PEM_BYTES = 4 << 20
+_MOST_NAMES = 10  # of models, in a message
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # characters; no file system allows more
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """How to reach a server: its base URL, the headers of every request, and the TLS certificates."""
+
+    base_url: str
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    insecure: bool = False
+    ca_cert: str | None = None  # a file of authorities that are trusted in addition to the system's
+    client_cert: str | None = None  # a file with the client's certificate, and its key unless in client_key
+    client_key: str | None = None
+    secrets: Secrets = msgspec.field(default_factory=Secrets)  # to be hidden in all that is written
+    loop: ControlLoop = msgspec.field(default_factory=ControlLoop)
+    plain: bool = True  # whether a request may do without httpx where it can
+    prefix: str = VERSION  # before the paths of OpenAI's API
+    query: str = ""  # after them
+    key_origin: str = ""  # where the key in the headers came from, in words; "": none is sent
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.base_url)
+            if "unix" in parts.scheme.split("+"):
+                raise UsageError(
+                    "--base-url: a Unix socket has no TCP to measure: have the server listen on a port"
+                )
+            if parts.query or parts.fragment:
+                raise UsageError(
+                    "--base-url: leave out what follows the ? or #; a key goes into --api-key-env or --header"
+                )
+            if parts.username or parts.password:
+                raise UsageError(
+                    "--base-url: put the credentials into --header, where they are never written"
+                )
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # an invalid port, half an IPv6 address
+            valid = False
+        if not valid or not self.base_url.isprintable():
+            raise UsageError(
+                f"--base-url {self.shown_url!r} is not a valid URL: write it like http://localhost:8000"
+            )
+
+    @property
+    def shown_url(self) -> str:
+        """The base URL as messages show it: no credentials, no query."""
+        return shown_url(self.base_url)
+
+    def why_denied(self, answer: ControlAnswer, place: str | None = None) -> str:
+        """Why the server answers 401 or 403 at a place, else at its URL, and what to do."""
+        message = self.secrets.hide(answer.message)
+        return why_denied(place or self.shown_url, answer.status, self.key_origin, message)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
+        if urlsplit(self.base_url).scheme != "https":
+            for name in ("ca_cert", "client_cert", "client_key"):
+                if getattr(self, name) is not None:
+                    raise UsageError(f"--{name.replace('_', '-')} is for TLS: it needs an https base URL")
+            return None
+        if self.client_key is not None and self.client_cert is None:
+            raise UsageError("--client-key needs the certificate that it belongs to: pass --client-cert too")
+        context = ssl.create_default_context()
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.ca_cert is not None:
+            try:
+                context.load_verify_locations(cadata=_pem("--ca-cert", self.ca_cert))
+            except (ssl.SSLError, ValueError):
+                raise UsageError(
+                    f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
+                ) from None
+        if self.client_cert is not None:
+            _identify_as(context, self.client_cert, self.client_key)
+        return context
+
+    def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> ControlClient:
+        """A client for control requests; raises UsageError, now or once a request needs httpx."""
+        plain = PlainServer.at(self.base_url, self.headers) if self.plain else None
+        return ControlClient(lambda: self._full_client(tls, timeout_s), plain)
+
+    def _full_client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
+        from loadgen.server import httpx_exchange  # see exchange
+
+        try:
+            return httpx_exchange.opened(self.base_url, self.headers, tls, timeout_s)
+        except UnicodeError:
+            raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
+        except ValueError:
+            raise UsageError(
+                f"{self.shown_url}: a proxy variable (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) is not a proxy's "
+                "URL: correct it, or add this host to NO_PROXY"
+            ) from None
+
+    def target(self, path: str, tls: ssl.SSLContext | None) -> Target:
+        """Where requests for `path` go; raises MeasureError when the name does not resolve."""
+        parts = urlsplit(self.base_url)
+        assert parts.hostname is not None
+        port = port_of(self.base_url)
+        try:
+            entries = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise MeasureError(f"{parts.hostname} does not resolve: {reason}; check --base-url") from None
+        family, address = _first_reachable([(entry[0], entry[4]) for entry in entries])
+        return Target(
+            scheme=parts.scheme,
+            host=parts.hostname,
+            port=port,
+            path=parts.path.rstrip("/") + path,
+            address=(family, cast("tuple[str | int, ...]", address)),
+            headers=tuple(self.headers.items()),
+            tls=tls,
+        )
+
+
+def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    """Present the client's certificate to a server that asks for one; raises UsageError."""
+    _pem("--client-cert", certificate)
+    if key is not None:
+        _pem("--client-key", key)
+    flags = f"--client-cert {certificate}" + ("" if key is None else f" --client-key {key}")
+    try:
+        # Without a password OpenSSL would ask the terminal for it.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "it cannot be read"
+        words = str(reason).lower().replace("_", " ")
+        raise UsageError(
+            f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({words})"
+        ) from None
+
+
+def _pem(flag: str, path: str) -> str:
+    """A file's text; raises UsageError that names its flag."""
+    try:
+        return untrusted.file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}") from None
+
+
+def _first_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
+    """The first address that accepts connections: `localhost` is often ::1 first, served on 127.0.0.1."""
+    for family, address in addresses if len(addresses) > 1 else ():
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_CONNECT_S)
+            with contextlib.suppress(OSError):
+                sock.connect(address)
+                return family, address
+    return addresses[0]
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """What a server reports about itself; empty strings and 0 where it does not."""
+
+    engine: Engine
+    version: str
+    model: str
+    model_root: str = ""
+    max_model_len: int = 0
+    models: tuple[str, ...] = ()
+    slots: int = 0  # requests that it runs at once
+    without_tools: bool = False  # it may leave them out of a prompt
+
+
+class ServerProbe:
+    """Finds out before a run whether a server is ready, and what it serves."""
+
+    def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None) -> None:
+        self.access, self.tls = access, tls
+        self.reason = ""  # why the server is not ready yet, as of the last poll
+        self.throttle = Throttler(rate_limit=_POLLS_PER_S, period=1.0, retry_interval=0.05)
+
+    def ask(self, model: str | None, wait_s: float) -> ServerInfo:
+        """Wait until the server is ready and identify it; raises MeasureError if it does not get ready."""
+        if not 0 <= wait_s < _LONGEST_WAIT_S:
+            raise UsageError(f"--ready-check-timeout-sec {wait_s:g}: give seconds, 0 or more")
+        return self.access.loop.run(self._ask(model, wait_s))
+
+    def poll(self) -> str | None:
+        """Why the server is not ready now; None if it is."""
+        return self.access.loop.run(self._poll())
+
+    async def _poll(self) -> str | None:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+            return await self._not_ready(client)
+
+    async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+            if self._public() and (found := await self._hosted(client, model)) is not None:
+                return found
+            deadline_ns = clock.now_ns() + int(wait_s * 1e9)
+            while True:
+                async with self.throttle:
+                    reason = await self._not_ready(client)
+                self.reason = reason or ""
+                if reason is None:
+                    return await self._identify(client, model)
+                if clock.now_ns() >= deadline_ns:
+                    waited = f" after {wait_s:g} s" if wait_s else ""
+                    raise NotReady(
+                        f"{self.access.shown_url} is not ready{waited}: {reason}",
+                        "; check the address, or wait for the server with --ready-check-timeout-sec N",
+                    )
+
+    def _public(self) -> bool:
+        """Whether the server is behind TLS at an address of the internet."""
+        return self.tls is not None and is_public(self.access.base_url)
+
+    async def _hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
+        """What a hosted API reports; None where an engine signs the models, or nothing answers yet.
+
+        It is asked for its models alone: it has no /health, and may have no list, or not for every key.
+        """
+        listing = await exchange.ask(client, "GET", self._models_path(), _ANSWER_S)
+        if listing.error or listing.status >= 500:
+            return None
+        if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
+            raise MeasureError(self.access.why_denied(listing))
+        cards = _cards(listing)
+        if cards and engines.by_owner(untrusted.text(cards[0].get("owned_by"))) is not None:
+            return None  # a gateway that passes on what the engine reports
+        return self._served(engines.HOSTED, SelfDescription(), cards, model)
+
+    async def _not_ready(self, client: ControlClient) -> str | None:
+        """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early.
+
+        Raises MeasureError for a certificate that is not trusted.
+        """
+        answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
+        if answer.refused_certificate:
+            raise MeasureError(f"{self.access.shown_url} {answer.error}")
+        if answer.status >= 500:
+            return f"/health answers {answer.status}"
+        return answer.why or None
+
+    async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
+        listing = await self._answer(client, self._models_path())
+        if listing.status in DENIED:
+            raise MeasureError(self.access.why_denied(listing))
+        cards = _cards(listing)
+        first = cards[0] if cards else {}
+        engine = engines.by_owner(untrusted.text(first.get("owned_by")))
+        if engine is None:
+            paths = (await self._answer(client, "/openapi.json")).object.get("paths")
+            engine = engines.by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
+        own = described(engine, (await self._answer(client, engine.version_path)).object)
+        return self._served(engine, own, cards, model)
+
+    def _models_path(self) -> str:
+        return f"{self.access.prefix}/models{self.access.query}"
+
+    async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
+        """The answer of a ready server; raises MeasureError if there is none, or a redirect."""
+        answer = await exchange.ask(client, "GET", path, _ANSWER_S)
+        if answer.error:
+            raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
+        return answer
+
+    def _served(
+        self, engine: Engine, own: SelfDescription, cards: list[dict[str, Any]], model: str | None
+    ) -> ServerInfo:
+        names = tuple(card["id"] for card in cards)
+        if model is None:
+            if not names or not engine.lists_its_model:
+                raise MeasureError(
+                    f"{self.access.shown_url}{self.access.prefix}/models lists no served model: pass --model"
+                    + ("" if names else ", or check --base-url")
+                )
+            if engine.hosted and len(names) > 1:
+                raise MeasureError(
+                    f"{self.access.shown_url} serves {some(names, _MOST_NAMES)}: pass --model NAME"
+                )
+            model = names[0]
+        elif engine.checks_model and engine.lists_its_model and names and model not in names:
+            raise MeasureError(
+                f"{engine.name} does not serve {model!r}; it serves {some(names, _MOST_NAMES)}: pass --model"
+            )
+        card = next((card for card in cards if card["id"] == model), {})
+        return ServerInfo(
+            engine=engine,
+            version=own.version,
+            model=model,
+            model_root=_root(card.get("root") or own.model_root),
+            max_model_len=untrusted.whole(card.get("max_model_len")) or own.max_model_len,
+            models=names,
+            slots=own.slots,
+            without_tools=own.without_tools,
+        )
+
+
+def _cards(answer: ControlAnswer) -> list[dict[str, Any]]:
+    """The listed models whose name a request can carry."""
+    cards = answer.object.get("data")
+    listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+    return [card for card in listed if (name := card.get("id")) and untrusted.text(name) == name]
+
+
+def _root(value: object) -> str:
+    """The path or name that a model was loaded from; "" if the value cannot be one."""
+    if not isinstance(value, str) or untrusted.text(value, _LONGEST_PATH) != value:
+        return ""
+    return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""

@@ -1,0 +1,158 @@
+"""Engine config: what the engine reports that it runs, and where that differs from the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server import engine_logs
+
+_UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
+# An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
+_RUNS = {
+    "gguf": ("GGUF",),  # first: with the name of its own kind after it
+    "modelopt_fp4": ("NVFP4",),
+    "nvfp4": ("NVFP4",),
+    "mxfp8": ("MXFP8",),
+    "mxfp4": ("MXFP4",),
+    "awq": ("AWQ", "AutoRound"),
+    "gptq": ("GPTQ", "AutoRound"),
+    "bitsandbytes": ("BNB",),
+    "fp8": ("FP8",),
+    "none": ("BF16", "FP16", "FP32"),
+}
+
+
+class EngineConfig(BaseModel, extra="forbid", frozen=True):
+    """The configuration that an engine reports; "" or None where it reports nothing."""
+
+    version: str = ""
+    flags: str = ""  # as the engine logs them, without secrets
+    quantization: str = ""  # in the engine's own terms; "none" where it reports no quantization
+    kernel: str = ""  # of the linear layers
+    moe_kernel: str = ""
+    attention_backend: str = ""
+    dtype: str = ""
+    kv_cache_dtype: str = ""
+    cuda_graphs: str = ""  # "on", "off", or vLLM's mode
+    cuda_graph_sizes: str = ""
+    speculative: str = ""
+    prefix_caching: str = ""  # "on" or "off"
+    chunked_prefill: str = ""  # "on", "off", or SGLang's size
+    tensor_parallel: int | None = None
+    max_model_len: int | None = None
+    max_running: int | None = None  # requests at once
+    weights_bytes: int | None = None  # of one GPU
+    kv_capacity_tokens: int | None = None
+    kv_bytes: int | None = None  # of one GPU
+    load_s: float | None = None
+    remarks: tuple[str, ...] = ()  # its own warnings about slower or different execution
+
+
+def parse(log: str) -> EngineConfig:
+    """The configuration in a server's log; empty fields for an unknown engine."""
+    return EngineConfig(**engine_logs.from_log(log))
+
+
+def from_server_info(info: Mapping[str, Any]) -> EngineConfig:
+    """The configuration in an answer of /server_info (SGLang; vLLM in its dev mode)."""
+    return EngineConfig(**engine_logs.from_answer(info))
+
+
+def merged(*parts: EngineConfig) -> EngineConfig:
+    """The configuration of several sources together; of two values the later one's."""
+    return EngineConfig(
+        **{name: value for part in parts for name, value in part if not engine_logs.silent(value)}
+    )
+
+
+def render(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
+    """What runs, its size, what differs from the checkpoint, remarks: a line each."""
+    lines = [
+        ("runs", ", ".join(_runs(as_run, checkpoint))),
+        ("model", ", ".join(_model(as_run, checkpoint))),
+        *(("differs", difference) for difference in _differences(as_run, checkpoint)),
+        *(("engine log", remark) for remark in as_run.remarks),
+    ]
+    return [f"{name}: {text}" for name, text in lines if text]
+
+
+def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+    graphs = as_run.cuda_graphs + (
+        f" ({as_run.cuda_graph_sizes})" if as_run.cuda_graph_sizes and as_run.cuda_graphs != "off" else ""
+    )
+    parts = {
+        "attention {}": as_run.attention_backend,
+        "MoE by {}": as_run.moe_kernel,
+        "KV {}": as_run.kv_cache_dtype,
+        "CUDA graphs {}": graphs,
+        "prefix caching {}": as_run.prefix_caching,
+        "chunked prefill {}": as_run.chunked_prefill,
+        "speculative {}": as_run.speculative,
+        "{} requests at once": as_run.max_running,
+        "{} GPUs in parallel": (as_run.tensor_parallel or 1) > 1 and as_run.tensor_parallel,
+    }
+    weights = [_weights(as_run, checkpoint)] if as_run != EngineConfig() else []
+    return [*filter(None, weights), *(form.format(value) for form, value in parts.items() if value)]
+
+
+def _weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
+    """The quantization of the weights and the kernel, in the checkpoint's terms where the method runs it."""
+    declared = checkpoint.quantization if checkpoint else ""
+    method = as_run.quantization
+    if not method:
+        weights = f"{declared} as declared" if declared else ""
+    elif declared and _agree(method, declared):
+        weights = declared
+    else:
+        weights = _UNQUANTIZED.get(as_run.dtype, "") if method == "none" else method
+    return " by ".join(filter(None, (weights, as_run.kernel)))
+
+
+def _model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+    parts = []
+    if as_run.weights_bytes:
+        each = " on each GPU" if (as_run.tensor_parallel or 1) > 1 else ""
+        parts.append(f"{_gib(as_run.weights_bytes)} of weights{each}")
+    elif checkpoint and checkpoint.weight_bytes:
+        parts.append(f"{_gib(checkpoint.weight_bytes)} of weights on disk")
+    if as_run.kv_capacity_tokens:
+        size = f" ({_gib(as_run.kv_bytes)})" if as_run.kv_bytes else ""
+        parts.append(f"KV cache for {as_run.kv_capacity_tokens:,} tokens{size}")
+    if as_run.max_model_len:
+        parts.append(f"context {as_run.max_model_len:,}")
+    return parts
+
+
+def _differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+    """Where the engine does not run what the checkpoint declares."""
+    if checkpoint is None:
+        return []
+    differences = []
+    declared, stored, method = checkpoint.quantization, checkpoint.dtype, as_run.quantization
+    if method and declared and not _agree(method, declared):
+        ran = "without quantization" if method == "none" else f"as {method}"
+        differences.append(f"the checkpoint is {declared}, the engine runs it {ran}")
+    if stored and as_run.dtype and stored != as_run.dtype:
+        differences.append(f"the checkpoint is in {stored}, the engine computes in {as_run.dtype}")
+    if checkpoint.max_positions and (as_run.max_model_len or 0) > checkpoint.max_positions:
+        differences.append(
+            f"the engine's context of {as_run.max_model_len:,} is beyond the checkpoint's "
+            f"{checkpoint.max_positions:,} positions"
+        )
+    return differences
+
+
+def _agree(method: str, declared: str) -> bool:
+    """Whether an engine's method is one that runs what a checkpoint declares."""
+    begins = next((begins for name, begins in _RUNS.items() if name in method.lower()), None)
+    if begins is None:  # compressed-tensors, modelopt, quark, inc: any quantization
+        return not declared.startswith(_RUNS["none"])
+    return any(part.startswith(begins) for part in declared.split("+"))
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,166 @@
+"""Exchange: one control request and its answer, bounded in total time and in size.
+
+httpx's own limits are per read; a server that sends a byte now and then never exceeds them. It is imported
+when a request needs it, as most runs measure a server of this machine: see `plain_exchange`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+import msgspec
+
+from loadgen.base import untrusted
+from loadgen.server.plain_exchange import PlainServer
+
+if TYPE_CHECKING:
+    import httpx
+
+MOST_BYTES = 8 << 20
+_LONGEST_MESSAGE = 200  # characters
+_POLL_S = 0.1
+T = TypeVar("T")
+
+
+class Interrupt(Protocol):
+    """A request by another thread to end what is under way."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether `poll` has something to deliver."""
+
+    def poll(self) -> None:
+        """Raise, or note, a request that was made since the last time."""
+
+
+class ControlLoop:
+    """Where control requests run: in its `with` block all on one event loop, elsewhere each on its own."""
+
+    def __init__(self, interrupt: Interrupt | None = None) -> None:
+        self._interrupt = interrupt
+        self._runner: asyncio.Runner | None = None
+
+    def __enter__(self) -> Self:
+        self._runner = asyncio.Runner()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def run(self, request: Coroutine[Any, Any, T]) -> T:
+        """What a request comes to; raises OSError where no socket is left for it, and what `poll` raises."""
+        if self._runner is None:
+            with ControlLoop(self._interrupt) as alone:
+                return alone.run(request)
+        completed = False
+        try:
+            self._poll()
+            value = self._runner.run(self._interruptible(request))
+            completed = True
+            return value
+        except asyncio.CancelledError:
+            self._poll()
+            raise
+        finally:
+            if not completed:  # what was under way must not go on with the next request
+                self._runner.close()
+                self._runner = asyncio.Runner()
+            request.close()  # one that never began; a task is only ever ended by its own loop
+
+    async def _interruptible(self, request: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(request)
+        while not (await asyncio.wait([task], timeout=_POLL_S))[0]:
+            if self._interrupt is not None and self._interrupt.pending:
+                task.cancel()
+        return task.result()
+
+    def _poll(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.poll()
+
+
+class ControlAnswer(msgspec.Struct, frozen=True):
+    """The outcome of one control request: status and body, or an error."""
+
+    path: str
+    status: int = 0
+    body: bytes = b""
+    error: str = ""  # as the end of a sentence that begins with the path
+    refused_certificate: bool = False  # which no waiting changes
+    timed_out: bool = False
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The JSON object of an answer with status 200; empty if it is anything else."""
+        return untrusted.json_object(self.body) if self.status == 200 and not self.error else {}
+
+    @property
+    def why(self) -> str:
+        """The error with the path; "" if the server answered."""
+        return f"{self.path} {self.error}" if self.error else ""
+
+    @property
+    def message(self) -> str:
+        """The server's error message, else its body, on one line of 200 characters."""
+        error = untrusted.json_object(self.body).get("error")
+        message = error.get("message") if isinstance(error, dict) else error
+        if not isinstance(message, str):
+            message = self.body[: 8 * _LONGEST_MESSAGE].decode("utf-8", "replace")
+        return untrusted.line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
+
+
+class ControlClient:
+    """Sends control requests, each on a connection of its own."""
+
+    def __init__(self, open_full: Callable[[], httpx.AsyncClient], plain: PlainServer | None) -> None:
+        self.plain = plain
+        self._open_full = open_full
+        self._full = None if plain is not None else open_full()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._full is not None:
+            await self._full.aclose()
+
+    @property
+    def full(self) -> httpx.AsyncClient:
+        """httpx's client, for whatever a plain request cannot do; raises UsageError."""
+        if self._full is None:
+            self._full = self._open_full()
+        return self._full
+
+
+async def ask(
+    client: ControlClient,
+    method: str,
+    path: str,
+    limit_s: float,
+    most_bytes: int = MOST_BYTES,
+    body: object = None,
+    begin_only: bool = False,
+) -> ControlAnswer:
+    """Send one request; its answer must arrive within `limit_s` and have at most `most_bytes`.
+
+    `begin_only`: of an answer with status 200 only what comes first is read.
+    """
+    shown = path.partition("?")[0]
+    try:
+        async with asyncio.timeout(limit_s):
+            if method == "GET" and client.plain is not None:
+                answer = await client.plain.get(path, most_bytes)
+                if answer is not None:
+                    return ControlAnswer(shown, *answer)
+            from loadgen.server import httpx_exchange
+
+            return ControlAnswer(
+                shown,
+                *await httpx_exchange.exchanged(client.full, method, path, most_bytes, body, begin_only),
+            )
+    except TimeoutError:
+        return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)

@@ -1,0 +1,222 @@
+"""Greedy prompts: the answer check's prompts sent to a server, one after another, over the control plane.
+
+Greedy, and nothing else of the workload: `ignore_eos` is not sent, nor its sampling. Where a server takes no
+text, the prompts go as the token ids of a local tokenizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import httpx
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.base.layout import WIDTH
+from loadgen.base.untrusted import NOT_JSON, Hide, as_is
+from loadgen.figures.decode import Decoder
+from loadgen.figures.record import Record
+from loadgen.plan.apis import merged
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget
+from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
+from loadgen.server import answer_check
+from loadgen.server.answer_check import Fingerprint, GreedyAnswer
+from loadgen.server.discovery import ServerAddress
+from loadgen.transport.capture import NO_STAMP, Capture
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire import sse
+from loadgen.wire.openai import Chat, Count
+from loadgen.wire.sglang import Generate
+
+LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
+LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details
+_REFUSED = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND, FailureKind.CONTEXT_LIMIT)
+_ANSWERED = (FailureKind.NOT_STREAMED, FailureKind.EMPTY)
+
+
+class PromptProgress(msgspec.Struct, frozen=True):
+    """How many prompts are answered, for a display."""
+
+    done: int
+    total: int = len(answer_check.PROMPTS)
+
+    @property
+    def share(self) -> float:
+        """The share that is done, 0 to 1."""
+        return self.done / self.total
+
+    def line(self, columns: int = WIDTH) -> str:
+        """The progress in one line."""
+        return f"fingerprint: {self.done}/{self.total} prompts answered"
+
+
+def ask(
+    access: ServerAddress,
+    tls: ssl.SSLContext | None,
+    subject: ModelTarget,
+    plan: Plan,
+    show: Callable[[PromptProgress], None],
+    limit_s: float = LIMIT_S,
+    hide: Hide = as_is,
+) -> Fingerprint:
+    """Send every prompt to a server with the API of a plan, within `limit_s` seconds in all.
+
+    Server errors are not raised: a missing or malformed answer is a GreedyAnswer with its failure. `hide`
+    masks the secrets in what the server writes.
+    """
+    if subject.engine.simulated:
+        return Fingerprint.none("the embedded engine's answers are made up")
+    decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
+    return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
+
+
+@dataclass
+class _PromptRun:
+    """The prompts sent to one server: as text, or as token ids if it refuses text."""
+
+    access: ServerAddress
+    tls: ssl.SSLContext | None
+    subject: ModelTarget
+    plan: Plan
+    decoder: Decoder
+    tokenizer: Tokenizer | None = None
+
+    async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
+        """The answers to all prompts, or why there are none."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        answers: list[GreedyAnswer] = []
+        async with self.access.client(self.tls, limit_s) as control:
+            for prompt in answer_check.PROMPTS:
+                show(PromptProgress(len(answers)))
+                share_s = max(deadline_s - loop.time(), 0.0) / (len(answer_check.PROMPTS) - len(answers))
+                answer, kind = await self._answer(control.full, prompt.text, share_s)
+                takes_ids = self.subject.engine.takes_ids and not isinstance(self.plan.dialect, Chat)
+                if kind in _REFUSED and not answers and takes_ids:
+                    try:
+                        self.tokenizer = self._load_tokenizer()
+                    except UsageError as error:
+                        return Fingerprint.none(f"{answer.failure}; {error}")
+                    answer, kind = await self._answer(control.full, prompt.text, share_s)
+                answers.append(answer)
+                if kind is FailureKind.CONNECT:
+                    return Fingerprint.none(f"the server is gone: {answer.failure}")
+        form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
+        return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
+
+    def _load_tokenizer(self) -> Tokenizer:
+        """The tokenizer for a server that refuses text; raises UsageError."""
+        root = self.subject.model_root
+        place = self.subject.tokenizer or (root if os.path.isdir(root) else None)
+        if place is None:
+            raise UsageError("token ids instead of text need --tokenizer")
+        if find_spec("transformers") is None:
+            raise UsageError(
+                "token ids instead of text need transformers: "
+                "in the clone, .venv/bin/pip install '.[tokenizer]'"
+            )
+        return load_tokenizer(place, "ids")
+
+    def _body(self, text: str) -> bytes:
+        dialect, engine = self.plan.dialect, self.subject.engine
+        openai = not isinstance(dialect, Generate)
+        sampling: dict[str, Any] = {"temperature": 0, **({"seed": 0} if openai else {})}
+        if engine.vllm_fields:
+            # Else the checkpoint's own generation_config.json counts, and a quantized one may differ.
+            sampling["repetition_penalty"] = 1.0
+        more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
+        prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
+        request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
+        fields = dialect.fields(sampling, self.plan.profile.stream, False)
+        asked = {**merged(request, fields), **more}
+        return msgspec.json.encode(self.plan.adaptation.applied(asked))
+
+    async def _answer(
+        self, client: httpx.AsyncClient, text: str, limit_s: float
+    ) -> tuple[GreedyAnswer, FailureKind | None]:
+        """The answer to one prompt, and the kind of its failure."""
+        reply, cut = await self._reply(client, self._body(text), limit_s)
+        record = self.decoder.decode(reply)
+        failure = record.failure
+        # A measurement that failed may be an answer: it was not streamed, or is empty.
+        answered = record.finish_reason and failure and failure.kind in _ANSWERED
+        if failure is not None and not cut and not answered:
+            return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
+        ids, answer_text = _token_ids(reply.raw, record), record.text or ""
+        if ids is None and not cut:
+            return GreedyAnswer(prompt=text, failure="malformed: invalid token ids"), FailureKind.MALFORMED
+        ids = ids or []
+        if not answer_text and self.tokenizer is not None:
+            try:
+                answer_text = self.tokenizer.decode(ids)
+            except (LookupError, TypeError, ValueError, OverflowError):
+                unknown = "malformed: token ids that the tokenizer does not know"
+                return GreedyAnswer(prompt=text, failure=unknown), FailureKind.MALFORMED
+        return GreedyAnswer(prompt=text, text=answer_text, token_ids=tuple(ids), cut=cut), None
+
+    async def _reply(self, client: httpx.AsyncClient, body: bytes, limit_s: float) -> tuple[Capture, str]:
+        """The response as one read, whose time does not matter; and why it was cut off, if it was."""
+        reply = Capture(index=0, slot=0, intended_ns=0, sent_ns=0, end_ns=0, framed=False)
+        data, cut = bytearray(), ""
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                client.stream("POST", self.plan.path, content=body, headers=headers) as response,
+            ):
+                reply.status = response.status_code
+                async for piece in response.aiter_raw():
+                    data += piece
+                    if len(data) > LONGEST_BYTES:
+                        detail = f"an answer of more than {LONGEST_BYTES >> 20} MiB"
+                        reply.failure = Failure(FailureKind.MALFORMED, detail)
+                        data.clear()
+                        break
+        except TimeoutError:
+            cut = f"no more than {limit_s:.0f} s were left for it"
+            reply.failure = Failure(FailureKind.TIMEOUT, cut)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            reply.failure = Failure(FailureKind.CONNECT, str(error) or type(error).__name__)
+        except (httpx.HTTPError, OSError) as error:
+            reply.failure = Failure(FailureKind.TRUNCATED, str(error) or type(error).__name__)
+        reply.fill((bytes(data), NO_STAMP, 0))
+        return reply, cut
+
+
+class _ChoiceIds(msgspec.Struct):
+    """A choice of the OpenAI APIs."""
+
+    token_ids: list[Count] | None = None
+
+
+class _MessageIds(msgspec.Struct):
+    """A message's token ids, of either API."""
+
+    choices: list[_ChoiceIds] | None = None
+    output_ids: list[Count] | None = None  # of /generate: all so far, or one message's part of them
+
+
+_MESSAGE_IDS = msgspec.json.Decoder(_MessageIds)
+
+
+def _token_ids(body: bytes, record: Record) -> list[int] | None:
+    """The answer's token ids; empty if the server does not report them, None if they are malformed."""
+    lines = sse.one_line(body) if body.lstrip()[:1] == b"{" else sse.read(body, whole=False).lines
+    try:
+        messages = _MESSAGE_IDS.decode_lines(lines)
+    except NOT_JSON:
+        return None
+    running = [message.output_ids for message in messages if message.output_ids]
+    if running and len(running[-1]) >= record.output_tokens:
+        return running[-1]
+    listed = [
+        choice.token_ids for message in messages for choice in message.choices or () if choice.token_ids
+    ]
+    return [token for ids in running or listed for token in ids]

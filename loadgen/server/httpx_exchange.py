@@ -1,0 +1,97 @@
+"""httpx exchange: control requests to any server: TLS, proxies, redirects; imported when one is needed."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+import httpx
+import msgspec
+
+from loadgen.base import untrusted
+from loadgen.wire.address import is_this_machine
+from loadgen.wire.certificates import why_untrusted
+
+_LONGEST_MESSAGE = 200  # characters
+
+
+def opened(
+    base_url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
+) -> httpx.AsyncClient:
+    """A client whose requests each have a connection of their own.
+
+    Raises UnicodeError for a header that is not ASCII, ValueError for a proxy variable that is no URL.
+    """
+    try:
+        return httpx.AsyncClient(
+            base_url=base_url,
+            headers=dict(headers),
+            verify=tls if tls is not None else False,
+            trust_env=not is_this_machine(base_url),
+            timeout=timeout_s,
+            follow_redirects=False,
+            # transformers serve resets a kept connection after a 500 (/v1/models without a hub cache).
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+    except (ImportError, httpx.InvalidURL):
+        raise ValueError("not the URL of a proxy") from None  # httpx's message may contain its password
+
+
+async def exchanged(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    most_bytes: int,
+    body: object,
+    begin_only: bool = False,
+) -> tuple[int, bytes, str, bool]:
+    """The status, the body and the error of one request, and whether that is of the server's certificate.
+
+    An answer's body has at most `most_bytes`; `begin_only`: of one with status 200 only what comes first is
+    read.
+    """
+    # As a plan's bodies are encoded: httpx's own JSON has no place for the values that a file has as bytes.
+    content = None if body is None else msgspec.json.encode(body)
+    kind = {} if body is None else {"content-type": "application/json"}
+    try:
+        async with client.stream(method, path, content=content, headers=kind) as answer:
+            data = bytearray()
+            async for piece in answer.aiter_bytes():
+                data += piece
+                if len(data) > most_bytes:
+                    return 0, b"", f"answers more than {most_bytes >> 20} MiB", False
+                if begin_only and answer.status_code == httpx.codes.OK:
+                    break
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        if isinstance(error, TimeoutError):
+            raise  # the whole exchange takes too long
+        untrusted_server = why_untrusted(error)
+        return 0, b"", untrusted_server or _described(error), bool(untrusted_server)
+    # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
+    answer.stream = httpx.ByteStream(b"")
+    origin = _other_origin(answer)
+    redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
+    return answer.status_code, bytes(data), redirect, False
+
+
+def _other_origin(answer: httpx.Response) -> str:
+    """The origin of a redirect to another server, which is never followed; "" of any other answer."""
+    location = answer.headers.get("location", "")
+    if not 300 <= answer.status_code < 400 or not location:
+        return ""
+    try:
+        there = answer.request.url.join(location)
+    except (httpx.InvalidURL, ValueError):
+        return "an invalid URL"
+    here = answer.request.url
+    if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
+        return ""
+    return untrusted.text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
+
+
+def _described(error: Exception) -> str:
+    """Why there is no answer; not httpx's own message for a header, which contains its value."""
+    if isinstance(error, httpx.LocalProtocolError | UnicodeError):
+        return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
+    message = untrusted.line(str(error), _LONGEST_MESSAGE)
+    return f"does not answer: {message or type(error).__name__}"

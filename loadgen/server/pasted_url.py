@@ -1,0 +1,81 @@
+"""Pasted URL: a base URL as people copy it, with a version, an endpoint, a slash or a query at its end."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+
+VERSION = "/v1"
+_OPENAI = ("/chat/completions", "/completions")
+_GENERATE, _MODELS = "/generate", "/models"
+_OTHERS = ("/responses", "/messages", "/embeddings", "/audio/speech", "/images/generations")
+_VERSIONED = re.compile(r"/v\d+\w*(?:/openai)?$")  # OpenAI's; Gemini has v1beta/openai, others v3 or v4
+_DEPLOYMENT = re.compile(r"/openai/deployments/[^/]+$")  # of Azure, where no version follows
+_AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
+_HARMLESS = {"api-version"}  # what a query may hold; anything else may be a key
+
+
+class ApiPlace(msgspec.Struct, frozen=True):
+    """Where an API is: what comes before every path, its version, and the endpoint and the query if given."""
+
+    base_url: str
+    prefix: str = VERSION  # before /models, /completions and /chat/completions
+    endpoint: str | None = None  # the whole path
+    query: str = ""  # after the path of every request to the API, with its question mark
+
+
+def parse(base_url: str, endpoint: str | None = None) -> ApiPlace:
+    """The parts of a base URL, and of an endpoint that was given; raises UsageError where they contradict.
+
+    A URL that is not valid is left as it is.
+    """
+    base_url = base_url.strip()
+    try:
+        parts = urlsplit(base_url)
+        host = parts.hostname or ""
+    except ValueError:
+        return ApiPlace(base_url, endpoint=endpoint)
+    path, query = parts.path.rstrip("/"), ""
+    if parts.query and {name for name, _ in parse_qsl(parts.query)} <= _HARMLESS:
+        query, parts = f"?{parts.query}", parts._replace(query="")
+    other = next((name for name in _OTHERS if path.endswith(name)), None)
+    if other is not None and host:
+        raise UsageError(
+            f"--base-url ends in {other}, an API that is not measured: give one that ends in "
+            "/v1/chat/completions or /v1/completions"
+        )
+    ending = next((name for name in (*_OPENAI, _GENERATE, _MODELS) if path.endswith(name)), "")
+    path = path.removesuffix(ending)
+    versioned = _VERSIONED.search(path)
+    prefix = versioned[0] if versioned else "" if ending in _OPENAI or _DEPLOYMENT.search(path) else VERSION
+    whole = path if versioned is None else path.removesuffix(prefix)
+    pasted = {**dict.fromkeys(_OPENAI, prefix + ending), _GENERATE: _GENERATE}.get(ending)
+    given = _given(endpoint, prefix if versioned else "")
+    if pasted and given and pasted != given:
+        raise UsageError(
+            f"--base-url names the endpoint {pasted} and --endpoint {given}: leave one of them out"
+        )
+    place = parts._replace(path=whole).geturl()
+    return ApiPlace(place, prefix, pasted or given, query)
+
+
+def _given(endpoint: str | None, version: str) -> str | None:
+    """The path of an endpoint that stands after the version of the URL, or names it again."""
+    if endpoint is None or not version:
+        return endpoint
+    endpoint = endpoint if endpoint.startswith("/") else f"/{endpoint}"
+    versioned = endpoint.startswith(f"{version}/") or endpoint == _GENERATE
+    return endpoint if versioned else version + endpoint
+
+
+def key_header(base_url: str | None) -> str:
+    """The header in which a server takes its key, with `Bearer` if it is Authorization."""
+    try:
+        host = urlsplit(base_url or "").hostname or ""
+    except ValueError:
+        host = ""
+    return "api-key" if host.endswith(_AZURE) else "Authorization"

@@ -1,0 +1,269 @@
+"""Prompt counts: how many tokens a server counts in a prompt of words, asked before the run.
+
+By vLLM's /tokenize where there is one, else by the usage of a few requests of one token each. The last
+question is always a real request, of about the length that was asked for.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from asyncio_throttle.throttler import Throttler
+from msgspec.structs import replace
+
+from loadgen.base import untrusted
+from loadgen.base.errors import MeasureError
+from loadgen.plan.apis import merged
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import WordCounts
+from loadgen.plan.prompts import words
+from loadgen.server import exchange
+from loadgen.server.denied import DENIED
+from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ControlAnswer, ControlClient
+from loadgen.wire import refusals
+from loadgen.wire.openai import Chat
+from loadgen.wire.refusals import REFUSING
+
+_GROUP = 64  # words that are counted together
+_EIGHTH, _FEWEST_EIGHTHS = 8, 3  # words of a group that are counted apart; how many such make prompts
+_GROUPS, _FEWEST_GROUPS = 8, 2
+_ROOM = 4096  # tokens that a server must take for all groups in one prompt, and twice that
+_EXACT = 0.25  # of a token in a group: as near as that it is one a word
+_LONGEST_CHECK, _SHORTEST_CHECK = 8192, 32  # words of the last question
+_ROUNDED, _ADDED = 0.75, 2  # tokens: what a rounded count may differ; what a path may count more or less
+_LEAST_PER_WORD = 0.5  # of tokens: no tokenizer makes fewer of common words, so a count below is not of them
+_CUT_TOKENS, _CUT_SHARE = 16, 0.01  # what a count may lack by rounding: more, and the prompt may be cut
+_JUMP_SHARE = 0.1  # of a count: how far a third one may be from the line through two
+_ASKED_PER_S, _HOSTED_PER_S = 20, 4
+_ANSWER_S, _PATH_S = 120.0, 30.0  # of a request, or as long as one of the run may take; of /tokenize
+_TOKENIZE = "/tokenize"
+_FEWEST, _MORE = 1, 16  # tokens of an answer: APIs of models that reason may refuse less
+_UNASKED = ("min_tokens", "min_new_tokens")  # of a body that asks for so few
+_NO_LENGTH = ", so prompts cannot be given a length: pass --tokenizer with the model's, or one like it"
+Count = Callable[[str], Awaitable[int]]
+Counted = tuple[int, int]  # the words of a prompt, and the tokens that the server counts in it
+
+
+class PromptCounter:
+    """Asks one server how many tokens it counts in texts, sent as the requests of a plan are."""
+
+    def __init__(
+        self, access: ServerAddress, tls: ssl.SSLContext | None, asked: Plan, hosted: bool, limit: int
+    ) -> None:
+        self.access, self.tls, self._plan, self._hosted = access, tls, asked, hosted
+        self._groups = _GROUPS if not 0 < limit < _ROOM else _FEWEST_GROUPS
+        rate = _HOSTED_PER_S if hosted else _ASKED_PER_S
+        self._throttle = Throttler(rate_limit=rate, period=1.0, retry_interval=0.05)
+        self._asked, self._output_tokens = 0, _FEWEST
+        limits = {"": _ANSWER_S, "--request-timeout": asked.profile.request_timeout}
+        limits["--stall-timeout"] = asked.profile.stall_timeout
+        self._flag = min((flag for flag, limit_s in limits.items() if limit_s), key=limits.__getitem__)
+        self._limit_s = limits[self._flag]
+
+    def learned(self, tokens: int) -> WordCounts:
+        """How the server counts words, checked with a prompt of about `tokens` tokens.
+
+        Raises MeasureError where it denies or refuses a request, or counts nothing.
+        """
+        return self.access.loop.run(self._learned(tokens))
+
+    async def _learned(self, tokens: int) -> WordCounts:
+        async with self.access.client(self.tls, self._limit_s) as client:
+
+            async def tokenized(text: str) -> int:
+                answer = await self._tokenized(client, text)
+                if count := _count_of(answer):
+                    return count
+                raise self._uncounted(_TOKENIZE, answer)
+
+            async def used(text: str) -> int:
+                return await self._used(client, text)
+
+            by_path = not self._hosted and bool(_count_of(await self._tokenized(client, words.FIRST)))
+            fitted = await fit(tokenized if by_path else used, self._groups)
+            fitted = await checked(fitted, used, tokens)
+        how = (
+            f"the server counts {fitted.per_word:.4g} tokens a word and {fitted.overhead:.4g} more in each "
+            f"prompt (asked {self._asked} times before the run, by {_TOKENIZE if by_path else 'usage'})"
+        )
+        return replace(fitted, how=how)
+
+    async def _tokenized(self, client: ControlClient, text: str) -> ControlAnswer:
+        """By /tokenize, in vLLM's form."""
+        asked: dict[str, Any] = {"model": self._plan.model, "prompt": text}
+        if isinstance(self._plan.dialect, Chat):
+            message = self._plan.dialect.request(self._plan.model, text, 1)["messages"]
+            asked = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
+            if given := self._plan.fields.get("chat_template_kwargs"):
+                asked["chat_template_kwargs"] = given
+        return await self._answer(client, _TOKENIZE, asked, _PATH_S)
+
+    async def _used(self, client: ControlClient, text: str) -> int:
+        """By the usage of a request for one token, or a few; raises MeasureError."""
+        plan = self._plan
+        answer = await self._answer(client, plan.path, self._body(text))
+        if answer.status in REFUSING and self._output_tokens < _MORE:
+            self._output_tokens = _MORE
+            answer = await self._answer(client, plan.path, self._body(text))
+        if answer.status in DENIED:
+            raise MeasureError(self.access.why_denied(answer))
+        path = plan.path.partition("?")[0]
+        if answer.error or answer.status != 200:
+            raise self._uncounted(path, answer)
+        count = _prompt_tokens(plan, answer.body)
+        if not count:
+            what = "no usage.prompt_tokens" if count is None else "usage.prompt_tokens of 0"
+            raise MeasureError(f"{self.access.shown_url}{path} reports {what}{_NO_LENGTH}")
+        return count
+
+    def _uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
+        """The error of an answer that is not a count."""
+        why = answer.error or f"answers {refusals.message(answer.status, answer.body)}"
+        fix = "pass --tokenizer to need no answer"
+        if answer.timed_out and self._flag:
+            fix += f", or raise {self._flag}"
+        what = "asked how many tokens it counts in a prompt"
+        return MeasureError(self.access.secrets.hide(f"{self.access.shown_url}{path}, {what}, {why}: {fix}"))
+
+    def _body(self, text: str) -> dict[str, Any]:
+        """A request as the run's are, for a short answer."""
+        plan = self._plan
+        fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
+        if sampling := untrusted.mapping(fields.get("sampling_params")):
+            fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
+        return merged(plan.dialect.request(plan.model, text, self._output_tokens), fields)
+
+    async def _answer(
+        self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
+    ) -> ControlAnswer:
+        async with self._throttle:
+            self._asked += 1
+            return await exchange.ask(client, "POST", path, min(most_s, self._limit_s), body=body)
+
+
+def _count_of(answer: ControlAnswer) -> int | None:
+    """The count of an answer by /tokenize; None where there is no such path, or it is another's."""
+    return untrusted.whole(answer.object.get("count")) or None
+
+
+def _prompt_tokens(plan: Plan, body: bytes) -> int | None:
+    """`usage.prompt_tokens` of an answer, streamed or whole; None where it has none."""
+    lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
+    events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
+    found = None
+    for event in events:
+        try:
+            messages = plan.dialect.messages(event)
+        except (*untrusted.NOT_JSON, ValueError):
+            continue
+        for message in messages:
+            if message.usage is not None and message.usage.prompt_tokens is not None:
+                found = message.usage.prompt_tokens or found or 0  # some report zeros before the end
+    return found
+
+
+async def fit(count: Count, groups: int) -> WordCounts:
+    """Tokens a word, and of each prompt, from groups of the common words that are counted alone and together.
+
+    One group more than all in one prompt is one overhead more: no list of tokens is needed. The overhead is
+    learned with the first word of all prompts in it. Where some groups, or some parts of the best one, have
+    exactly one token a word, prompts are made of these alone; else of the group with the fewest tokens, whose
+    words differ least.
+    """
+    common = words.common()[: groups * _GROUP]
+    parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
+    alone = [await count(_text(part)) for part in parts]
+    together = await count(_text(common[::-1]))  # else its first words may be in a cache, and not counted
+    first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
+    if (together - first) / len(common) < _LEAST_PER_WORD:  # all of them may be longer than its context
+        first = await count(words.FIRST)
+        if (max(alone) - first) / _GROUP < _LEAST_PER_WORD:
+            raise _miscounted((len(parts[0]) + 1, max(alone)), (len(common) + 1, together))
+    own = [tokens - first for tokens in alone]
+    exact = _of_one_token(parts, own)
+    best = int(np.argmin(own))
+    if not exact and own[best] - _GROUP <= _GROUP // _EIGHTH - _FEWEST_EIGHTHS:
+        eighths = [parts[best][begin : begin + _EIGHTH] for begin in range(0, _GROUP, _EIGHTH)]
+        exact = _of_one_token(eighths, [await count(_text(part)) - first for part in eighths])
+    if len(exact) >= _EIGHTH * _FEWEST_EIGHTHS:
+        return WordCounts(exact, first - 1)
+    per_word = own[best] / _GROUP
+    return WordCounts(parts[best], first - per_word, per_word)
+
+
+def _of_one_token(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
+    """The words of the parts that have as many tokens as words."""
+    counted = zip(parts, tokens, strict=True)
+    return tuple(word for part, found in counted if abs(found - len(part)) < _EXACT for word in part)
+
+
+async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
+    """The counts, corrected where prompts of about `tokens` tokens have another length.
+
+    What rounding may make is left to the fit, which has the mean of more counts; a token or two go to the
+    overhead; more is measured at two lengths.
+    """
+    most = max(int(tokens / _LEAST_PER_WORD), _SHORTEST_CHECK)
+    n = min(max(counts.words_of(tokens - counts.overhead), _SHORTEST_CHECK), _LONGEST_CHECK, most)
+    rng = np.random.default_rng()
+    if counts.per_word == 1:
+        long, short = (tuple(rng.choice(counts.words, size).tolist()) for size in (n - 1, n // 2))
+    else:  # with each word as often as any other, so that chance has no part in it
+        times = max(1, n // (2 * len(counts.words)))
+        long, short = (tuple(rng.permutation(counts.words * size).tolist()) for size in (2 * times, times))
+    found = await count(_text(long))
+    added = found - counts.tokens(len(long) + 1)
+    if abs(added) < _ROUNDED:
+        return counts
+    if abs(added) <= _ADDED:
+        return replace(counts, overhead=counts.overhead + added)
+    fewer = await count(_text(short))
+    per_word = (found - fewer) / (len(long) - len(short))
+    corrected = replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
+    if -added > max(_CUT_TOKENS, _CUT_SHARE * found):
+        between = tuple(rng.permutation(long[max(1, int(-added / 2 / counts.per_word)) :]).tolist())
+        await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, found), corrected, between, count)
+    if per_word < _LEAST_PER_WORD or corrected.words_of(tokens - corrected.overhead) > most:
+        raise _miscounted((len(short) + 1, fewer), (len(long) + 1, found))
+    return corrected
+
+
+async def _refuse_cut(
+    fewer: Counted, more: Counted, line: WordCounts, between: tuple[str, ...], count: Count
+) -> None:
+    """Raise MeasureError where the longer prompt was cut: one with some words fewer has as many tokens.
+
+    `between` are the words of one that should have a count halfway between that of the longer one and the one
+    it should have had; the `line` is through both counts.
+    """
+    if len(between) + 1 > fewer[0]:
+        third = len(between) + 1, await count(_text(between))
+        off = abs(third[1] - line.tokens(third[0]))
+        if third[1] == more[1] or off > _JUMP_SHARE * more[1]:
+            raise _miscounted(third, more)
+    if fewer[1] == more[1]:
+        raise _miscounted(fewer, more)
+
+
+def _miscounted(fewer: Counted, more: Counted) -> MeasureError:
+    """The error of two prompts, each as its words and the tokens that the server counts in it."""
+    (words_before, tokens_before), (words_after, tokens_after) = fewer, more
+    if tokens_before == tokens_after:
+        return MeasureError(
+            f"the server counts {tokens_after} tokens for any longer prompt ({words_before} words as well "
+            f"as {words_after}), as one that cuts prompts to its context does (Ollama: num_ctx): raise its "
+            "context length or ask for shorter prompts (--random-input-len); --tokenizer NAME sends them "
+            "without asking"
+        )
+    return MeasureError(
+        f"the server counts {tokens_before} tokens in a prompt of {words_before} words and {tokens_after} "
+        f"in one of {words_after}{_NO_LENGTH}"
+    )
+
+
+def _text(chosen: tuple[str, ...]) -> str:
+    return " ".join((words.FIRST, *chosen))

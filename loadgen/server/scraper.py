@@ -1,0 +1,166 @@
+"""Scraper: the server's `/metrics` right before a run, about once a second in it, and once it is idle again.
+
+At most a few times a second; nothing but the gauge of a live display is parsed before the run is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import ssl
+import threading
+from collections.abc import Callable, Container, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from asyncio_throttle.throttler import Throttler
+
+from loadgen.base import clock
+from loadgen.base.errors import LoadgenError
+from loadgen.host.sensor import SAMPLING_SHARE
+from loadgen.server import exchange
+from loadgen.server.discovery import ServerAddress
+from loadgen.server.exchange import ControlClient
+from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse, select
+
+if TYPE_CHECKING:
+    from loadgen.server.server_counters import ServerWindow
+
+_SCRAPES_PER_S = 5
+_ANSWER_S = 3.0
+_IDLE_S = 4.0  # at most, for the counters to settle
+_BETWEEN_S = 0.2  # two scrapes that must agree
+_FIRST_S, _EVERY_S = 0.5, 1.0
+_LEAVE_S = 0.15
+_LARGEST_BYTES = 1 << 24
+_MOST_SAMPLES = 3600  # beyond it every other one is dropped, and they are taken half as often
+
+Scrape = tuple[MetricLines, bool]  # the lines, and whether nothing ran and the counters stood still
+
+
+class MetricsScraper:
+    """Scrapes one server's metrics for one run; scrape errors never affect the run."""
+
+    def __init__(self, access: ServerAddress, tls: ssl.SSLContext | None, model: str = "") -> None:
+        self.access, self.tls, self.model = access, tls, model
+        self.throttle = Throttler(rate_limit=_SCRAPES_PER_S, period=1.0, retry_interval=0.05)
+        self.began = MetricLines(error="/metrics was not read before the run")
+        self.samples: list[tuple[float, MetricLines]] = []
+        self.began_ns = 0  # when sampling began, which their seconds are after
+        self.every_s = _EVERY_S
+        self.least_s = _ANSWER_S  # the quickest answer; others were slower for other reasons than their size
+
+    def before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
+        """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error.
+
+        `meanwhile` is called where there is such a wait, while nothing is under way.
+        """
+        self.begin(self._run(self.scrape_idle(idle_s, meanwhile))[0])
+        return self.began.error
+
+    def begin(self, lines: MetricLines) -> None:
+        """Begin a run with what was scraped right before it."""
+        self.samples, self.every_s, self.began = [], _EVERY_S, lines
+
+    @property
+    def longest_wait_s(self) -> float:
+        """For how long `after` waits at most for an idle server."""
+        return _IDLE_S
+
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sample the gauges about once a second in a thread; do not fork inside the block."""
+        running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+        thread = threading.Thread(target=self._sample, args=(running,), name="observe", daemon=True)
+        if not self.began.error:
+            with contextlib.suppress(RuntimeError):  # no more threads: the run goes on without samples
+                thread.start()
+        try:
+            yield
+        finally:
+            if thread.ident is not None:
+                # The task may never have begun, or have ended and closed its loop.
+                with contextlib.suppress(RuntimeError, concurrent.futures.TimeoutError):
+                    loop, task = running.result(_LEAVE_S)
+                    loop.call_soon_threadsafe(task.cancel)
+                thread.join(_LEAVE_S)
+
+    def after(self) -> ServerWindow:
+        """The run's window, after waiting a few seconds for an idle server with settled counters."""
+        from loadgen.server.server_counters import ServerWindow, window  # models, built after a run
+
+        if self.began.error:
+            return ServerWindow(error=self.began.error)
+        ended, settled = self._run(self.scrape_idle(_IDLE_S))
+        if ended.error:
+            return ServerWindow(error=f"after the run {ended.error}")
+        return window(parse(self.began), parse(ended), self.parsed_samples, self.model, settled)
+
+    def waiting(self) -> int | None:
+        """Count the requests that waited in the server at the last sample; None where it reports none."""
+        gauge = parse(self.samples[-1][1]).gauge("waiting", self.model) if self.samples else None
+        return None if gauge is None else int(gauge)
+
+    @property
+    def parsed_samples(self) -> list[tuple[float, MetricsSnapshot]]:
+        """What was sampled in the run, with the seconds since it began; without scrapes that failed."""
+        every = ((at_s, parse(lines)) for at_s, lines in self.samples)
+        return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
+
+    def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
+        async def sample() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            running.set_result((asyncio.get_running_loop(), task))
+            self.began_ns = began_ns = clock.now_ns()
+            async with self.access.client(self.tls, _ANSWER_S) as client:
+                await asyncio.sleep(_FIRST_S)
+                while True:
+                    lines = await self._scrape(client, SAMPLED)
+                    self.samples.append(((clock.now_ns() - began_ns) / 1e9, lines))
+                    if len(self.samples) > _MOST_SAMPLES:
+                        del self.samples[1::2]
+                        self.every_s *= 2
+                    await asyncio.sleep(max(self.every_s, self.least_s / SAMPLING_SHARE))
+
+        # If no socket can be opened, the run goes on without samples.
+        with contextlib.suppress(asyncio.CancelledError, OSError, LoadgenError):
+            asyncio.run(sample())
+
+    async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
+        """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
+        deadline_ns = clock.now_ns() + int(limit_s * 1e9)
+        previous = MetricsSnapshot()
+        async with self.access.client(self.tls, _ANSWER_S) as client:
+            while True:
+                lines = await self._scrape(client)
+                if not limit_s:
+                    return lines, True  # whatever runs; the parser would only cost time
+                due_ns = clock.now_ns() + int(_BETWEEN_S * 1e9)
+                snapshot = parse(lines)
+                if snapshot.error:
+                    return MetricLines(error=snapshot.error), False
+                if not snapshot.gauge("running") and snapshot.counters == previous.counters:
+                    return lines, True
+                if clock.now_ns() >= deadline_ns:
+                    return lines, False
+                if not previous.counters:
+                    meanwhile()
+                previous = snapshot
+                await asyncio.sleep(max(0.0, (due_ns - clock.now_ns()) / 1e9))
+
+    async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
+        async with self.throttle:
+            sent_ns = clock.now_ns()
+        answer = await exchange.ask(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)
+        if answer.error:
+            return MetricLines(error=answer.why)
+        self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)
+        return select(answer.status, answer.body, wanted)
+
+    def _run(self, scrape: Coroutine[object, object, Scrape]) -> Scrape:
+        try:
+            return self.access.loop.run(scrape)
+        except OSError as error:  # not even an event loop can be opened
+            return MetricLines(error=f"/metrics cannot be requested: {error.strerror}"), False

@@ -1,0 +1,212 @@
+"""Server counters: the server's own figures of the measured run, from scrapes before, in and after it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pydantic import AliasChoices, BaseModel, Field
+
+from loadgen.server.prometheus import ENGINE_METRICS, MetricsSnapshot, Series, summed
+
+_PERCENTILES = (50, 90, 99)
+_UNFINISHED = ("abort", "error")
+_COUNTED = ("prompt_tokens", "generation_tokens", "preemptions", "draft_tokens", "accepted_tokens")
+_TIMED = ("ttft", "itl", "e2e", "queue")
+_GAUGES = ("running", "waiting", "kv_cache_usage")
+_MOST = 100  # models, and reasons to end, that are kept
+
+
+class ServerLatency(BaseModel, extra="forbid", frozen=True):
+    """One of the server's histograms over the run: its mean, and the buckets of its percentiles."""
+
+    count: int
+    mean_ms: float  # sum / count
+    brackets_ms: dict[str, tuple[float, float | None]]  # "50", "90", "99" → its bucket; None: no bound
+
+
+class ServerSample(BaseModel, extra="forbid", frozen=True):
+    """The server's gauges at one moment of the run."""
+
+    at_s: float  # after the run began
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache_usage: float | None = None  # 0 to 1
+
+
+class ServerWindow(BaseModel, extra="forbid", frozen=True):
+    """The difference of two scrapes of `/metrics`; None where this server does not count a quantity."""
+
+    # Why there are no figures; `trouble` in stored results.
+    error: str = Field(
+        default="", validation_alias=AliasChoices("error", "trouble"), serialization_alias="trouble"
+    )
+    names: str = ""  # which engine's metric names: vllm, sglang or llamacpp
+    models: tuple[str, ...] = ()  # with traffic behind this port; the figures are of the requested one
+    reset: bool = False  # a counter went backwards: restarted, or several servers; no figures then
+    settled: bool = True  # at the end nothing ran and the counters stood still
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    # Ended, by reason; under "" without a reason, or if none ended; empty where they are not counted.
+    requests: dict[str, int] = {}
+    prefix_queries: int | None = None  # prompt tokens looked up
+    prefix_hits: int | None = None  # prompt tokens found
+    preemptions: int | None = None
+    draft_tokens: int | None = None  # speculative decoding
+    accepted_tokens: int | None = None
+    running_before: float | None = None
+    waiting_before: float | None = None
+    running_after: float | None = None
+    waiting_after: float | None = None
+    ttft: ServerLatency | None = None
+    itl: ServerLatency | None = None
+    e2e: ServerLatency | None = None
+    queue: ServerLatency | None = None
+    samples: tuple[ServerSample, ...] = ()
+
+    @property
+    def finished(self) -> int | None:
+        """Requests that ended without an abort or an error; None where they are not counted."""
+        if self.error or self.reset or not self.requests:
+            return None
+        return sum(count for reason, count in self.requests.items() if reason not in _UNFINISHED)
+
+    def peak(self, gauge: str) -> float | None:
+        """The greatest value of one of the samples' gauges; None without samples."""
+        return max((value for s in self.samples if (value := getattr(s, gauge)) is not None), default=None)
+
+
+class ScrapedRun(msgspec.Struct, frozen=True):
+    """What was scraped of one server around a run, and in it with the seconds since it began."""
+
+    before: MetricsSnapshot
+    after: MetricsSnapshot
+    samples: Sequence[tuple[float, MetricsSnapshot]] = ()
+    settled: bool = True
+
+
+def window(
+    before: MetricsSnapshot,
+    after: MetricsSnapshot,
+    samples: Sequence[tuple[float, MetricsSnapshot]] = (),
+    model: str = "",
+    settled: bool = True,
+) -> ServerWindow:
+    """The changes between two snapshots, with those taken between them and their seconds.
+
+    Where the server counts per model and `model` is one of them, the figures of that one only.
+    """
+    error = before.error or after.error
+    if not error and before.names != after.names:
+        error = f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
+    if error:
+        return ServerWindow(error=error)
+    ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
+    moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
+    reset = _restarted([before, *(snapshot for _, snapshot in samples), after])
+    return ServerWindow(
+        names=after.names,
+        models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
+        reset=reset,
+        settled=settled,
+        samples=tuple(
+            ServerSample(at_s=round(at_s, 3), **{gauge: snapshot.gauge(gauge, ours) for gauge in _GAUGES})
+            for at_s, snapshot in samples
+        ),
+        running_before=before.gauge("running", ours),
+        waiting_before=before.gauge("waiting", ours),
+        running_after=after.gauge("running", ours),
+        waiting_after=after.gauge("waiting", ours),
+        **({} if reset else _figures(moved, after.names, ours)),
+    )
+
+
+def joined(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
+    """The window of several servers that shared a run, as that of one: counters and histograms are summed.
+
+    Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
+    """
+    alone = [window(part.before, part.after, part.samples, model, part.settled) for part in parts]
+    if failed := next((each for each in alone if each.error), None):
+        return failed
+    if any(each.reset for each in alone):
+        return ServerWindow(names=alone[0].names, reset=True)
+    sampled = zip(*(part.samples for part in parts), strict=False)
+    samples = [(several[0][0], summed([snapshot for _, snapshot in several])) for several in sampled]
+    before, after = (summed([getattr(part, end) for part in parts]) for end in ("before", "after"))
+    return window(before, after, samples, model, all(each.settled for each in alone))
+
+
+def _restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
+    """Whether a counter went backwards or vanished; snapshots taken in the run only have some counters."""
+    first, last = snapshots[0].counters, snapshots[-1].counters
+    if any(_fell(series, value, last.get(series, 0.0)) for series, value in first.items()):
+        return True
+    for earlier, later in itertools.pairwise(snapshots):
+        started = earlier.gauge("started"), later.gauge("started")
+        if None not in started and started[0] != started[1]:
+            return True
+        counters = earlier.counters.items()
+        if any(_fell(series, value, later.counters.get(series, value)) for series, value in counters):
+            return True
+    return False
+
+
+def _fell(series: Series, earlier: float, later: float) -> bool:
+    return later < earlier and series[2] != "sum"  # a sum of seconds falls when the wall clock is set back
+
+
+def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
+    """The fields of a ServerWindow that are differences of counters."""
+    parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in ENGINE_METRICS[names].lazy}
+    for (of, quantity, part), change in moved.items():
+        if model in ("", of):
+            sums = parts.setdefault(quantity, {})
+            sums[part] = sums.get(part, 0.0) + change
+    counted = {quantity: int(sum(values.values())) for quantity, values in parts.items()}
+    hits = counted.get("prefix_hits")
+    if hits is not None and "computed_tokens" in counted:  # llama.cpp counts the two apart
+        counted.setdefault("prompt_tokens", counted["computed_tokens"] + hits)
+    # SGLang looks up every prompt, and does not count the lookups.
+    queries = counted.get("prefix_queries", None if hits is None else counted.get("prompt_tokens"))
+    return {
+        **{quantity: counted.get(quantity) for quantity in _COUNTED},
+        "prefix_hits": hits,
+        "prefix_queries": queries,
+        "requests": _ended(parts.get("requests", {})),
+        **{quantity: _latency(parts.get(quantity, {})) for quantity in _TIMED},
+    }
+
+
+def _ended(reasons: Mapping[str, float]) -> dict[str, int]:
+    """Requests by finish reason; {"": 0} where they are counted and none ended."""
+    ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
+    kept = {reason: n for n, reason in ended[:_MOST]}
+    return kept or ({"": 0} if reasons else {})
+
+
+def _latency(parts: Mapping[str, float]) -> ServerLatency | None:
+    """A histogram's mean and brackets, from counts up to each bound (s) and the sum.
+
+    None where nothing was timed, or it is inconsistent: counts that fall with the bound, a negative sum.
+    """
+    below = sorted((float(bound), count) for bound, count in parts.items() if bound != "sum")
+    counts, total_s = [count for _, count in below], parts.get("sum", -1.0)
+    if not counts or counts[-1] <= 0 or total_s < 0 or counts != sorted(counts):
+        return None
+    count = counts[-1]
+    return ServerLatency(
+        count=int(count),
+        mean_ms=total_s / count * 1e3,
+        brackets_ms={str(p): _bracket(below, p * count / 100) for p in _PERCENTILES},
+    )
+
+
+def _bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, float | None]:
+    """The bounds, in ms, of the bucket that holds the value of this rank."""
+    place = next(i for i, (_, count) in enumerate(below) if count >= rank)
+    low, high = below[place - 1][0] if place else 0.0, below[place][0]
+    return round(low * 1e3, 6), None if math.isinf(high) else round(high * 1e3, 6)

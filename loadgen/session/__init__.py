@@ -1,1 +1,0 @@
-"""Session: a run from flags to exit code: launch or attach, warm up, measure, follow up, finish."""

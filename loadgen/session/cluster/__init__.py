@@ -1,1 +1,0 @@
-"""A plan sent by shards on the nodes of a Ray cluster, and joined where the command runs."""

@@ -1,0 +1,1 @@
+"""Study: what is made of many runs: comparisons, audits, pages, series, other clients' results."""

@@ -1,0 +1,183 @@
+"""The public API of judging results: `loadgen.compare` and `loadgen.audit`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.report.limit import Limit
+from loadgen.report.run import Place, Run, Verdict
+from loadgen.study import run_summary
+from loadgen.study.audit import command as audit_command
+from loadgen.study.audit import render as audit_render
+from loadgen.study.audit.command import Audited
+from loadgen.study.compare import campaigns, command, limits, model
+from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.importers import sources
+from loadgen.study.importers.searches import StoredLimit
+from loadgen.study.importers.sources import Sources
+from loadgen.study.run_summary import Reported
+from loadgen.verdict.campaign_cell import FailedCell
+
+Compared = Run | Limit | Place
+_ONE = (str, os.PathLike, Run, Limit)  # which are no list of them
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Runs side by side: a table a load, each row with an effect and a verdict per figure.
+
+    `messages` are lines on what could not be read, or was named twice. `limits` are the highest loads that
+    searches found, a table for each kind of search.
+    """
+
+    tables: tuple[model.ComparedLoad, ...]
+    messages: tuple[str, ...] = ()
+    limits: tuple[ComparedLimits, ...] = ()
+
+    def text(self) -> str:
+        """The tables as `loadgen compare` prints them."""
+        return command.text(self.tables, self.limits)
+
+    def markdown(self) -> str:
+        """The tables for a pull request."""
+        return command.markdown(self.tables, self.limits)
+
+    def json(self) -> dict[str, Any]:
+        """Everything, p-values too."""
+        return command.json(self.tables, self.limits)
+
+
+def compare(
+    runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
+    *,
+    baseline: str = "",
+    margin: float | None = None,
+    alpha: float = 0.05,
+    headline: str = "",
+    allow_unlike: bool = False,
+    hardware: str | None = None,
+    bandwidth: float | None = None,
+) -> Comparison:
+    """Compare runs, limits, run directories, campaigns, searches and result files of other clients.
+
+    A mapping names the rows, whose runs are repeats: {"before": [run, run], "after": [run, run]}; otherwise
+    each thing in the list is a side of its own, named by its checkpoint, else by its place too.
+    `margin` is what counts as equivalent, 0.02 for 2 %, and `alpha` the chance of a false verdict;
+    docs/comparing.md describes how differences are judged. Raises LoadgenError where there is nothing to
+    compare or an option is wrong.
+    """
+    machine = Hardware.named(hardware, bandwidth)
+    read, places = _sources(runs)
+    campaign = campaigns.settings(places)
+    ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
+    tables, searches = command.compared(read, ask), limits.compare(read.limits, ask)
+    return Comparison(tuple(tables), read.errors, tuple(searches))
+
+
+def _sources(
+    runs: Sequence[Compared] | Mapping[str, Compared | Sequence[Compared]],
+) -> tuple[Sources, list[str]]:
+    """Everything that is named, under its row's name where it has one, and the places among it."""
+    if isinstance(runs, _ONE):
+        raise UsageError("expected a list of runs and places, or a mapping from names to them: write [run]")
+    groups = runs.items() if isinstance(runs, Mapping) else [("", runs)]
+    reported: list[Reported] = []
+    searched: list[StoredLimit] = []
+    errors: list[str] = []
+    failures: list[FailedCell] = []
+    places: list[str] = []
+    for name, group in groups:
+        for number, run in enumerate([group] if isinstance(group, _ONE) else group, 1):
+            if isinstance(run, Run):
+                read = Sources((replace(_summary(run), place=str(run.directory or f"run {number}")),))
+            elif isinstance(run, Limit):
+                of_runs, place = tuple(map(_summary, run.runs)), str(run.directory or f"limit {number}")
+                found = StoredLimit(run.directory, run.record, of_runs, place)
+                read = Sources((), limits=(found,))
+            else:
+                places.append(os.fspath(run))
+                read = sources.read(places[-1:])
+            reported += _named(read.outside_searches.reported, name)
+            searched += [
+                replace(
+                    limit,
+                    record=limit.record.model_copy(update={"name": name or limit.record.name}),
+                    place="" if name else limit.place,
+                    runs=tuple(_named(limit.runs, name)),
+                )
+                for limit in read.limits
+            ]
+            errors += read.errors
+            failures += read.failures
+    return Sources(tuple(reported), tuple(errors), tuple(failures), limits=tuple(searched)), places
+
+
+def _summary(run: Run) -> Reported:
+    source = str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
+    return run_summary.of_run(Path(source), run.result)
+
+
+def _named(summaries: Sequence[Reported], name: str) -> list[Reported]:
+    return [replace(summary, name=name, place="") if name else summary for summary in summaries]
+
+
+class RunAudit(msgspec.Struct, frozen=True):
+    """One run of an audit: its name, the file or place it was read from, and what was found.
+
+    `not_checked` has "roofline" where machine or model are unknown, "relations" where no figures depend on
+    one another.
+    """
+
+    name: str
+    source: str
+    verdict: Verdict
+    not_checked: tuple[str, ...] = ()
+
+
+class Audit:
+    """What cannot be in published figures: a verdict for each run that was read, in their order.
+
+    `messages` are lines on what could not be read.
+    """
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited = audited
+        self.runs = tuple(
+            RunAudit(
+                run.reported.name, run.reported.source, Verdict.of(run.level, run.findings), run.unchecked
+            )
+            for run in audited.findings
+        )
+        self.messages = tuple(audited.messages)
+
+    def text(self, *, explain: bool = False) -> str:
+        """The audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
+        return audit_render.text(self._audited.findings, explain=explain)
+
+    def json(self) -> dict[str, Any]:
+        """Everything as `loadgen audit --json` prints it."""
+        return self._audited.json()
+
+
+def audit(
+    runs: Sequence[Run | Place],
+    *,
+    model: str | None = None,
+    hardware: str | None = None,
+    bandwidth: float | None = None,
+) -> Audit:
+    """Find impossible figures in runs, result files of any client, and pages with pasted results.
+
+    `model` is what every run is of, where their names do not show it; `hardware` (as "4xh100") or
+    `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
+    """
+    machine = Hardware.named(hardware, bandwidth)
+    return Audit(audit_command.audited(_sources(runs)[0], machine, model))

@@ -1,0 +1,105 @@
+"""`loadgen audit`: what cannot be, or is not what it is called, in anyone's published figures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.printable import json_text, plain
+from loadgen.base.spelling import Parser, arguments, nearest
+from loadgen.report.printing import printed
+from loadgen.roofline import models
+from loadgen.roofline.machine import Machine
+from loadgen.roofline.model_names import split_name
+from loadgen.run.options import add_roofline_flags
+from loadgen.study.audit import render
+from loadgen.study.audit.findings import RunFindings, audit
+from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.importers import sources
+from loadgen.study.importers.sources import Sources
+from loadgen.verdict.verdict import Level
+
+STRICT = 3
+
+
+def audit_parser() -> argparse.ArgumentParser:
+    """The flags of `loadgen audit`."""
+    parser = Parser(
+        prog="loadgen audit",
+        allow_abbrev=False,
+        description="Find impossible figures in published results. A PLACE is a page with pasted "
+        "Serving Benchmark Results, a result file of any client of docs/others.md, a speed table, "
+        "a run directory, a campaign.",
+        epilog="Runs that stand together are held against each other: give a page whole. "
+        "docs/audit.md lists the doubts.",
+    )
+    parser.add_argument("places", nargs="*", metavar="PLACE")
+    add_roofline_flags(parser.add_argument_group("roofline"))
+    add = parser.add_argument
+    add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
+    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
+    add("--json", action="store_true", help="print the audit as JSON")
+    add("--strict", action="store_true", help=f"exit {STRICT} where a run is INVALID")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where anything was read, 3 with --strict where a run is INVALID."""
+    parser = audit_parser()
+    if {"-h", "--help"} & set(argv):
+        parser.print_help()
+        return 0
+    given = arguments(parser, argv, intermixed=True)
+    if not given.places:
+        raise UsageError("nothing to audit: name a page, a result file or a run directory")
+    hardware = Hardware.given(given)  # a wrong one is an error before anything is read
+    _check_model(given.model, hardware.config)
+    result = audited(sources.read(given.places), hardware, given.model)
+    if given.json:
+        printed(json_text(result.json(), indent=1), sys.stdout)
+    else:
+        printed(plain(render.text(result.findings, explain=given.explain)), sys.stdout, end="")
+        for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
+            printed(f"loadgen: {plain(line)}", sys.stderr)
+    invalid = any(findings.level is Level.INVALID for findings in result.findings)
+    return STRICT if given.strict and invalid else 0
+
+
+def _check_model(model: str | None, config: Path | None) -> None:
+    """Raise UsageError for a model of which neither name, files nor config are known."""
+    if model is None or config is not None or models.find(model) is not None:
+        return
+    if not os.path.exists(os.path.expanduser(model)):
+        near = nearest(split_name(model)[0], models.rows())
+        hint = f"{near} Else" if near else ":"
+        raise UsageError(f"--model {model}: its shape is unknown{hint} pass --model-config, its config.json")
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """The findings on every run that was read, and a line on each thing that could not be."""
+
+    findings: list[RunFindings]
+    machine: Machine | None
+    messages: list[str]
+    failed_cells: list[str]
+
+    def json(self) -> dict[str, Any]:
+        """The audit as an object of plain values."""
+        return render.json(self.findings, self.machine, self.messages, self.failed_cells)
+
+
+def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
+    """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
+    cells = [(failure.cell, failure.reason) for failure in read.failures]
+    failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
+    if not read.reported:
+        raise MeasureError("; ".join([*read.errors, *failed][:3]) or "no figures at the places named")
+    findings = audit(read.reported, hardware.machine, hardware.config, model or "")
+    return Audited(findings, hardware.machine, list(read.errors), failed)

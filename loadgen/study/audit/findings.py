@@ -1,0 +1,112 @@
+"""Findings: what an audit finds in each of some published runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.base import rule
+from loadgen.base.rule import Finding, Source
+from loadgen.roofline import machines, models
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.machine import Machine
+from loadgen.study.audit import coverage, roofline_checks
+from loadgen.study.audit.checks import CHECKS, OF_OURS, SAME_AS
+from loadgen.study.audit.coverage import CHECKABLE
+from loadgen.study.compare.ceilings import Ceilings
+from loadgen.study.consistency.subject import AuditedRun, pages
+from loadgen.study.run_summary import Reported
+from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.verdict import Level
+
+_BY_VERDICT = "found by the run's own verdict; its directory has the figures"
+
+
+class RunFindings(msgspec.Struct, frozen=True):
+    """What was found in one run, worst first."""
+
+    reported: Reported
+    findings: tuple[Finding, ...]
+    ceiling: Ceiling | None = None
+    no_ceiling: str = ""  # why there is no roofline, and what to pass
+    unchecked: tuple[str, ...] = ()  # what could not be checked: roofline, relations
+    no_machine: bool = False  # the roofline lacks one
+    no_shape: bool = False  # it lacks the model's
+
+    @property
+    def level(self) -> Level:
+        """The worst severity as a word, or what its own report has; UNCHECKED where nothing was checked."""
+        level = Level.of(self.findings)
+        if self.by_its_report:
+            return Level(self.reported.level)
+        return Level.UNCHECKED if level is Level.VALID and len(self.unchecked) == len(CHECKABLE) else level
+
+    @property
+    def by_its_report(self) -> bool:
+        """Whether the verdict in a pasted report is graver than what its figures show."""
+        graver = {Level.VALID: (Level.SUSPECT, Level.INVALID), Level.SUSPECT: (Level.INVALID,)}
+        return self.reported.level in graver.get(Level.of(self.findings), ())
+
+    @property
+    def verdict(self) -> str:
+        """The level; of a VALID run with what was not checked, as in VALID (not checked: roofline)."""
+        if self.level is not Level.VALID or not self.unchecked:
+            return self.level.value
+        return f"{self.level} (not checked: {', '.join(self.unchecked)})"
+
+    @property
+    def roofline(self) -> float | None:
+        """The share of the ceiling that decoding reached."""
+        return roofline_checks.share(self.reported, self.ceiling)
+
+
+def audit(
+    reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
+) -> list[RunFindings]:
+    """Every check that the data allow, on each run next to the others of its page.
+
+    `machine` overrides what a run reports of its own; None: as the run names it, else no roofline. `model` is
+    used for every run's name; `config` is the shape of the models that the table does not know, of all where
+    they are one model.
+    """
+    ceilings = Ceilings(machine, model, "--model-config, or --model NAME")
+    names = (model or run.checkpoint for run in reported)
+    config_of_all = len({name if (known := models.find(name)) is None else known.key for name in names}) == 1
+    audits = []
+    for run, page in zip(reported, pages(reported), strict=True):
+        shape = config if config_of_all or models.named(model or run.checkpoint) is None else None
+        ceiling, why = ceilings.of(run, shape)
+        audited = AuditedRun(run, page, ceiling)
+        lacks = _lacks(run, machine, model, shape) if ceiling is None else (False, False)
+        audits.append(RunFindings(run, _findings(audited), ceiling, why, coverage.unchecked(audited), *lacks))
+    return audits
+
+
+def _lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
+    """Whether a run without a roofline lacks a machine, and whether it lacks the model's shape."""
+    if run.simulated and machine is None:
+        return False, False
+    name = model or run.checkpoint
+    known = shape is not None or models.named(name) is not None or os.path.exists(os.path.expanduser(name))
+    return machines.meant(machine, run.machine) is None, not known
+
+
+def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
+    """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
+    run = audited.reported.run
+    if run is not None:
+        own = list(run.verdict.findings)
+    else:
+        own = [Finding(doubt, _BY_VERDICT) for doubt in DOUBTS if doubt.code in audited.reported.doubts]
+    codes = {finding.rule.code for finding in own}
+    no_roofline = run is None or run.facts.ceiling is None
+    checks = (
+        check
+        for check in CHECKS
+        if (run is None or check.code in OF_OURS or (check.source is Source.ROOFLINE and no_roofline))
+        and not {check.code, SAME_AS.get(check.code)} & codes
+    )
+    return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))

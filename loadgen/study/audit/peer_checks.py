@@ -1,0 +1,230 @@
+"""Peer checks: a run compared with the others of its page, whose load should be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from loadgen.base.layout import some
+from loadgen.base.rule import Evidence, Source, note, suspect
+from loadgen.roofline import bound
+from loadgen.study.consistency.known_prompts import LEAST_MISSING, SEED, TOKENIZER
+from loadgen.study.consistency.subject import AuditedRun, fractions
+from loadgen.study.run_summary import Reported
+from loadgen.verdict.evidence import percent
+
+LENGTH_OFF = 0.01  # of the tokens
+PROMPT_OFF, PROMPT_TOKENS = 0.04, 32  # off what was requested, and by more than a chat template adds
+ALIKE_FIGURES = 6  # equal to the digit, and two runs are one
+FAR_BELOW = 2.0  # TTFT, below what a full load leaves a prompt: of the same prompts by their mark
+FARTHER_BELOW = 5.0  # and without a mark
+LEAST_PROMPT = 512  # tokens, below which prefill is no matter of TTFT
+_NAMED = 3  # of those that are equal
+
+
+@suspect(
+    "duplicate",
+    f"at least {ALIKE_FIGURES} latencies and the duration equal those of another run of the page to the "
+    "digit: two runs never do",
+    "one of them was copied: find out which",
+    Source.PAGE,
+)
+def duplicate(run: AuditedRun) -> Evidence | None:
+    """Another run of the page has the same figures to the digit."""
+    own = fractions(run.reported)
+    if len(own) < ALIKE_FIGURES:
+        return None
+    twins = (twin for twin in run.page.alike.get(own, ()) if twin is not run.reported)
+    named = list(dict.fromkeys(f"{twin.name} {twin.load.name}".strip() for twin in twins))
+    if not named:
+        return None
+    return f"{len(own)} figures equal those of {some(named, _NAMED)} to the digit"
+
+
+def _differs(run: AuditedRun, value: Callable[[Reported], float | None], noun: str) -> Evidence | None:
+    own, others = value(run.reported), run.page.usual(run.reported.load.name, value)
+    if own is None or others is None or own == others:
+        return None
+    return f"{noun} {own:.0f}, the others under this load {others:.0f}"
+
+
+requests_differ = note(
+    "requests-differ",
+    "another number of requests than most runs under its load: ramp, drain and percentiles weigh otherwise",
+    "compare only runs with the same number of requests",
+    Source.PAGE,
+)(partial(_differs, value=lambda run: run.sent, noun="requests:"))
+concurrency_differs = suspect(
+    "concurrency-differs",
+    "another --max-concurrency than most runs under its load",
+    "compare only runs with the same concurrency",
+    Source.PAGE,
+)(partial(_differs, value=lambda run: run.load.max_concurrency, noun="concurrency"))
+
+
+@suspect(
+    "prompts-differ",
+    f"mean prompt tokens are more than {percent(LENGTH_OFF)} (and 2) off those of most runs under its load",
+    "compare only runs with the same prompts",
+    Source.PAGE,
+)
+def prompts_differ(run: AuditedRun) -> Evidence | None:
+    """The others under this load had prompts of another length."""
+    own, others = run.reported.input_len, run.page.usual(run.reported.load.name, _whole_prompt)
+    if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
+        return None
+    return f"{own:.1f} tokens per prompt, the others under this load {others}"
+
+
+def _whole_prompt(reported: Reported) -> int | None:
+    return None if reported.input_len is None else round(reported.input_len)
+
+
+@suspect(
+    "answers-short",
+    f"output tokens more than {percent(LENGTH_OFF)} below those requested; where these are not reported, "
+    "below the whole number that half of the page's other runs (of its checkpoint or load) have to the token",
+    "use --ignore-eos: throughput is of less work than that of the others",
+    Source.PAGE,
+)
+def answers_short(run: AuditedRun) -> Evidence | None:
+    """Answers ended before the requested length, as far as it is reported or the others show it."""
+    n, tokens, load = run.requests, run.figure("total_output_tokens"), run.reported.load
+    if not n or tokens is None:
+        return None
+    wanted: float | None = load.asked_output_len
+    by = "requested"
+    if wanted is None:
+        wanted, by = _whole(run), "by the page's other runs"
+    if not wanted or tokens >= (1 - LENGTH_OFF) * n * wanted:
+        return None
+    return (
+        f"{tokens:.0f} of {n * wanted:.0f} output tokens: {tokens / n:.1f} per request, not {wanted:.0f} "
+        f"({by}), {percent(1 - tokens / n / wanted)} less work"
+    )
+
+
+def _whole(run: AuditedRun) -> float | None:
+    """The length to the token that half of the runs of this checkpoint, or of this load, have in common."""
+    others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
+    whole = [length for length in others if length and length == int(length)]
+    longest = max(whole, default=0.0)
+    return longest if whole and whole.count(longest) >= len(others) / 2 else None
+
+
+@suspect(
+    "prompts-off",
+    f"mean prompt tokens are more than {percent(PROMPT_OFF)} and {PROMPT_TOKENS} tokens off those requested, "
+    "where these are reported: random texts that were never encoded again come out 5 % long, SGLang's random "
+    "ones half as long",
+    "send token ids, or read input throughput and TTFT as of the tokens counted",
+)
+def prompts_off(run: AuditedRun) -> Evidence | None:
+    """The prompts do not have the requested length."""
+    own, requested = run.reported.input_len, run.reported.load.asked_input_len
+    if not own or not requested or abs(own - requested) <= max(PROMPT_OFF * requested, PROMPT_TOKENS):
+        return None
+    return f"{own:.1f} tokens per prompt, {requested} requested"
+
+
+@note(
+    "known-prompts",
+    f"the input tokens lack at least {LEAST_MISSING} of whole lengths and are exactly those of a "
+    "seed known here: everyone who measures with it sends the same prompts",
+    "check whether an earlier run had them too; use a seed of your own",
+)
+def known_prompts(run: AuditedRun) -> Evidence | None:
+    """The prompts are those of a well-known seed, as their token count shows."""
+    workload = run.workload
+    if workload is None:
+        return None
+    return (
+        f"{workload.total_input_tokens} input tokens, not {workload.requests} × {workload.input_len}: "
+        f"{workload.short} prompts came out short, as those of seed {SEED} do in {workload.client} "
+        f"with the tokenizer of {TOKENIZER}"
+    )
+
+
+@suspect(
+    "warm-cache",
+    "one request at a time, its prompts the first of another run of the same checkpoint on the page (by "
+    "their token counts, known-prompts, their seed or their digest), and mean TTFT below their arithmetic at "
+    f"the machine's peak or {FAR_BELOW:g} times below what a full load leaves for each prompt, which a cold "
+    f"TTFT comes close to; {FARTHER_BELOW:g} times where the prompts cannot be recognized",
+    "TTFT is the prefix cache's: use another seed for every run, or start the server again between them",
+    Source.PAGE,
+)
+def warm_cache(run: AuditedRun) -> Evidence | None:
+    """The prompts had been sent before, so TTFT is not of their prefill."""
+    load, length, ttft_ms = run.reported.load, run.reported.input_len, run.figure("mean_ttft_ms")
+    alone = load.max_concurrency == 1 or run.requests == 1
+    if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
+        return None
+    prompts = next((same for other in run.same_checkpoint if (same := _sent_before(run, other))), None)
+    by_load = _below_load(run, ttft_ms, FAR_BELOW if prompts else FARTHER_BELOW)
+    below = " and ".join(filter(None, (by_load, _below_peak(run) if prompts else None)))
+    if not below:
+        return None
+    if prompts is None:
+        return f"TTFT {ttft_ms:g} ms, where {below}: most likely sent before, or on another server"
+    return f"{prompts}; TTFT {ttft_ms:g} ms, where {below}: a prefix cache hit"
+
+
+def _sent_before(run: AuditedRun, other: AuditedRun) -> Evidence | None:
+    """How another run of the checkpoint had these very prompts; None where that is not known."""
+    own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
+    if own is None or its is None:
+        by = _same(run, other)
+        return f"its prompts are those of {of}, by their {by}" if by else None
+    if its.shares(own) < own.requests:
+        return None
+    which = "are those of" if its.requests == own.requests else f"are the first {own.requests} of"
+    those = f"{of} ({its.requests} prompts, {its.total_input_tokens} tokens)"
+    return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {SEED}"
+
+
+def _same(run: AuditedRun, other: AuditedRun) -> str | None:
+    """What shows that two runs had the same prompts, or one the other's first; None if nothing does."""
+    own, its = run.reported, other.reported
+    if own.plan_digest or its.plan_digest:
+        return "digest" if own.plan_digest == its.plan_digest else None
+    fewer = run.requests and other.requests and run.requests <= other.requests
+    seeded = own.load.seed is not None and own.load.seed == its.load.seed and own.told_by == its.told_by
+    return "seed" if fewer and seeded and _as_long(run, other) else None
+
+
+def _as_long(run: AuditedRun, other: AuditedRun) -> bool:
+    """Whether the prompts are equally long."""
+    own, its = run.reported.input_len, other.reported.input_len
+    return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
+
+
+def _of_its_own(run: AuditedRun, other: AuditedRun) -> bool:
+    """Whether digests or counts show that two runs had different prompts."""
+    own, its, workload = run.reported, other.reported, other.workload
+    if own.plan_digest and its.plan_digest:
+        return own.plan_digest != its.plan_digest
+    n, tokens = run.requests or 0, run.figure("total_input_tokens") or 0
+    return workload is not None and not workload.has_first(int(n), int(tokens))
+
+
+def _below_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | None:
+    """TTFT alone is far below the time that a full load leaves for each prompt."""
+    for other in run.same_checkpoint:
+        left_ms = other.prefill_left_ms
+        if not left_ms or left_ms <= times * ttft_ms:
+            continue
+        if _as_long(run, other) and not _of_its_own(run, other):
+            load = other.reported.load.name or other.reported.file or other.reported.source
+            return f"{load} leaves {left_ms:.0f} ms for each prompt ({left_ms / ttft_ms:.1f} times that)"
+    return None
+
+
+def _below_peak(run: AuditedRun) -> Evidence | None:
+    """TTFT is below what the prompt's arithmetic takes at the machine's peak."""
+    if run.ceiling is None:
+        return None
+    prefill = bound.prefill(run.ceiling, run.reported.figures, run.reported.load)
+    if prefill is None or not prefill.share or prefill.share <= bound.TOLERANCE:
+        return None
+    return f"its arithmetic takes {prefill.least_ms:.0f} ms at the machine's peak"

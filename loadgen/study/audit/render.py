@@ -1,0 +1,231 @@
+"""Render: an audit as text in 80 columns, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from loadgen.base import rule
+from loadgen.base.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
+from loadgen.base.printable import printable
+from loadgen.base.rule import Finding, Severity
+from loadgen.report.load_table import marked_name
+from loadgen.roofline.bound import DECODING, PREFILL
+from loadgen.roofline.machine import Machine
+from loadgen.study.audit.checks import CHECKS
+from loadgen.study.audit.coverage import RELATIONS, ROOFLINE
+from loadgen.study.audit.findings import RunFindings
+from loadgen.study.compare import groups
+from loadgen.study.run_summary import Reported, grouped
+from loadgen.verdict.verdict import Level
+
+FORMAT = 1
+_LOAD = 16
+_WIDTHS = (-_LOAD - 2, 8, 8, 8, 6, -1)
+_LONGEST_NAME = 60
+_ADVICE = "; a roofline would be, as by loadgen audit PLACE --hardware h20-96gb --model-config config.json"
+_GRAVEST_FIRST = (Level.INVALID, Level.SUSPECT, Level.VALID, Level.UNCHECKED)
+_BY_REPORT = "its report's verdict"
+_MOST_REASONS, _NAMED = 10, 3
+_SPEEDS = ("output_throughput", "speed_tok_s", DECODING, PREFILL)
+
+
+def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
+    """A table of all runs, what was found in each, and what could not be checked; by checkpoint."""
+    rows = groups.row_names([audited.reported for audited in findings])
+    names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
+    by_name = grouped(findings, lambda audited: _marked(audited, names[id(audited)]))
+    ordered = [audited for own in by_name.values() for audited in own]
+    lines = [*_table(by_name), ""]
+    for audited in ordered:
+        lines += _explained(audited, explain)
+    return "\n".join([*lines, *_end(ordered, explain), ""])
+
+
+def json(
+    findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
+) -> dict[str, Any]:
+    """The audit as an object of plain values; what is no finite number is null."""
+    return {
+        "format": FORMAT,
+        "machine": None if machine is None else machine.model_dump(mode="json"),
+        "runs": [_run(audited) for audited in findings],
+        "levels": {level.value: sum(audited.level is level for audited in findings) for level in Level},
+        "looked_for": [check.code for check in CHECKS],
+        "troubles": list(problems),
+        "failed_cells": list(failures),
+    }
+
+
+def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
+    """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
+    yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
+    for name, own in findings.items():
+        yield cut(printable(name), WIDTH)
+        yield from map(_row, own)
+
+
+def _row(audited: RunFindings) -> str:
+    run, share = audited.reported, audited.roofline
+    speed = next((value for key in _SPEEDS if (value := run.figure(key)) is not None), None)
+    cells = [_number(value) for value in (speed, _latency(run, "ttft"), _latency(run, "tpot"))]
+    roof = "-" if share is None else f"{100 * share:.0f} %"
+    worst = audited.findings[0].rule if audited.findings else None
+    named = worst.code if worst and worst.severity is not Severity.NOTE else ""
+    named = _BY_REPORT if audited.by_its_report else named
+    load = f"  {cut(printable(_load(run)), _LOAD)}"
+    return aligned((load, *cells, roof, f"  {audited.verdict} {named}".rstrip()), _WIDTHS)
+
+
+def _latency(run: Reported, key: str) -> float | None:
+    """The mean of a latency; of a source without it the median."""
+    mean = run.figure(f"mean_{key}_ms")
+    return run.figure(f"median_{key}_ms") if mean is None else mean
+
+
+def _name(audited: RunFindings) -> str:
+    """The checkpoint's row; a simulation is one of its own."""
+    return _marked(audited, audited.reported.name)
+
+
+def _marked(audited: RunFindings, name: str) -> str:
+    return marked_name(name or "(no name)", bool(audited.reported.simulated))
+
+
+def _load(run: Reported) -> str:
+    """The load by its name, else by its concurrency."""
+    limit = run.load.max_concurrency
+    return run.load.name or ("-" if limit is None else f"concurrency {limit}")
+
+
+def _number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    digits = 2 if abs(value) < 1e4 else 1
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.2g}"
+
+
+def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
+    """What was found in a run; nothing where nothing was."""
+    shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
+    notes = [finding.rule.code for finding in audited.findings if finding not in shown]
+    remarks = audited.reported.remarks if explain else ()
+    if not shown and not notes and not remarks and not audited.by_its_report:
+        return
+    run = audited.reported
+    names = filter(None, (_name(audited), run.load.name))
+    title = ", ".join(middle_cut(printable(name), _LONGEST_NAME) for name in names)
+    yield from wrapped(f"{title}: {audited.verdict}", "  ")
+    yield from wrapped(f"  {printable(run.source)}", "    ")
+    if audited.by_its_report:
+        yield f"  {_BY_REPORT}: its figures alone do not show why"
+    for finding in shown:
+        yield from _evidence(finding, explain)
+    if notes:
+        yield from wrapped(f"  notes: {', '.join(notes)}", "    ")
+    for remark in remarks:
+        yield from wrapped(f"  remark: {printable(remark)}", "    ")
+    yield ""
+
+
+def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
+    short = [f"{finding.rule.code}: {finding.evidence}"]
+    for line in rule.explained(finding) if explain else short:
+        margin = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from wrapped(f"  {printable(line)}", margin)
+
+
+def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
+    levels = Counter(audited.level for audited in findings)
+    by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
+    runs = counted(len(findings), "run")
+    yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)")
+    ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
+    machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
+    for machine in machines.values():
+        peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
+        rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
+        yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
+    yield from _not_checked(findings)
+    if explain:
+        yield from _tallied("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
+        return
+    yield from _tallied("remark on", (remark for audited in findings for remark in audited.reported.remarks))
+    if any(audited.findings for audited in findings):
+        yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
+
+
+def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
+    """What could not be checked, of how many runs, and once what to pass for it."""
+    unknown = [audited.reported.machine for audited in findings if audited.no_machine]
+    if unknown:
+        named = [printable(name) for name in dict.fromkeys(unknown) if name]
+        why = f"{some(named, _NAMED)} is no machine of the table" if named else "no machine is named"
+        yield from wrapped(
+            f"no roofline for {counted(len(unknown), 'run')}: {why}: pass --hardware KEY, as jetson-thor or "
+            "4xh100, or --bandwidth GB/s"
+        )
+    shapeless = [audited.reported.checkpoint for audited in findings if audited.no_shape]
+    if shapeless:
+        names = some(
+            [middle_cut(printable(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)], _NAMED
+        )
+        yield from wrapped(
+            f"no roofline for {counted(len(shapeless), 'run')}: the shape of {names} is unknown: pass "
+            "--model-config, its config.json, or --model NAME"
+        )
+    others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
+    yield from _tallied("no roofline for", others)
+    untimed = sum(audited.ceiling is not None and ROOFLINE in audited.unchecked for audited in findings)
+    if untimed:
+        yield from wrapped(
+            f"no roofline for {counted(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL or "
+            "tok/s at concurrency 1"
+        )
+    alone = sum(RELATIONS in audited.unchecked for audited in findings)
+    if alone:
+        yield from wrapped(
+            f"no relations in {counted(alone, 'run')}: no two of its figures depend on one another, as a "
+            "rate on its count and the duration"
+        )
+    if any(audited.level is Level.UNCHECKED for audited in findings):
+        advice = _ADVICE if unknown or shapeless else ""
+        yield from wrapped(f"UNCHECKED: there was nothing to compare the figures with{advice}")
+
+
+def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
+    """Each reason with how many runs have it, the first few of them."""
+    every = Counter(filter(None, reasons))
+    for why, count in [*every.items()][:_MOST_REASONS]:
+        yield from wrapped(f"{what} {counted(count, 'run')}: {printable(why)}")
+    if len(every) > _MOST_REASONS:
+        yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
+
+
+def _run(audited: RunFindings) -> dict[str, Any]:
+    run, ceiling = audited.reported, audited.ceiling
+    return {
+        "name": run.name,
+        "load": {key: _finite(value) for key, value in asdict(run.load).items()},
+        "checkpoint": run.checkpoint,
+        **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
+        "figures": {key: _finite(run.figures[key]) for key in run.figures},
+        "level": audited.level.value,
+        "not_checked": list(audited.unchecked),
+        "simulated": bool(run.simulated),
+        "roofline": audited.roofline if audited.roofline is None or math.isfinite(audited.roofline) else None,
+        "ceiling": None if ceiling is None else ceiling.model_dump(mode="json"),
+        "no_roofline": audited.no_ceiling or None,
+        "doubts": [rule.as_json(finding) for finding in audited.findings],
+        "remarks": list(run.remarks),
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str | None) else str(value)

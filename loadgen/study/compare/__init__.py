@@ -1,0 +1,1 @@
+"""Compare: runs grouped by load, each row against a baseline, with a verdict a figure."""

@@ -1,0 +1,121 @@
+"""Ceilings: what the machine could do at best, for runs that do not record it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.paths import place
+from loadgen.report import speed_formulas
+from loadgen.roofline import architecture, machines, models
+from loadgen.roofline.ceiling import Ceiling, Weights
+from loadgen.roofline.estimate import ceiling
+from loadgen.roofline.machine import Machine
+from loadgen.study.run_summary import Reported
+
+# Between the two formulas there may be 64 times.
+_NO_FORMULA = "the formula of the speed is unknown: write one of them below the table: " + " or ".join(
+    f"Speed = {formula}" for formula in speed_formulas.FORMULAS
+)
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """The machine and the model's shape that a user names, in place of what runs do not report."""
+
+    machine: Machine | None = None
+    config: Path | None = None  # the config.json of models that the table does not know
+    unknown: str = ""  # a machine that a campaign recorded, and this table does not have
+
+    @classmethod
+    def named(
+        cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
+    ) -> Hardware:
+        """What these names mean; raises UsageError where machine, bandwidth or file does not exist."""
+        file = None if config is None else place(config)
+        if file is not None:
+            architecture.read(file)
+        return cls(machines.chosen(key, bandwidth_gb_per_s), file)
+
+    @classmethod
+    def given(cls, flags: argparse.Namespace) -> Hardware:
+        """What the roofline's flags of a command line name; raises UsageError as `named`."""
+        return cls.named(flags.hardware, flags.bandwidth, flags.model_config)
+
+    def or_recorded(self, key: str | None) -> Hardware:
+        """This, else the machine that a finished campaign recorded, whose key may be of another version."""
+        if self.machine is not None or key is None:
+            return self
+        machine, unknown = machines.recorded(key)
+        return replace(self, machine=machine, unknown=unknown)
+
+
+@dataclass
+class Ceilings:
+    """The ceilings of runs, each computed once for a name and a machine; or why there is none."""
+
+    machine: Machine | None  # overrides what a run reports; None: as each run names it
+    model: str = ""  # read in place of each run's name
+    advice: str = "--model-config, its config.json"  # what to pass for a model of unknown shape
+    _made: dict[tuple[str, str], Ceiling | str] = field(default_factory=dict)
+
+    def of(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
+        """The ceiling, or None and why; a run's own weights are better than any table's."""
+        if run.speed_formula == speed_formulas.UNKNOWN:
+            return None, _NO_FORMULA
+        if run.ceiling is not None and not self.model:
+            machine = machines.meant(self.machine, run.machine, run.ceiling.machine)
+            return run.ceiling.model_copy(update={"machine": machine}), ""
+        key = run.checkpoint, run.machine
+        if key not in self._made:
+            self._made[key] = self._computed(run, config)
+        made = self._made[key]
+        return (made, "") if isinstance(made, Ceiling) else (None, made)
+
+    def _computed(self, run: Reported, config: Path | None) -> Ceiling | str:
+        if self.machine is None and run.simulated:
+            return "no model runs in a simulation"
+        machine = machines.meant(self.machine, run.machine)
+        if machine is None:
+            problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
+            return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
+        name = self.model or run.checkpoint
+        if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
+            return f"the shape of {name} is unknown: pass {self.advice}"
+        quantization = models.suffix(run.checkpoint) if self.model and not models.suffix(self.model) else ""
+        try:
+            return ceiling(name, machine, quantization=quantization, config=config)
+        except UsageError as error:
+            return str(error)
+
+
+def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
+    """The runs with their ceilings, and a message for each reason why some have none.
+
+    --hardware overrides what a run reports; a run's own weights stay.
+    """
+    ceilings = Ceilings(hardware.machine)
+    made = [
+        ceilings.of(run, hardware.config if models.named(run.checkpoint) is None else None)
+        for run in reported
+    ]
+    runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
+    reasons = [why for _, why in made]
+    if hardware.machine is None:  # of a simulation on no machine it goes without saying
+        reasons = [why for run, why in zip(reported, reasons, strict=True) if not run.simulated]
+    problems = [f"no roofline: {problem}" for problem in dict.fromkeys(reasons) if problem]
+    return runs, [*filter(None, [hardware.unknown]), *problems] if problems else []
+
+
+def stored(model: str) -> Weights | None:
+    """A checkpoint's weights by its name; None if the model is unknown."""
+    try:
+        return ceiling(model, machines.of_bandwidth(1.0)).weights
+    except UsageError:
+        return None

@@ -1,0 +1,188 @@
+"""`loadgen compare`: runs, campaigns and others' results in one table a load, with verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadgen.base.layout import wrapped
+from loadgen.base.printable import json_text, plain
+from loadgen.base.spelling import Parser, arguments
+from loadgen.report import speed_tables, sweep_lines
+from loadgen.report.printing import printed
+from loadgen.report.speed_tables import Table
+from loadgen.run.options import add_roofline_flags
+from loadgen.study.compare import (
+    campaigns,
+    ceilings,
+    comparison,
+    export,
+    limit_tables,
+    limits,
+    memory_fit,
+    rankings,
+    render,
+)
+from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.importers import sources
+from loadgen.study.importers.sources import Sources
+
+_MOST_PROBLEMS = 10  # that are printed one by one
+_Form = tuple[
+    Callable[[Sequence[ComparedLoad]], str],
+    Callable[[Table], str],
+    Callable[[str], str],
+    Callable[[Sequence[str]], str],
+]  # how a comparison, another table, its title and a list below are written
+_TEXT: _Form = (
+    render.text,
+    speed_tables.text,
+    lambda title: "\n".join(wrapped(title, "")) + "\n",
+    lambda notes: "".join(f"{line}\n" for note in notes for line in wrapped(note)),
+)
+_MARKDOWN: _Form = (
+    render.markdown,
+    speed_tables.markdown,
+    lambda title: f"### {speed_tables.markdown_text(title)}\n\n",
+    lambda notes: "".join(f"* {speed_tables.markdown_text(note)}\n" for note in notes),
+)
+_CSV: _Form = export.csv, speed_tables.csv, lambda title: "", lambda notes: ""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where there are figures."""
+    given = arguments(compare_parser(), argv)
+    ask = ComparisonOptions(
+        baseline=given.baseline,
+        margin=None if given.margin is None else given.margin / 100,
+        alpha=given.alpha,
+        headline=given.headline,
+        allow_unlike=given.allow_unlike,
+        hardware=Hardware.given(given),
+        campaign=campaigns.settings(given.places),
+    )
+    read = sources.read(given.places)
+    complain(read.errors)
+    missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
+    shown = _shown(compared(read, ask), limits.compare(read.limits, ask), missing, given)
+    printed(plain(shown), sys.stdout, end="")
+    return 0
+
+
+def compared(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
+    """A table a load of all runs that were read but those of searches for a limit; raises UsageError."""
+    if read.limits:
+        read = read.outside_searches
+        if not read.reported and not read.failures:
+            return []
+    runs, lacking = ceilings.completed(read.reported, ask.machine)
+    return comparison.compare(runs, ask, read.failures, lacking)
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    """The flags of `loadgen compare`."""
+    parser = Parser(
+        prog="loadgen compare",
+        allow_abbrev=False,
+        description="Compare checkpoints: runs, campaigns and others' results, a table a load.",
+        epilog="docs/comparing.md describes how a difference is judged, and what is not compared.",
+    )
+    add = parser.add_argument
+    where = "a run's directory, one of runs, a campaign's, a search's, or a result file or page of anyone's"
+    add("places", nargs="+", metavar="PLACE", help=where)
+    baseline = "the row to compare with (default: the campaign's, else the first in BF16, else the first)"
+    add("--baseline", metavar="NAME", default="", help=baseline)
+    add("--margin", type=float, metavar="%", help="what counts as equivalent, in percent (default 2)")
+    add("--alpha", type=float, metavar="P", default=0.05, help="chance of a false verdict (default 0.05)")
+    headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
+    add("--headline", metavar="KEY", default="", help=headline)
+    add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
+    add_roofline_flags(parser.add_argument_group("roofline"))
+    form = parser.add_argument_group("output").add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="for a pull request")
+    form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")
+    form.add_argument("--json", action="store_true", help="everything, p-values too")
+    instead = parser.add_argument_group("other tables, instead")
+    instead.add_argument("--rankings", action="store_true", help="rows by speed")
+    instead.add_argument("--effects", action="store_true", help="models × quantizations, × that of BF16")
+    instead.add_argument("--fits", action="store_true", help="what goes into 8, 16, 24, 48 and 96 GiB")
+    return parser
+
+
+def complain(problems: Sequence[str]) -> None:
+    """What could not be read, on the standard error: the table is of what could."""
+    for problem in problems[:_MOST_PROBLEMS]:
+        printed(f"loadgen: {plain(problem)}", sys.stderr)
+    if len(problems) > _MOST_PROBLEMS:
+        printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
+
+
+def _shown(
+    tables: Sequence[ComparedLoad],
+    searches: Sequence[ComparedLimits],
+    missing: Sequence[str],
+    given: argparse.Namespace,
+) -> str:
+    """What was asked for; below it the points of sweeps that have no whole run, `missing`."""
+    drawn = _drawn(tables, given)
+    if given.json:
+        whole = json(tables, searches) | {name: _json(table) for name, _, table in drawn}
+        return json_text(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
+    form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
+    _, other, titled, noted = form
+    if drawn:
+        return "\n".join(titled(title) + other(table) for _, title, table in drawn)
+    parts = filter(None, (_joined(tables, searches, form), noted(missing) if missing else ""))
+    return "\n".join(parts)
+
+
+def text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+    """Compared limits and runs for a terminal."""
+    return _joined(tables, searches, _TEXT)
+
+
+def markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+    """Compared limits and runs for a pull request."""
+    return _joined(tables, searches, _MARKDOWN)
+
+
+def json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
+    """Everything of compared runs, and of limits where there are any."""
+    return export.json(tables) | ({"limits": limit_tables.json(searches)} if searches else {})
+
+
+def _joined(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
+    comparisons, *_ = form
+    parts = [_limits(searches, form)] if searches else []
+    return "\n".join([*parts, *([comparisons(tables)] if tables else [])])
+
+
+def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
+    if form is _CSV:
+        return limit_tables.csv(searches)
+    _, other, titled, _ = form
+    return "\n".join(titled(limit_tables.title(each)) + other(limit_tables.table(each)) for each in searches)
+
+
+def _drawn(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
+    """The other tables that are asked for: key in the JSON, title, table."""
+    drawn = []
+    for number, table in enumerate(tables, 1):
+        described = render.described(table.load)
+        load = f", {described}" if described != render.UNKNOWN_LOAD else ""
+        if given.rankings:
+            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking(table)))
+        if given.effects:
+            drawn.append((f"effects_{number}", f"Effect of quantization{load}", rankings.effects(table)))
+    if given.fits:
+        drawn.append(("fits", "What fits which memory (GiB)", memory_fit.fits(tables)))
+    return drawn
+
+
+def _json(table: Table) -> dict[str, Any]:
+    keys = [column.key for column in table.columns]
+    return {"rows": [dict(zip(keys, row, strict=True)) for row in table.body], "notes": list(table.notes)}

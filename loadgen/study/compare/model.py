@@ -1,0 +1,137 @@
+"""Shape: the result of a comparison: per load one table, checkpoints as rows, a verdict per figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.report.load_table import marked_name
+from loadgen.study.compare.campaigns import CampaignSettings
+from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.run_summary import Load, Reported
+
+MARGIN = 0.02  # within ± 2 % two speeds are one
+ALONE = "one row under this load, nothing to compare it with: pass another run"
+
+
+class ComparisonOptions(msgspec.Struct, frozen=True):
+    """What is asked of a comparison; raises UsageError where margin or alpha is out of range."""
+
+    baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
+    margin: float | None = None  # of equivalence; None: the campaign's, else MARGIN
+    alpha: float = 0.05
+    headline: str = ""  # a figure's key; "": the throughput, or latency where a rate fixes the throughput
+    allow_unlike: bool = False
+    hardware: Hardware = Hardware()
+    campaign: CampaignSettings = CampaignSettings()  # its baseline is used if there is such a row
+
+    def __post_init__(self) -> None:
+        if self.margin is not None and not 0 < self.margin < 1:
+            raise UsageError(f"--margin {100 * self.margin:g}: give percent, above 0 and below 100")
+        if not 0 < self.alpha < 1:
+            raise UsageError(f"--alpha {self.alpha:g}: give a probability, as 0.05")
+
+    @property
+    def equivalence(self) -> float:
+        """The margin: as asked, else the campaign's, else MARGIN."""
+        margins = (self.margin, self.campaign.margin)
+        return next((margin for margin in margins if margin is not None), MARGIN)
+
+    @property
+    def machine(self) -> Hardware:
+        """The hardware: as asked, else the campaign's."""
+        return self.hardware.or_recorded(self.campaign.hardware)
+
+
+class Decision(StrEnum):
+    """The verdict on a difference."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUIVALENT = "equivalent"  # within the margin
+    UNDECIDED = "undecided"
+    NONE = "no verdict"  # one run a side, not comparable, no scipy: see `why`
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One column: a key of Reported.figures (or memory_bytes, joules_per_token) and how it is read."""
+
+    key: str
+    label: str
+    higher_is_faster: bool | None  # None: nothing is faster by it (memory, energy)
+    digits: int = 2
+
+    def scaled(self, value: float) -> float:
+        """A value in the unit that it is written in: memory in GiB."""
+        return value / 2**30 if self.key == "memory_bytes" else value
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """A row against the baseline in one figure; ratios are row ÷ baseline, geometric."""
+
+    call: Decision
+    ratio: float  # NaN if there is no ratio
+    low: float = float("nan")  # 95 % interval of the ratio
+    high: float = float("nan")
+    p: float = float("nan")  # of no difference, two-sided
+    p_adjusted: float = float("nan")  # by Holm over the rows of the figure, and for three analyses
+    p_equivalent: float = float("nan")  # the larger of the two one-sided tests
+    units: int = 0  # pairs, or the smaller side where nothing is paired
+    paired: bool = False
+    detectable: float = float("nan")  # least difference found in 80 % of campaigns of this size: 0.03 is 3 %
+    more_runs: int | None = None  # about how many more a side would decide it; None: decided, or unknown
+    unlike: bool = False  # no verdict: the load or the machine was not the baseline's
+    why: str = ""  # of no verdict, or what limits this one
+    p_equivalent_adjusted: float = float("nan")  # as p_adjusted
+    error: float = float("nan")  # standard error of ln(ratio)
+    freedom: float = float("nan")  # its degrees of freedom
+    floor: float = 0.0  # the least such error that digits and clocks allow
+    higher_is_faster: bool | None = None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One figure of one row over its units (runs, or starts of a server): the mean and its 95 % interval."""
+
+    mean: float
+    units: int
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One checkpoint under one load."""
+
+    name: str
+    runs: tuple[Reported, ...]
+    summaries: Mapping[str, Summary]  # by the figure's key; absent if no run has it
+    effects: Mapping[str, Effect]  # against the baseline, by the figure's key; empty for the baseline itself
+    roofline: float | None = None  # share of the ceiling that decoding reached
+    marks: tuple[str, ...] = ()  # unlike the baseline, doubts of its runs, fast because broken
+    failures: tuple[str, ...] = ()  # cells that failed, and why
+    answers: str = ""  # where those to the greedy prompts first differ from the baseline's
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the embedded engine answered any of its runs."""
+        return any(run.simulated for run in self.runs)
+
+    @property
+    def shown_name(self) -> str:
+        """The name as tables and charts have it, with a mark where no model ran."""
+        return marked_name(self.name, self.simulated)
+
+
+class ComparedLoad(msgspec.Struct, frozen=True):
+    """One load: its rows compared with the baseline."""
+
+    load: Load
+    baseline: str
+    figures: tuple[Figure, ...]
+    headline: str  # the key of the figure that decides a row
+    lines: tuple[Line, ...]  # the baseline first, then as they came
+    margin: float  # of equivalence: 0.02 is ± 2 %
+    alpha: float
+    remarks: tuple[str, ...] = ()

@@ -1,0 +1,131 @@
+"""Rankings: rows by speed, and what each quantization makes of a base model's, as tables to draw."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from loadgen.report.speed_tables import Column, Table
+from loadgen.roofline import models
+from loadgen.study.compare.model import ComparedLoad, Line
+from loadgen.study.compare.rows import figure
+
+_PLAIN = ("", "BF16", "FP16")
+_PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
+_ACTIVE = re.compile(r"(?<![A-Za-z0-9.])A(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
+UNLIKE = "*"
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What a checkpoint's name contains: base model, parameters in 1e9, how its weights are stored."""
+
+    base: str
+    quantization: str  # "" where the name has none: as trained, in 16 bits
+    parameters_b: float | None
+    active_b: float | None  # of a mixture of experts
+
+    @classmethod
+    def named(cls, name: str) -> Model:
+        """By the table of models where it has the name, else by the name's own words."""
+        stored, known = models.suffix(name), models.find(name)
+        base = re.sub(rf"-{re.escape(stored)}$", "", name, flags=re.IGNORECASE) if stored else name
+        size, active = _PARAMETERS.search(name), _ACTIVE.search(name)
+        size_b = float(size[1]) if size else None
+        active_size_b = float(active[1]) if active else None
+        if known is not None:
+            row = models.rows()[known.key]
+            size_b = size_b or row.parameters_b
+            active_size_b = active_size_b or row.active_b or None
+        return cls(base, stored, size_b, active_size_b)
+
+    @property
+    def params(self) -> str:
+        """As the pages write it: 4B, 30B (3B active)."""
+        if self.parameters_b is None:
+            return "-"
+        active = f" ({self.active_b:g}B active)" if self.active_b else ""
+        return f"{self.parameters_b:g}B{active}"
+
+    @property
+    def type(self) -> str:
+        """As the pages write it: Dense BF16, Dense AWQ, MoE FP8."""
+        return f"{'MoE' if self.active_b else 'Dense'} {self.quantization or 'BF16'}"
+
+
+def ranking(comparison: ComparedLoad) -> Table:
+    """The rows of one load by their headline figure, the fastest first, as the RTX PRO 6000 page has them."""
+    key = comparison.headline
+    ranked = [line for line in comparison.lines if key in line.summaries]
+    ranked.sort(key=lambda line: line.summaries[key].mean, reverse=figure(key).higher_is_faster is not False)
+    body = []
+    for rank, line in enumerate(ranked, 1):
+        model, star = Model.named(checkpoint(line)), UNLIKE * unlike(comparison, line)
+        body.append((str(rank), f"{line.shown_name}{star}", model.params, model.type, _shown(line, key)))
+    columns = [
+        *(Column(name, name) for name in ("rank", "model", "params", "type")),
+        Column(key, _label(key)),
+    ]
+    starred = any(row[1].endswith(UNLIKE) for row in body)
+    notes = (f"{UNLIKE} unlike {comparison.baseline}, the baseline: its rank is of another load",) * starred
+    return Table(tuple(columns), tuple(body), notes=notes)
+
+
+def effects(comparison: ComparedLoad) -> Table:
+    """Base models × quantizations: the headline figure and how many times the same model's in BF16 that is.
+
+    391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
+    """
+    cells: dict[tuple[float, str, str], dict[str, Line]] = {}
+    for line in comparison.lines:
+        if comparison.headline in line.summaries and not unlike(comparison, line):
+            model = Model.named(checkpoint(line))
+            kind = "BF16" if model.quantization.upper() in _PLAIN else model.quantization
+            where = line.name.removeprefix(checkpoint(line))  # on which server, by whom
+            base = model.parameters_b or 0.0, model.params, f"{model.base}{where}"
+            cells.setdefault(base, {})[kind] = line
+    kinds = sorted(
+        {kind for by_kind in cells.values() for kind in by_kind}, key=lambda kind: (kind != "BF16", kind)
+    )
+    body = []
+    for (_, size, name), by_kind in sorted(cells.items(), key=lambda cell: cell[0]):
+        shown = (_relative(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
+        body.append((size, name, *shown))
+    columns = (Column("size", "size"), Column("model", "model"), *(Column(kind, kind) for kind in kinds))
+    notes = (f"{_label(comparison.headline)}; × relative to the same model in BF16, if it was run",)
+    return Table(columns, tuple(body), notes=notes)
+
+
+def checkpoint(line: Line) -> str:
+    """The name of a row's checkpoint, without where it ran."""
+    if not line.runs:
+        return line.name
+    cell = line.runs[0].cell
+    return line.runs[0].name or line.name if cell is None else cell.checkpoint
+
+
+def unlike(comparison: ComparedLoad, line: Line) -> bool:
+    """Whether a row was refused: its load or machine was another."""
+    effect = line.effects.get(comparison.headline)
+    return effect is not None and effect.unlike
+
+
+def _label(key: str) -> str:
+    return "tok/s" if key == "speed_tok_s" else figure(key).label  # as the pages have it
+
+
+def _relative(line: Line | None, plain: Line | None, key: str) -> str:
+    if line is None:
+        return "-"
+    text = _shown(line, key)
+    if plain is None or plain is line:
+        return text
+    ratio = line.summaries[key].mean / plain.summaries[key].mean
+    times = ratio if figure(key).higher_is_faster else 1 / ratio
+    return f"{text} ({times:.2f}×)"
+
+
+def _shown(line: Line, key: str) -> str:
+    """With the digits of its source if it is from one run; else two."""
+    summary = line.summaries[key]
+    return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"

@@ -1,0 +1,315 @@
+"""Render: comparisons as text for a terminal and a log file, and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from loadgen.base.errors import LOG_LINE
+from loadgen.base.layout import WIDTH, aligned, counted, middle_cut, wrapped, wrapped_lines
+from loadgen.base.printable import printable
+from loadgen.figures import interval_words
+from loadgen.report import load_table, speed_tables
+from loadgen.report.speed_tables import Column, Table
+from loadgen.study.compare import loads, rows, turn_table
+from loadgen.study.compare.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
+from loadgen.study.run_summary import Load, grouped
+
+SIGNS = {
+    Decision.FASTER: "+",
+    Decision.SLOWER: "-",
+    Decision.EQUIVALENT: "=",
+    Decision.UNDECIDED: "?",
+    Decision.NONE: " ",
+}
+SIGNIFICANT = 4  # digits of a figure on a terminal; JSON and CSV have all
+UNKNOWN_LOAD = "unknown load"
+_LONGEST_NAME = 44
+_MEASURED = {"memory_bytes": 6, "joules_per_token": 7}  # columns without a verdict, and their widths
+_FIGURE, _ROOF = 13, 5
+_MOST_FIGURES = 4
+_MARK = "  "
+_APART = "lie too far apart to detect any difference"
+_BASELINE, _FAILED = "baseline", "failed"
+
+
+def text(comparisons: Sequence[ComparedLoad]) -> str:
+    """One table of what has nothing to compare, then every load's own with its notes, in 80 columns."""
+    found = loads.swept(comparisons)
+    parts = [load_table.text(found.rows, found.notes).rstrip("\n")] if found.points else []
+    parts += ["\n".join(_load_lines(comparison)) for comparison in found.compared]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown(comparisons: Sequence[ComparedLoad]) -> str:
+    """The same as Markdown: tables, their remarks and marks as lists."""
+    found = loads.swept(comparisons)
+    titles, drawn = [], []
+    if found.points:
+        notes = tuple(map(printable, (*load_table.legend(found.rows), *found.notes)))
+        titles.append(speed_tables.markdown_text(load_table.title(found.rows) or load_table.UNNAMED))
+        drawn.append(speed_tables.markdown(replace(load_table.table(found.rows, narrow=False), notes=notes)))
+    titles += [speed_tables.markdown_text(described(comparison.load)) for comparison in found.compared]
+    for comparison in found.compared:
+        turns = turn_table.turn_table(comparison)
+        below = "" if turns is None else f"\n\n{turn_table.TITLE}:\n\n{speed_tables.markdown(turns)}"
+        drawn.append(speed_tables.markdown(_table(comparison)) + below)
+    return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
+
+
+def described(load: Load) -> str:
+    """A load in one line: its name, lengths, requests and concurrency, as far as known."""
+    asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
+    ways = ((load.input_len, "in"), (asked, "out"))
+    lengths = [f"{_count(tokens)} {way}" for tokens, way in ways if tokens is not None]
+    parts = [" / ".join(lengths)] if lengths else []
+    if load.duration_s is not None:
+        parts.append(f"for {load.duration_s:g} s")
+    elif load.requests is not None:
+        parts.append(counted(load.requests, "request"))
+    if load.max_concurrency is not None:
+        parts.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
+    if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
+        parts.append(f"{load.request_rate_per_s:g} requests/s")
+    parts += filter(None, [load.shape])
+    if not parts:
+        return load.name or UNKNOWN_LOAD
+    said = load.name in parts or (load.name == "1 at a time" and load.max_concurrency == 1)
+    return f"{load.name}: {', '.join(parts)}" if load.name and not said else ", ".join(parts)
+
+
+def speed_up(effect: Effect | None) -> tuple[float, float, float]:
+    """How many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
+    if effect is None:
+        return math.nan, math.nan, math.nan
+    if effect.higher_is_faster is False:
+        return 1 / effect.ratio, 1 / effect.high, 1 / effect.low
+    return effect.ratio, effect.low, effect.high
+
+
+def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
+    yield from _wrapped(described(comparison.load))
+    yield "=" * WIDTH
+    yield _header(comparison)
+    for line in comparison.lines:
+        yield from _row(comparison, line)
+    yield "=" * WIDTH
+    yield from _wrapped(_legend(comparison))
+    for remark in comparison.remarks:
+        yield from _wrapped(remark)
+    for title, sentences in _notes(comparison):
+        yield f"{title}:"
+        laid_out = _with_log if title == _FAILED else _wrapped
+        yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
+    if (turns := turn_table.turn_table(comparison)) is not None:
+        yield from ("", f"{turn_table.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
+
+
+def _columns(comparison: ComparedLoad) -> list[Figure]:
+    """The headline first, then the other figures with a verdict, as many as fit."""
+    judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
+    return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
+
+
+def _measured(comparison: ComparedLoad) -> list[Figure]:
+    return [figure for figure in comparison.figures if figure.key in _MEASURED]
+
+
+def _rooflines(comparison: ComparedLoad) -> bool:
+    return any(line.roofline is not None for line in comparison.lines)
+
+
+def _header(comparison: ComparedLoad) -> str:
+    cells = [f"{figure.label}  " for figure in _columns(comparison)]
+    cells += [{"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured(comparison)]
+    return _cells(comparison, [*cells, *["roof"] * _rooflines(comparison)])
+
+
+def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
+    figures = (*_columns(comparison), *_measured(comparison))
+    widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
+    return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
+
+
+def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
+    """The name with its speed-up and verdict; the figures below."""
+    left, right = middle_cut(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
+    yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
+    cells = []
+    for figure in _columns(comparison):
+        effect = line.effects.get(figure.key)
+        sign = SIGNS[effect.call] if effect is not None else " "
+        cells.append(f"{spread(figure, line.summaries.get(figure.key))} {sign}")
+    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured(comparison)]
+    cells += [_percent(line.roofline)] * _rooflines(comparison)
+    if line.runs:
+        yield _cells(comparison, cells)
+
+
+def _verdict(comparison: ComparedLoad, line: Line) -> str:
+    """The headline figure's: 3.61× (3.55–3.68)      faster."""
+    call = _call(comparison, line)
+    return call if call in (_BASELINE, _FAILED) else f"{multiplied(comparison, line)}  {call:>10}"
+
+
+def _call(comparison: ComparedLoad, line: Line) -> str:
+    if line.name == comparison.baseline or not line.runs:
+        return _BASELINE if line.name == comparison.baseline else _FAILED
+    effect = line.effects.get(comparison.headline)
+    return "" if effect is None else str(effect.call)
+
+
+def multiplied(comparison: ComparedLoad, line: Line) -> str:
+    """The speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
+    ratio, low, high = speed_up(line.effects.get(comparison.headline))
+    if not math.isfinite(ratio):
+        return ""
+    digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return f"{ratio:.{digits}f}×"
+    ends = f"{low:.{digits}f}–{high:.{digits}f}"
+    between = ends if interval_words.is_bounded(ratio, low, high) else interval_words.UNBOUNDED
+    return f"{ratio:.{digits}f}× ({between})"
+
+
+def spread(figure: Figure, summary: Summary | None) -> str:
+    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
+
+    In words where the interval bounds nothing.
+    """
+    if summary is None:
+        return "-"
+    half = figure.scaled((summary.high - summary.low) / 2)
+    if not math.isfinite(half):
+        return _mean(figure, summary)
+    if is_vague(summary):
+        return f"{_mean(figure, summary)} {interval_words.VAGUE}"
+    decimals = _decimals(figure, summary)
+    if half > 0:  # no more than two digits of what is not known
+        decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
+    return f"{figure.scaled(summary.mean):.{decimals}f} ±{half:.{decimals}f}"
+
+
+def is_vague(summary: Summary) -> bool:
+    """Whether the runs lie too far apart to bound this mean."""
+    return interval_words.is_vague(summary.mean, (summary.high - summary.low) / 2)
+
+
+def _mean(figure: Figure, summary: Summary | None) -> str:
+    if summary is None:
+        return "-"
+    return f"{figure.scaled(summary.mean):.{_decimals(figure, summary)}f}"
+
+
+def _decimals(figure: Figure, summary: Summary) -> int:
+    value = abs(figure.scaled(summary.mean))
+    if not 0 < value < math.inf:
+        return 0
+    return max(0, min(figure.digits, SIGNIFICANT - 1 - math.floor(math.log10(value))))
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _count(tokens: float) -> str:
+    return f"{tokens:.0f}" if tokens == round(tokens) else f"{tokens:.1f}"
+
+
+def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
+    parts = []
+    if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
+        parts.append("± half of the mean's 95 % confidence interval")
+    shown = [
+        line.summaries[figure.key]
+        for line in comparison.lines
+        for figure in _columns(comparison)
+        if figure.key in line.summaries
+    ]
+    if any(map(is_vague, shown)):
+        parts.append(interval_words.VAGUE_LEGEND)
+    if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
+        alike = f"within ± {100 * comparison.margin:g} %"
+        parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
+    if any(line.effects for line in comparison.lines):
+        label = rows.figure(comparison.headline).label
+        parts.append(f"verdict by {label}, × relative to the baseline")
+    if _rooflines(comparison):
+        parts.append("roof: of the memory-bandwidth roofline")
+    return "; ".join(parts)
+
+
+def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
+    """What stands under a table, by kind: what is not decided, marks, answers, failures.
+
+    Of each undecided row what its runs could have found and how many more it takes; then why, if known.
+    """
+    effects = [
+        (line.name, effect)
+        for line in comparison.lines
+        if (effect := line.effects.get(comparison.headline)) is not None
+    ]
+    without = [(name, effect.why) for name, effect in effects if effect.call is Decision.NONE and effect.why]
+    open_effects = [(name, effect) for name, effect in effects if effect.call is Decision.UNDECIDED]
+    powers = [(name, undecided(effect)) for name, effect in open_effects]
+    reasons = [(name, effect.why) for name, effect in open_effects if effect.why]
+    for title, pairs in (
+        ("no verdict", without),
+        ("undecided", powers + reasons),
+        ("marks", [(line.name, mark) for line in comparison.lines for mark in line.marks]),
+        ("answers", [(line.name, line.answers) for line in comparison.lines if line.answers]),
+        (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
+    ):
+        if pairs:
+            yield title, list(_gathered(pairs, len(comparison.lines)))
+
+
+def undecided(effect: Effect) -> str:
+    """What these runs could have found, and how many more would settle it."""
+    of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
+    least = interval_words.difference(effect.detectable)
+    power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
+    if effect.more_runs is None:
+        return power
+    return f"{power}; about {counted(effect.more_runs, 'more run')} per side would decide it"
+
+
+def _gathered(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
+    """Each sentence once, after the names of the rows that it is about."""
+    for sentence, about in grouped(dict.fromkeys(pairs), lambda pair: pair[1]).items():
+        yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
+
+
+def _wrapped(text: str, indent: str = _MARK) -> list[str]:
+    return wrapped(printable(text), indent)
+
+
+def _with_log(text: str, indent: str) -> list[str]:
+    """A failed cell's reason, the end of its server's log below it as it was written."""
+    return wrapped_lines("\n".join(map(printable, text.splitlines())), indent)
+
+
+def _table(comparison: ComparedLoad) -> Table:
+    figures = [*_columns(comparison), *_measured(comparison)]
+    columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
+    columns += [Column("roofline", "% of roofline")] * _rooflines(comparison)
+    columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
+    body = []
+    for line in comparison.lines:
+        cells = [line.shown_name, *(_cell(figure, line) for figure in figures)]
+        cells += [_percent(line.roofline)] * _rooflines(comparison)
+        body.append((*cells, multiplied(comparison, line), _call(comparison, line)))
+    notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
+    sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]
+    notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
+    return Table(
+        tuple(columns), tuple(tuple(map(printable, row)) for row in body), notes=tuple(map(printable, notes))
+    )
+
+
+def _cell(figure: Figure, line: Line) -> str:
+    effect = line.effects.get(figure.key)
+    sign = "" if effect is None or effect.call is Decision.NONE else f" ({effect.call})"
+    return f"{spread(figure, line.summaries.get(figure.key))}{sign}"

@@ -1,0 +1,261 @@
+"""Lines: one checkpoint under one load: its figures, their ratios to the baseline's, and its marks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.layout import some
+from loadgen.base.rule import Severity
+from loadgen.figures.metrics import SELECTABLE_RATES
+from loadgen.figures.repeats import t_quantile
+from loadgen.roofline import bound
+from loadgen.server import answer_check
+from loadgen.server.answer_check import Fingerprint
+from loadgen.study.compare import comparability, pairs, statistics
+from loadgen.study.compare.model import ComparisonOptions, Decision, Effect, Figure, Line, Summary
+from loadgen.study.run_summary import OURS, SESSION_MS, Reported, simulation
+
+FIGURES = (
+    Figure("output_throughput", "tok/s", True),
+    Figure("speed_tok_s", "speed tok/s", True),
+    Figure(bound.PREFILL, "prefill tok/s", True),
+    Figure(bound.DECODING, "decode tok/s", True),
+    Figure("mean_ttft_ms", "TTFT ms", False),
+    Figure("mean_tpot_ms", "TPOT ms", False),
+    Figure(SESSION_MS, "session ms", False, 0),
+    Figure("mean_e2el_ms", "E2EL ms", False),
+    Figure("memory_bytes", "memory GiB", None),
+    Figure("joules_per_token", "J/token", None, 3),
+)
+# Shown where no run has the figure in whose place each stands.
+IN_PLACE = {
+    Figure("median_ttft_ms", "P50 TTFT ms", False): "mean_ttft_ms",
+    Figure("median_tpot_ms", "P50 TPOT ms", False): "mean_tpot_ms",
+    Figure("mean_itl_ms", "ITL ms", False): "mean_tpot_ms",
+    Figure("median_itl_ms", "P50 ITL ms", False): "mean_tpot_ms",
+    Figure("median_e2el_ms", "P50 E2EL ms", False): "mean_e2el_ms",
+}
+BROKEN = "fast because broken?"
+FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
+UNLIKE_BASELINE = "unlike the baseline"
+INVALID, _SUSPECT = "INVALID", "SUSPECT"
+_MOST_NAMED = 3  # figures in a mark
+
+
+class BaselineRuns(msgspec.Struct, frozen=True):
+    """The baseline's runs that the others are held against, and the one that all must be like."""
+
+    runs: tuple[Reported, ...]
+    like: Reported | None
+    asked_output: float | None  # requested tokens of an answer, if reported
+    ask: ComparisonOptions
+    missing: str = ""  # why there is nothing to be held against
+
+    @classmethod
+    def of(cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions) -> BaselineRuns:
+        """Those of the baseline's runs that are not INVALID and are like the first of them."""
+        valid = [run for run in runs if run.level != INVALID]
+        none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
+        like, missing = (valid[0], "") if valid else (None, none)
+        baseline = cls((), like, asked_output, ask, missing)
+        return replace(baseline, runs=tuple(run for run in valid if baseline.takes(run)))
+
+    def takes(self, run: Reported) -> bool:
+        """Whether a run is enough like the baseline to be compared with it."""
+        return (
+            self.ask.allow_unlike or self.like is None or not _differences(run, self.like, Severity.REFUSED)
+        )
+
+
+def value_of(run: Reported, key: str) -> float | None:
+    """A figure of a run by its key; memory and energy are figures too."""
+    if key == "memory_bytes":
+        return None if run.memory_bytes is None else float(run.memory_bytes)
+    return run.joules_per_token if key == "joules_per_token" else run.figure(key)
+
+
+def figure(key: str) -> Figure:
+    """The figure of a key; one that is no column of its own is read by its name."""
+    higher = "throughput" in key or (key.partition("_")[2] in SELECTABLE_RATES and not key.startswith("std_"))
+    higher = higher or key in ("request_goodput", "max_output_tokens_per_s")
+    lower = key == "duration" or (key.endswith("_ms") and not key.startswith("std_"))
+    other = Figure(key, key, True if higher else False if lower else None)
+    return next((column for column in (*FIGURES, *IN_PLACE) if column.key == key), other)
+
+
+def line(
+    name: str, runs: Sequence[Reported], reference: BaselineRuns, figures: Sequence[Figure], is_baseline: bool
+) -> Line:
+    """A row: figures over the runs that are used; where none can be, over all, without verdict."""
+    valid = [run for run in runs if run.level != INVALID]
+    used = [run for run in valid if reference.takes(run)]
+    shown = used or valid or list(runs)
+    unlike = bool(valid and not used and not reference.missing)
+    why = reference.missing or (UNLIKE_BASELINE if unlike else "")
+    if not why and not valid:
+        why = "its runs are INVALID" if runs else "it has no run here"
+    effects = {}
+    for column in () if is_baseline else figures:
+        if any(value_of(run, column.key) is not None for run in shown):
+            reason = why or comparability.other_quantity(column.key, (*used, *reference.runs))
+            none = Effect(Decision.NONE, math.nan, unlike=unlike, why=reason)
+            effects[column.key] = none if reason else _effect(used, reference, column)
+    return Line(
+        name,
+        tuple(runs),
+        {column.key: summary for column in figures if (summary := _summary(shown, column.key)) is not None},
+        effects,
+        _roofline(shown),
+        (*_question(shown, figures), *_marks(runs, valid, used, reference)),
+    )
+
+
+def answered(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
+    """The row with marks from its answers, compared with the baseline's: is it fast because broken?"""
+    own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
+    problems = dict.fromkeys(problem for answers in own for problem in answer_check.judge(answers, like))
+    parted = answer_check.divergence(own[0], like).line(baseline.name) if own and like and baseline else ""
+    begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), margin) else ""
+    marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
+    return replace(row, marks=marks, answers=parted)
+
+
+def _fingerprints(line: Line | None) -> list[Fingerprint]:
+    return [run.fingerprint for run in line.runs if run.fingerprint is not None] if line else []
+
+
+def _is_faster(effect: Effect | None, margin: float) -> bool:
+    """Called faster, or with no verdict by more than the margin."""
+    if effect is None or effect.call is not Decision.NONE:
+        return effect is not None and effect.call is Decision.FASTER
+    gain = effect.ratio if effect.higher_is_faster else 1 / effect.ratio
+    return gain > 1 + margin
+
+
+def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]:
+    findings = comparability.differences(run, like)
+    return [finding.evidence for finding in findings if finding.rule.severity is severity]
+
+
+def _effect(used: Sequence[Reported], reference: BaselineRuns, column: Figure) -> Effect:
+    units = pairs.units(used, reference.runs, lambda run: value_of(run, column.key))
+    return statistics.effect(
+        units.row,
+        units.baseline,
+        paired=units.paired,
+        higher_is_faster=column.higher_is_faster,
+        margin=reference.ask.equivalence,
+        alpha=reference.ask.alpha,
+    )
+
+
+def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
+    """Mean over units with its 95 % interval by Student's t; None if no run has the figure."""
+    values = pairs.alone(runs, lambda run: value_of(run, key))
+    if not values:
+        return None
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n == 1:
+        return Summary(mean, n)
+    half = t_quantile(n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Summary(mean, n, mean - half, mean + half)
+
+
+def _question(runs: Sequence[Reported], figures: Sequence[Figure]) -> Iterator[str]:
+    """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
+    apart: list[tuple[float, str]] = []
+    for column in figures:
+        values = [column.scaled(value) for run in runs if (value := value_of(run, column.key)) is not None]
+        if factor := far_apart(values):
+            apart.append((factor, f"in {column.label} ({min(values):.4g} to {max(values):.4g})"))
+    if not apart:
+        return
+    factor, where = max(apart, key=lambda each: each[0])
+    if all(run.cell is not None for run in runs):  # repeats, since a campaign made them
+        yield f"its {len(runs)} runs are {factor:g}× apart {where}: find what differed, or use no mean"
+        return
+    yield (
+        f"are these {len(runs)} runs repeats? They are {factor:g}× apart {where}; if not, name each as a "
+        "place of its own, or measure with --label"
+    )
+
+
+def far_apart(values: Sequence[float]) -> float:
+    """How many times the least of some values the most is, to a digit; 0 below a factor of two."""
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    factor = round(most / least, 1) if least > 0 else 0.0
+    return factor if factor >= FAR_APART else 0.0
+
+
+def _roofline(runs: Sequence[Reported]) -> float | None:
+    """The share of its ceiling that decoding reached, mean over the runs that know it."""
+    steps = [bound.decode(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None]
+    shares = [step.share for step in steps if step is not None]
+    return math.fsum(shares) / len(shares) if shares else None
+
+
+def _marks(
+    runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
+) -> Iterator[str]:
+    """What a reader of the row must know, the gravest first."""
+    if bad := [run for run in runs if run.level == INVALID]:
+        foreign = any(run.told_by != OURS for run in bad)
+        why = f"{_names(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"
+        yield f"{_share(len(bad), len(runs))}{INVALID}, left out: {why}"
+    if reference.like is not None:
+        refused = UNLIKE_BASELINE if reference.ask.allow_unlike else "not compared"
+        for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):
+            apart = (_differences(run, reference.like, severity) for run in valid)
+            yield from _counted((f"{begin}{text}" for texts in apart for text in texts), len(valid))
+    yield from _counted((comparability.shorter(run, reference.asked_output) for run in valid), len(valid))
+    yield from _against_the_machine(valid)
+    if suspect := [run for run in valid if run.level == _SUSPECT]:
+        yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
+    yield from _counted(map(_failed, valid), len(valid))
+    yield from _counted(map(_impossible, valid), len(valid))
+    whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
+    remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
+    yield from _counted(remarks, len(valid))
+    if used and reference.runs and (left := pairs.units(used, reference.runs, lambda run: 1.0).left):
+        yield f"{left} run{'s' * (left > 1)} without a partner, not paired"
+
+
+def _counted(sentences: Iterable[str | None], of: int) -> Iterator[str]:
+    """Each different sentence once, with how many of the runs it is true of where it is not all."""
+    for sentence, count in Counter(filter(None, sentences)).items():
+        yield f"{_share(count, of)}{sentence}"
+
+
+def _share(count: int, of: int) -> str:
+    return "" if count >= of else f"{count} of {of} runs: "
+
+
+def _names(runs: Sequence[Reported]) -> str:
+    return ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts)) or "no doubt is listed"
+
+
+def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
+    """Runs against their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
+    for kind, judge in (("impossible", bound.impossible), ("a fallback kernel is likely", bound.fallback)):
+        verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
+        if failed := [*filter(None, verdicts)]:
+            yield f"{_share(len(failed), len(runs))}{kind}{', for one' * (len(failed) > 1)}: {failed[0]}"
+
+
+def _impossible(run: Reported) -> str:
+    """The figures that are not compared since no measurement gives them."""
+    named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
+    return f"no measurement gives {some(named, _MOST_NAMED)}: not compared" if named else ""
+
+
+def _failed(run: Reported) -> str:
+    failed, completed = run.figure("failed"), run.figure("completed")
+    if run.doubts or not failed or completed is None:
+        return ""
+    return f"{failed:.0f} of {failed + completed:.0f} requests failed"

@@ -1,0 +1,399 @@
+"""Self-consistency: what one run's figures imply of one another, whatever machine and model they are of.
+
+A printed figure is every value that prints so (`printed`): no rounding is ever taken for a contradiction.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+
+from loadgen.base.rule import Evidence, invalid, joined, note, suspect
+from loadgen.study.consistency.rounding import Interval
+from loadgen.study.consistency.subject import SATURATED, AuditedRun
+from loadgen.study.importers.pages import PAGE
+from loadgen.study.run_summary import OURS
+from loadgen.verdict.evidence import least_samples, percent
+
+FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
+SCHEDULE = 1.02  # times the most that a schedule allows
+PER_SLOT = 5  # requests, below which ramp and drain alone empty slots
+BURST = 0.05  # median gap, of the mean time per token
+WHOLE_TOKENS, WHOLE_MS = 16, 0.1  # an answer so long, its tokens so close: it came whole
+STREAMS = 256  # that a client of one loop was seen to time within a few per cent
+RECOUNTED = 0.8  # of the tokens reported
+_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
+_RATES = {
+    "request_throughput": (("completed",), "requests", "req/s"),
+    "output_throughput": (("total_output_tokens",), "output tokens", "tok/s"),
+    "input_throughput": (("total_input_tokens",), "input tokens", "tok/s"),
+    "total_token_throughput": (("total_input_tokens", "total_output_tokens"), "tokens", "tok/s"),
+}
+
+
+@invalid(
+    "figures-disagree",
+    "a rate is not its count divided by the duration, whatever digits were rounded away",
+    "figures of two runs were mixed, or edited by hand: get the client's own result file",
+)
+def figures_disagree(run: AuditedRun) -> Evidence | None:
+    """A rate is not its count over the duration."""
+    parts = []
+    for key, rate, total, duration in _rates(run):
+        if not (rate * duration).meets(total):
+            (_, noun, unit), seconds, reported = _RATES[key], run.figure("duration") or 1.0, run.figure(key)
+            count = (total.low + total.high) / 2
+            per_s = f"{count / seconds:.2f} {unit}"
+            parts.append(f"{count:.0f} {noun} in {seconds:g} s are {per_s}, reported: {reported:g}")
+    return joined(parts)
+
+
+def _rates(run: AuditedRun) -> Iterator[tuple[str, Interval, Interval, Interval]]:
+    """Each reported rate with its count and the duration, where the run has all three."""
+    duration = run.interval("duration")
+    if not run.alike or duration is None or not duration.low:
+        return
+    for key, (counts, _, _) in _RATES.items():
+        rate = run.interval(key)
+        terms = [term for count in counts if (term := run.interval(count)) is not None]
+        if rate is not None and len(terms) == len(counts):
+            yield key, rate, terms[0] if len(terms) == 1 else terms[0] + terms[1], duration
+
+
+def has_relations(run: AuditedRun) -> bool:
+    """Whether a run has figures that depend on one another, so that they could contradict each other.
+
+    A rate with its count and the duration; several ranks of a latency, or one with the mean; the requests'
+    times with the duration and the concurrency.
+    """
+    ranked = (len([*_ranks(run, key)]) + (run.interval(f"mean_{key}_ms") is not None) > 1 for key in _METRICS)
+    timed = run.alike and run.figure("duration") and run.limit and run.least_seconds is not None
+    return any(True for _ in _rates(run)) or any(ranked) or bool(timed)
+
+
+@invalid(
+    "impossible-order",
+    "no sample has such values: a percentile below a lower one, one above the sum of all, a mean below half "
+    "of its median or beyond its extremes, a standard deviation above √n means, several values of one "
+    "request, or a TTFT above the E2EL of the same requests",
+    "get the client's own result file",
+)
+def impossible_order(run: AuditedRun) -> Evidence | None:
+    """Mean, median and percentiles that no sample has."""
+    disorder = (line for key, word in _METRICS.items() for line in _disorder(run, key, word))
+    return joined([*disorder, *_later_than_the_end(run)])
+
+
+def _later_than_the_end(run: AuditedRun) -> Iterator[Evidence]:
+    """Statistics of TTFT above those of E2EL: a first token comes before the last, in every request."""
+    for name in run.reported.figures:
+        statistic, _, metric = name.partition("_")
+        whole = run.interval(f"{statistic}_e2el_ms") if metric == "ttft_ms" and statistic != "std" else None
+        first = run.interval(name)
+        if first is not None and whole is not None and first.low > whole.high:
+            yield f"{statistic} TTFT ({first.low:.2f} ms) is above {statistic} E2EL ({whole.high:.2f})"
+
+
+@invalid(
+    "longer-than-the-run",
+    "a TTFT or an E2EL is longer than the duration of the run that all requests were sent and answered in",
+    "latencies and duration are of different runs, or in different units",
+)
+def longer_than_the_run(run: AuditedRun) -> Evidence | None:
+    """A request that took longer than all of them."""
+    duration = run.interval("duration")
+    if not run.alike or duration is None or not duration.high:
+        return None
+    long = re.compile(r"(?:mean|median|max|p[\d.]+)_(?:ttft|e2el)_ms")
+    names = filter(long.fullmatch, run.reported.figures)
+    each = ((name, run.interval(name)) for name in names)
+    most = SCHEDULE * duration.high * 1e3
+    return joined(
+        f"{name} {time_ms.low / 1e3:.2f} s in a run of {duration.high:.2f} s"
+        for name, time_ms in each
+        if time_ms is not None and time_ms.low > most
+    )
+
+
+@invalid(
+    "counts-disagree",
+    "more requests answered and failed than were sent, by the client's own file",
+    "figures of two runs were mixed, or edited by hand: get the client's own result file",
+)
+def counts_disagree(run: AuditedRun) -> Evidence | None:
+    """Answered and failed requests add up to more than there were."""
+    n, asked, failed = run.requests, _sent(run), run.figure("failed") or 0.0
+    if n is None or asked is None or run.reported.told_by == PAGE or n + failed <= asked:
+        return None
+    return f"{n:.0f} answered and {failed:.0f} failed of {asked:.0f} requests"
+
+
+def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
+    ranks = dict(_ranks(run, key))
+    ordered = sorted(ranks.items())
+    for (lower, below), (upper, above) in pairwise(ordered):
+        if below.low > above.high:
+            top_ms = f"P{upper:g} of {word} ({above.high:.2f} ms at most)"
+            yield f"{top_ms} is below its P{lower:g} ({below.low:.2f})"
+    mean = run.interval(f"mean_{key}_ms")
+    if mean is None:
+        return
+    yield from _beyond_the_sum(run, key, word, mean)
+    if 50.0 in ranks and mean.high < ranks[50.0].low / 2:
+        yield f"mean {word} ({mean.high:.2f} ms) is below half of its median ({ranks[50.0].low:.2f})"
+    if 100.0 in ranks and mean.low > ranks[100.0].high:
+        yield f"mean {word} ({mean.low:.2f} ms) is above its maximum ({ranks[100.0].high:.2f})"
+    if 0.0 in ranks and mean.high < ranks[0.0].low:
+        yield f"mean {word} ({mean.high:.2f} ms) is below its minimum ({ranks[0.0].low:.2f})"
+
+
+def _beyond_the_sum(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
+    """What no n values with this mean have; there are more of ITL than requests, so it is not judged."""
+    n, ranks, spread = run.requests, dict(_ranks(run, key)), run.interval(f"std_{key}_ms")
+    if not n or not run.alike or key == "itl":
+        return
+    if spread is not None and n > 1 and spread.low > math.sqrt(n) * mean.high:
+        yield (
+            f"the standard deviation of {word} ({spread.low:.2f} ms) is above √n means "
+            f"({mean.high:.2f} ms each)"
+        )
+    if not ranks:
+        return
+    top, highest = max(ranks.items())
+    if n > 1 and highest.low > n * mean.high:
+        yield (
+            f"P{top:g} of {word} ({highest.low:.2f} ms) exceeds the sum of all {n:.0f} requests' "
+            f"({mean.high:.2f} ms on average)"
+        )
+    if n == 1 and not all(rank.meets(mean) for rank in ranks.values()):
+        yield f"mean and percentiles of {word} differ for a single request"
+
+
+def _ranks(run: AuditedRun, key: str) -> Iterator[tuple[float, Interval]]:
+    names = {f"min_{key}_ms": 0.0, f"median_{key}_ms": 50.0, f"max_{key}_ms": 100.0}
+    for name in run.reported.figures:
+        match = re.fullmatch(rf"p([\d.]+)_{key}_ms", name)
+        rank = float(match[1]) if match else names.get(name)
+        if rank is not None and (value := run.interval(name)) is not None:
+            yield rank, value
+
+
+@invalid(
+    "beyond-schedule",
+    "the requests' times (E2EL, or TTFT plus the smaller of TPOT and ITL per token) add up to more than "
+    f"{percent(SCHEDULE - 1)} beyond what the concurrency limit allows in the duration (Little's law)",
+    "latencies and duration are of different runs, or more requests ran at once than reported",
+)
+def beyond_schedule(run: AuditedRun) -> Evidence | None:
+    """The requests' times add up to more than the concurrency limit allows (Little's law)."""
+    duration, limit, seconds = run.interval("duration"), run.limit, run.least_seconds
+    if not run.alike or duration is None or not limit or seconds is None:
+        return None
+    if seconds <= SCHEDULE * limit * duration.high:
+        return None
+    return (
+        f"TTFT and the time of all tokens add up to {seconds:.2f} s over {run.requests:.0f} requests; "
+        f"{limit:.0f} at a time in {duration.high:.2f} s have {limit * duration.high:.2f} s"
+    )
+
+
+@suspect(
+    "concurrency-not-held",
+    f"closed loop, {PER_SLOT} requests per slot or more: their times ÷ the duration are below "
+    f"{percent(SATURATED)} of --max-concurrency",
+    "the client was slow to send, or waited for something after the last answer",
+)
+def concurrency_not_held(run: AuditedRun) -> Evidence | None:
+    """A closed loop in which slots stood empty."""
+    limit, n, held = run.reported.load.max_concurrency, run.requests, run.concurrency
+    if not run.alike or run.paced or not limit or not n or held is None:
+        return None
+    if n < PER_SLOT * limit or held >= SATURATED * limit or run.figure("failed"):
+        return None
+    return f"mean concurrency {held:.2f} of the requested {limit} (sum of the requests' times ÷ duration)"
+
+
+@invalid(
+    "nothing-measured",
+    "0 requests, 0 s, 0 output tokens, no output throughput, or a mean or median TTFT or E2EL of 0",
+    "the client counts empty answers as successes: check its errors",
+)
+def nothing_measured(run: AuditedRun) -> Evidence | None:
+    """No request, no time, or a latency of nothing."""
+    latencies = ("mean_ttft_ms", "median_ttft_ms", "mean_e2el_ms", "median_e2el_ms")
+    rates = ("output_throughput", "total_token_throughput")  # of requests, 0.00 may be one in an hour
+    keys = ("completed", "duration", "total_output_tokens", *rates, *latencies)
+    zero = [key for key in keys if run.figure(key) == 0]
+    return f"{', '.join(zero)}: 0" if zero else None
+
+
+@suspect(
+    "unstreamed",
+    f"answers of {WHOLE_TOKENS} tokens or more, under {WHOLE_MS} ms per token after the first, mean or "
+    "median",
+    "TTFT is E2EL, and TPOT is meaningless: enable streaming",
+)
+def unstreamed(run: AuditedRun) -> Evidence | None:
+    """Answers came in one piece, so that TTFT is the latency of all of it."""
+    known = [value for key in ("mean", "median") if (value := run.figure(f"{key}_tpot_ms")) is not None]
+    tpot, length = min(known, default=math.inf), run.reported.output_len
+    if not length or length < WHOLE_TOKENS or tpot >= WHOLE_MS:
+        return None
+    return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
+
+
+def _sent(run: AuditedRun) -> float | None:
+    """The requests that were to be sent; None where a time or the run itself ended it before."""
+    load = run.reported.load
+    return None if load.duration_s is not None or run.reported.told_by == OURS else load.requests
+
+
+def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
+    """The failed requests, by their count, and those that are neither answered nor counted.
+
+    The command above a pasted block may be another's: it only counts where the block has no failures.
+    """
+    n, asked = run.requests, _sent(run)
+    failed = run.figure("failed")
+    if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):
+        failed = max(failed or 0.0, asked - n)
+    if n is None and (succeeded := run.figure("success_rate")) is not None:
+        share = 1 - succeeded / 100
+        return f"{percent(share)} of the requests failed" if above < share <= most else None
+    if n is None or not failed or not above < failed / (n + failed) <= most:
+        return None
+    return f"{failed:.0f} of {n + failed:.0f} requests failed ({percent(failed / (n + failed))})"
+
+
+failures = suspect(
+    "failures",
+    f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely the "
+    "slowest ones, so P99 of the others is too low",
+    "fix what failed, then measure again",
+)(partial(_failed, above=FAILED, most=MANY_FAILED))
+many_failures = invalid(
+    "many-failures",
+    f"more than {percent(MANY_FAILED)} of the requests failed: percentiles of the surviving requests are not "
+    "meaningful",
+    "fix what failed, then measure again",
+)(partial(_failed, above=MANY_FAILED, most=math.inf))
+
+
+@suspect(
+    "single-request",
+    "one request was answered; and vLLM's client of 2025 sends the first prompt once before, as a test, so "
+    "that a prefix cache has all of it",
+    "measure at least ten",
+)
+def single_request(run: AuditedRun) -> Evidence | None:
+    """One request: no spread, and nothing that was warm or cold before it."""
+    return "mean, median and P99 are of one request" if run.requests == 1 else None
+
+
+@note(
+    "thin-percentiles", "a percentile q of fewer requests than 1 / (1 − q)", "read it as the slowest request"
+)
+def thin_percentiles(run: AuditedRun) -> Evidence | None:
+    """A percentile of too few requests is its largest value."""
+    n = run.requests
+    ranks = {rank for key in ("ttft", "tpot", "e2el") for rank, _ in _ranks(run, key) if 50 < rank < 100}
+    thin = sorted(rank for rank in ranks if n and n < least_samples(rank)[0])
+    if not n or n == 1 or not thin:
+        return None
+    names = ", ".join(f"P{rank:g}" for rank in thin)
+    needed = f"P{thin[-1]:g} needs {least_samples(thin[-1])[0]}"
+    return f"{names} of {n:.0f} requests is little more than the slowest one: {needed}"
+
+
+@note(
+    "peak-below-mean",
+    "the peak in every second of the run would not add up to all tokens: vLLM's client counts messages",
+    "ignore the peak; messages carry several tokens, so ITL is not per token either",
+)
+def peak_below_mean(run: AuditedRun) -> Evidence | None:
+    """The busiest second held fewer tokens than an average one: messages were counted."""
+    peak, tokens = run.interval("max_output_tokens_per_s"), run.figure("total_output_tokens")
+    duration = run.interval("duration")
+    if not run.alike or peak is None or not peak.high or not tokens or duration is None:
+        return None
+    most = peak.high * math.ceil(duration.high)
+    if most >= tokens:
+        return None
+    return (
+        f"a peak of {run.figure('max_output_tokens_per_s'):g} tok/s over {duration.high:.2f} s is at most "
+        f"{most:.0f} of {tokens:.0f} tokens: {tokens / most:.1f} tokens per message or more"
+    )
+
+
+@note(
+    "peak-over-limit",
+    "more requests at once than --max-concurrency: both clients count every request that ran at any time "
+    "of a whole second",
+    "read it as at most the limit",
+)
+def peak_over_limit(run: AuditedRun) -> Evidence | None:
+    """More requests at once than were allowed: whole seconds were counted."""
+    peak, limit = run.figure("max_concurrent_requests"), run.reported.load.max_concurrency
+    if not peak or not limit or peak <= limit or run.reported.run is not None:
+        return None
+    return f"{peak:.0f} at once reported, {limit} allowed: the client counts by whole seconds"
+
+
+@note("gaps-are-not-tokens", "vLLM's client: mean ITL and mean TPOT are more than 10 % apart", "read TPOT")
+def gaps_are_not_tokens(run: AuditedRun) -> Evidence | None:
+    """ITL is of messages, and those do not carry a token each."""
+    itl, tpot = run.figure("mean_itl_ms"), run.figure("mean_tpot_ms")
+    if not itl or not tpot or run.one_token_a_message or run.reported.told_by not in ("vllm", "page"):
+        return None
+    why = "several tokens" if itl > tpot else "none, or answers differ in length"
+    return f"mean ITL {itl:g} ms, mean TPOT {tpot:g} ms: ITL is of messages, and some of them carry {why}"
+
+
+@note(
+    "bursts",
+    f"the median ITL is under {percent(BURST)} of the mean TPOT: several messages were coalesced into a "
+    "read, or sent at once",
+    "read TPOT; no percentile of ITL below the mean is a time per token",
+)
+def bursts(run: AuditedRun) -> Evidence | None:
+    """Messages come many at once."""
+    median, tpot = run.figure("median_itl_ms"), run.figure("mean_tpot_ms")
+    if median is None or not tpot or median >= BURST * tpot:
+        return None
+    return f"median ITL {median:g} ms, {tpot:g} ms per token: most messages arrive with another"
+
+
+@note(
+    "client-untold",
+    f"more than {STREAMS} requests at once: one Python loop timestamps reads late, and its result does not "
+    "report how late",
+    "measure the client: `loadgen selftest`",
+)
+def client_untold(run: AuditedRun) -> Evidence | None:
+    """Many streams: the client's own delay is in the figures, and its size is not reported."""
+    streams = max(run.reported.load.max_concurrency or 0.0, run.concurrency or 0.0)
+    if streams <= STREAMS or run.reported.run is not None:
+        return None
+    return (
+        f"{streams:.0f} streams in one client: TTFT and ITL include its own delay, which it does not report"
+    )
+
+
+@suspect(
+    "tokens-recounted",
+    f"SGLang: the texts hold under {percent(RECOUNTED)} of the reported output tokens: without usage its "
+    "client takes the requested length as the answer's",
+    "use throughput and TPOT by the retokenized count",
+)
+def tokens_recounted(run: AuditedRun) -> Evidence | None:
+    """The answers' own tokens are far fewer than were counted."""
+    reported, recounted = run.figure("total_output_tokens"), run.figure("total_output_tokens_retokenized")
+    if not reported or recounted is None or recounted >= RECOUNTED * reported:
+        return None
+    return (
+        f"{reported:.0f} output tokens reported, {recounted:.0f} in the texts: the requested length was "
+        "counted instead"
+    )

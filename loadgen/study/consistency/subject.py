@@ -1,0 +1,231 @@
+"""AuditedRun: a published run under audit, the others of its page, and what follows from its figures."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from loadgen.roofline import bound
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.study.consistency.known_prompts import Workload, recognise
+from loadgen.study.consistency.rounding import COUNTS, Interval
+from loadgen.study.run_summary import Reported, grouped, plain_load
+
+Value = TypeVar("Value", bound=Hashable)
+_MOST_PEERS = 100  # runs that one is compared with
+ONE_TOKEN = 0.1  # mean ITL and mean TPOT apart by no more: messages carry one token each
+# What a source calls speculative decoding in a name, a heading, a column or a flag; and a switch that is off.
+_DRAFT = re.compile(
+    r"(?<!\bno )(?<!\bwithout )(?<!\bw/o )(?:"
+    r"\b(?:eagle|medusa|dflash|hydra|n-?gram|lookahead)-?\d*\b|\b(?:mtp|nextn)(?:[-_ ]?\d+)?\b"
+    r"|\bspec(?:ulative|ulation)?[-_ ]?(?:dec(?:od(?:e|ing))?|config|algorithm|tokens|model)\b"
+    r"|\bspeculati\w+|^spec\b|\bdraft\w*)",
+    re.IGNORECASE,
+)
+_NOT_GIVEN = frozenset(
+    {"", "-", "–", "0", "none", "null", "off", "no", "false", "n/a", "without", "disabled"}
+)
+SATURATED = 0.85  # of the requested concurrency
+# Clients whose keys mean what vLLM's mean, so that one figure follows from another.
+ALIKE = ("loadgen", "vllm", "sglang", "page", "table", "evalscope")
+
+
+class Page:
+    """Runs that are published together."""
+
+    def __init__(self, runs: Sequence[Reported]) -> None:
+        self.runs = tuple(runs)
+        self._usual: dict[tuple[str, Callable[[Reported], Hashable]], Any] = {}
+        self._audited: dict[int, AuditedRun] = {}
+        self._names = grouped(runs, lambda run: run.name)
+        self._loads = grouped(runs, lambda run: plain_load(run.load.name))
+
+    def of_name(self, name: str) -> Sequence[Reported]:
+        """The runs of a checkpoint."""
+        return self._names.get(name, ())
+
+    def of_load(self, name: str) -> Sequence[Reported]:
+        """The runs under the load of this name, as `plain_load` reads it; empty if it has no name."""
+        return self._loads.get(plain_load(name), ()) if name else ()
+
+    def audited(self, run: Reported) -> AuditedRun:
+        """A run of the page as what another is compared with: without its own page, and computed once."""
+        return self._audited.setdefault(id(run), AuditedRun(run))
+
+    def usual(self, load: str, value: Callable[[Reported], Value | None]) -> Value | None:
+        """The value of more than half of the runs under a load, of at least three; else None."""
+        load = plain_load(load)
+        if (load, value) not in self._usual:
+            self._usual[load, value] = usual(value(run) for run in self.of_load(load))
+        most: Value | None = self._usual[load, value]
+        return most
+
+    @cached_property
+    def alike(self) -> dict[tuple[tuple[str, float], ...], list[Reported]]:
+        """The runs by the figures that chance would not give twice."""
+        return grouped(self.runs, fractions)
+
+
+def usual(values: Iterable[Value | None]) -> Value | None:
+    """The value of more than half of them, of at least three; else None."""
+    counted = Counter(values)
+    if not counted:
+        return None
+    value, count = counted.most_common(1)[0]
+    return value if counted.total() >= 3 and 2 * count > counted.total() else None
+
+
+def fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
+    """Duration and latencies above 0, sorted by key."""
+    kinds = (*(f"_{key}_ms" for key in ("ttft", "tpot", "itl", "e2el")), "duration")
+    figures = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
+    return tuple((key, value) for key, value in figures if value)
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """One run, the page it is on, and what its machine could do at best."""
+
+    reported: Reported
+    page: Page = field(default_factory=lambda: Page(()), repr=False, compare=False)
+    ceiling: Ceiling | None = None
+
+    def figure(self, key: str) -> float | None:
+        """A figure that is a finite number; None if it is absent."""
+        return self.reported.figure(key)
+
+    def interval(self, key: str) -> Interval | None:
+        """The values that a printed figure may stand for."""
+        if (value := self.figure(key)) is None or value < 0:
+            return None
+        return Interval.of(self.reported.figures[key], count=key in COUNTS)
+
+    @property
+    def requests(self) -> float | None:
+        """How many requests were answered."""
+        return self.figure("completed")
+
+    @property
+    def alike(self) -> bool:
+        """Whether the client's figures are of vLLM's definitions."""
+        return self.reported.told_by in ALIKE
+
+    @property
+    def limit(self) -> float | None:
+        """The most requests at once: the limit, else all there are."""
+        limit = self.reported.load.max_concurrency
+        return self.requests if limit is None else min(float(limit), self.requests or float(limit))
+
+    @property
+    def paced(self) -> bool:
+        """Whether requests were due at a finite rate."""
+        rate = self.reported.load.request_rate_per_s
+        return rate is not None and rate != float("inf")
+
+    @property
+    def one_token_a_message(self) -> bool:
+        """Whether messages carry a token each, as far as mean ITL and mean TPOT show."""
+        itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
+        return bool(itl and tpot and abs(itl / tpot - 1) <= ONE_TOKEN)
+
+    @property
+    def accepted(self) -> float:
+        """Tokens that a pass gives by the acceptance length that is reported; 1 where none is."""
+        return bound.accepted(self.reported.figures)
+
+    @property
+    def named_draft(self) -> str:
+        """The draft that the name or a label names, where no acceptance length is reported; "" of none."""
+        if self.accepted > 1 or (self.one_token_a_message and not self.shares_gaps):
+            return ""
+        labels = self.reported.unread.items()
+        given = (f"{key} {text}" for key, text in labels if text.strip().lower() not in _NOT_GIVEN)
+        texts = [self.reported.name, *given]
+        found = (match[0] for text in texts if (match := _DRAFT.search(text)) is not None)
+        return next(found, "")
+
+    @property
+    def unstated_draft(self) -> float:
+        """Tokens that a message carries, mean, where several do and no draft is reported; else 1."""
+        itl, tpot = self.figure("mean_itl_ms"), self.figure("mean_tpot_ms")
+        if not itl or not tpot or self.accepted > 1:
+            return 1.0
+        return max(1.0, itl / tpot) if itl > bound.SEVERAL * tpot else 1.0
+
+    @property
+    def shares_gaps(self) -> bool:
+        """Whether the client shares each gap by the tokens of its message, so that ITL is TPOT anyway."""
+        return "sglang" in (self.reported.told_by, str(self.reported.figures.get("backend", "")))
+
+    @cached_property
+    def workload(self) -> Workload | None:
+        """The known prompts that the number of input tokens identifies."""
+        n, tokens = self.requests, self.figure("total_input_tokens")
+        return recognise(int(n), int(tokens)) if n and tokens and not self.figure("failed") else None
+
+    @cached_property
+    def least_seconds(self) -> float | None:
+        """The least sum of all requests' times that the printed figures allow; None where they allow none.
+
+        n · E2EL, else n · TTFT + (tokens − n) · the smaller of TPOT and ITL: mean TPOT weighs requests alike,
+        mean ITL tokens.
+        """
+        n, tokens = self.requests, self.figure("total_output_tokens")
+        if n and (whole := self.interval("mean_e2el_ms")) is not None:
+            return n * whole.low / 1e3
+        ttft = self.interval("mean_ttft_ms")
+        steps = [gap.low for key in ("tpot", "itl") if (gap := self.interval(f"mean_{key}_ms")) is not None]
+        if not n or tokens is None or ttft is None or not steps:
+            return None
+        return (n * ttft.low + max(tokens - n, 0.0) * min(steps)) / 1e3
+
+    @property
+    def concurrency(self) -> float | None:
+        """Mean concurrency: the requests' times ÷ the duration (Little's law)."""
+        duration = self.figure("duration")
+        return self.least_seconds / duration if self.least_seconds and duration else None
+
+    @cached_property
+    def prefill_left_ms(self) -> float | None:
+        """What a full load leaves of its time for each prompt.
+
+        (duration − tokens ÷ concurrency · median ITL) ÷ requests, the median gap taken for a step without
+        prefill. Only of a closed loop at 2 or more that was held full, with messages of one token.
+        """
+        n, tokens, duration = self.requests, self.figure("total_output_tokens"), self.figure("duration")
+        step, limit = self.figure("median_itl_ms"), self.reported.load.max_concurrency
+        if not (n and tokens and duration and step and limit) or limit < 2 or self.paced:
+            return None
+        if not self.one_token_a_message or (self.concurrency or 0.0) < SATURATED * limit:
+            return None
+        return (duration * 1e3 - tokens / limit * step) / n
+
+    @property
+    def same_checkpoint(self) -> tuple[AuditedRun, ...]:
+        """The others of the page of this checkpoint, most likely from one server."""
+        return self._others(self.page.of_name(self.reported.name))
+
+    @property
+    def same_load(self) -> tuple[AuditedRun, ...]:
+        """The others of the page under the load of this name."""
+        return self._others(self.page.of_load(self.reported.load.name))
+
+    def _others(self, runs: Sequence[Reported]) -> tuple[AuditedRun, ...]:
+        """All but itself; of very many the first."""
+        return tuple(self.page.audited(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
+
+
+def pages(reported: Sequence[Reported]) -> list[Page]:
+    """The page of each run; runs that have a file each are a page together."""
+    count = Counter(run.file or run.source for run in reported)
+
+    def file(run: Reported) -> str:
+        name = run.file or run.source
+        return name if count[name] > 1 else ""
+
+    pages = {name: Page(runs) for name, runs in grouped(reported, file).items()}
+    return [pages[file(run)] for run in reported]

@@ -1,0 +1,135 @@
+"""aiperf: the JSON that `aiperf profile` exports; its names of latencies are not vLLM's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from loadgen.base.untrusted import listed, mapping
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import inside
+from loadgen.study.run_summary import Load, Reported, short_name
+
+CLIENT = "aiperf"
+MARKS: tuple[bytes, ...] = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
+# Our names and aiperf's: its ITL is (latency - TTFT) / (tokens - 1) of a request, vLLM's TPOT;
+# the gaps between chunks, pooled, are vLLM's ITL. E2E runs to the last chunk with content in it.
+_METRICS = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "itl": "inter_chunk_latency",
+    "e2el": "request_latency",
+}
+_STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
+_TOTALS = {
+    "request_throughput": ("request_throughput",),
+    "output_throughput": ("output_token_throughput",),
+    "total_token_throughput": ("total_token_throughput",),
+    "completed": ("completed_request_count", "request_count"),
+    "failed": ("error_request_count",),
+    "total_input_tokens": ("total_usage_prompt_tokens", "total_isl"),
+    "total_output_tokens": ("total_usage_completion_tokens", "total_output_tokens", "total_osl"),
+}
+_COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
+_MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
+_FAR = 0.001
+_TPOT = "aiperf: its inter_token_latency is TPOT here, its inter_chunk_latency ITL: what vLLM calls them"
+
+
+def tells(document: Mapping[str, Any]) -> bool:
+    """Whether a document is such an export."""
+    metrics = _records(document)
+    return "request_latency" in metrics and ("aiperf_version" in document or "request_throughput" in metrics)
+
+
+def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """The one run of an export."""
+    metrics = _records(document)
+    figures_read, remarks = figures_of(metrics)
+    if figures_read["failed"] is None:
+        figures_read["failed"] = _errors(document)
+    figures, empty = json_fields.checked(figures_read, source)
+    load = _phase(document)
+    yield Reported(
+        name=_model(document) or Path(source).stem,
+        figures=figures,
+        load=Load(
+            requests=json_fields.count(load.get("requests", load.get("request_count"))),
+            asked_output_len=_length(document, "osl"),
+            max_concurrency=json_fields.count(load.get("concurrency")),
+            request_rate_per_s=_rate(load),
+            asked_input_len=_length(document, "isl"),
+        ),
+        source=source,
+        told_by=CLIENT,
+        started=json_fields.local_time(datetime.fromisoformat, document.get("start_time")),
+        remarks=(*([_TPOT] if "mean_tpot_ms" in figures else []), *remarks, *empty),
+    )
+
+
+def figures_of(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The figures of metrics by the names of aiperf and genai-perf, and remarks; None where none is."""
+    figures_read: dict[str, Any] = {}
+    for key, theirs in _METRICS.items():
+        scale = _MS.get(json_fields.word(inside(metrics, theirs, "unit")), 1.0)
+        for word, name in _STATISTICS.items():
+            value = json_fields.reported(inside(metrics, theirs, name))
+            figures_read[f"{word}_{key}_ms"] = None if value is None else value * scale
+    for key, names in _TOTALS.items():
+        values = (json_fields.number(inside(metrics, name, "avg")) for name in names)
+        figures_read[key] = next((value for value in values if value is not None), None)
+    figures_read |= {key: int(figures_read[key]) for key in _COUNTS if figures_read[key] is not None}
+    most = inside(metrics, "effective_concurrency", "max")
+    figures_read["max_concurrent_requests"] = json_fields.count(most)
+    figures_read["duration"], remarks = _duration(metrics, figures_read)
+    return figures_read, remarks
+
+
+def _errors(document: Mapping[str, Any]) -> int | None:
+    """The failed requests by the summary of their errors, where no metric counts them."""
+    counts = [json_fields.count(inside(error, "count")) for error in listed(document.get("error_summary"))]
+    return sum(count or 0 for count in counts) if counts else None
+
+
+def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where the metrics are: older exports have them one level below."""
+    return mapping(document.get("records")) or document
+
+
+def _duration(metrics: Mapping[str, Any], figures: Mapping[str, Any]) -> tuple[float | None, list[str]]:
+    """Seconds that the rates are over, a little longer than the duration that it reports."""
+    reported_s = json_fields.number(inside(metrics, "benchmark_duration", "avg"))
+    completed, throughput = figures["completed"], json_fields.number(figures["request_throughput"])
+    if not completed or not throughput:
+        return reported_s, []
+    over = completed / throughput
+    if not reported_s or abs(over / reported_s - 1) <= _FAR:
+        return reported_s or over, []
+    return over, [f"aiperf: its rates are over {over:.3f} s, its benchmark_duration is {reported_s:.3f} s"]
+
+
+def _model(document: Mapping[str, Any]) -> str:
+    items = listed(inside(document, "input_config", "models", "items"))
+    old = listed(inside(document, "input_config", "endpoint", "model_names"))
+    names = map(json_fields.word, [*(inside(item, "name") for item in items), *old])
+    return short_name(next(filter(None, names), ""))
+
+
+def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked of the server in the measured phase."""
+    phases = listed(inside(document, "input_config", "phases"))
+    named = (each for each in phases if "profiling" in (inside(each, "name"), inside(each, "kind")))
+    return mapping(next(named, inside(document, "input_config", "loadgen")))
+
+
+def _rate(load: Mapping[str, Any]) -> float | None:
+    rate = json_fields.rate(load.get("rate", load.get("request_rate")))
+    return math.inf if rate is None and load.get("concurrency") else rate
+
+
+def _length(document: Mapping[str, Any], which: str) -> int | None:
+    sets = listed(inside(document, "input_config", "datasets"))
+    return json_fields.count(inside(sets[0], "prompts", which, "mean")) if sets else None

@@ -1,0 +1,197 @@
+"""Documents: the JSON objects of a file, one or many, and their parts, of any type."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base import bounds
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import mapping
+from loadgen.study.run_summary import Load
+
+_BEGIN = re.compile(r"[^\s,]")
+_UNSET = "max_concurrency"  # null: there was no limit
+_FIGURE = re.compile(r"_ms$|throughput|speed")
+RANKS = (90, 95, 99)
+_TIMED = ("ttft", "tpot", "itl", "e2el")
+_NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
+_MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one is searched
+_LONGEST_WORD = 1000  # characters of a name
+_MOST_DIGITS = 18  # of a count that is written as text
+
+
+class JsonDocument(msgspec.Struct, frozen=True):
+    """One object, and the line it begins at; `error` is why it could not be read."""
+
+    line: int
+    value: dict[str, Any]
+    error: str = ""
+    last: bool = False  # nothing after it was read
+
+
+def documents(text: str) -> Iterator[JsonDocument]:
+    """Every object of a text: one, a list of them, or one after the other; NaN and Infinity are numbers.
+
+    What is cut off is a document with an error; those after it are still read, up to 200 errors.
+    """
+    decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parsed), 0, 1, 0, 0
+    while (begin := _BEGIN.search(text, at)) is not None:
+        at = begin.start()
+        line, counted = line + text.count("\n", counted, at), at
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            reason = str(error).partition(":")[0].lower()
+            broken += 1
+            following = _NEXT.search(text, at)
+            if broken == _MOST_BROKEN and following is not None:
+                error_text = f"the {broken}th part that is not valid JSON: the rest was not read"
+                yield JsonDocument(line, {}, error_text, last=True)
+                return
+            yield JsonDocument(line, {}, f"not valid JSON, or cut off: {reason}")
+            if following is None:
+                return
+            at = following.end()
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield JsonDocument(line, item)
+
+
+def _parsed(digits: str) -> int | float:
+    """A whole number as it is; one of hundreds of digits as infinity, which is no figure."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+def inside(value: object, *path: str) -> Any:
+    """The value at a path of keys; None if there is none."""
+    for key in path:
+        value = mapping(value).get(key)
+    return value
+
+
+def number(value: object) -> float | None:
+    """A number that a figure can be, see `bounds.figure`; None of anything else, so of NaN."""
+    return bounds.figure(value)
+
+
+def reported(value: object) -> float | None:
+    """A number as a client reports it, NaN and infinity too, which an audit names; None of anything else."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def count(value: object) -> int | None:
+    """A whole number from zero on; None of anything else."""
+    figure = number(value)
+    return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
+
+
+def failures(errors: object) -> int | None:
+    """How many requests failed, of a list of each one's error, "" or null of one that did not; else None."""
+    return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
+
+
+def word(value: object) -> str:
+    """A text, its first 1000 characters; "" of anything else."""
+    return value[:_LONGEST_WORD].strip() if isinstance(value, str) else ""
+
+
+def written_count(text: str) -> int | None:
+    """A count that is written as digits; None of anything else, and of more than 18 of them."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def written_number(text: str) -> float | None:
+    """A number as a program writes it, NaN and infinity too; None of anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def rate(value: object) -> float | None:
+    """Requests per second, in which clients write an infinity as Infinity, "inf" or "Infinity"."""
+    if isinstance(value, str) and value.lower() in ("inf", "infinity"):
+        return math.inf
+    return math.inf if value == math.inf else number(value)
+
+
+def shown_rate(value: object) -> float | str | None:
+    """The rate as vLLM's files have it: the word "inf" for none."""
+    figure = rate(value)
+    return "inf" if figure == math.inf else figure
+
+
+def local_time(parse: Callable[[str], datetime], written: object) -> datetime | None:
+    """The time that a client wrote, in this machine's zone where it gives none; None if it is not valid."""
+    try:
+        return parse(word(written)).astimezone()
+    except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
+        return None
+
+
+def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
+    """The load with the mean lengths that the run's totals come to, where it has them."""
+    completed = number(figures.get("completed"))
+    totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
+    means = {key: total / completed for key, total in totals.items() if completed and total is not None}
+    return replace(load, **means)
+
+
+def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
+    """Mean, median, standard deviation and percentiles under vLLM's keys; empty if there are no values."""
+    each = np.fromiter(values_ms, float)
+    if not len(each):
+        return {}
+    figures = {"mean": each.mean(), "median": np.median(each), "std": each.std()}
+    figures |= {f"p{rank}": np.percentile(each, rank) for rank in RANKS}
+    return {f"{name}_{key}_ms": float(value) for name, value in figures.items()}
+
+
+def checked(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
+    """The figures without those that were not measured, and a remark on each of these.
+
+    Raises UsageError where no figure is left.
+    """
+    measured, empty = kept(figures)
+    if not has_figures(measured):
+        raise UsageError(f"{source} has no figures")
+    return measured, empty
+
+
+def kept(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The figures without those that were not measured, and a remark on each of these.
+
+    Clients write 0 where there was nothing to take a mean of.
+    """
+    empty = [key for key in _TIMED if is_zero(figures.get(f"mean_{key}_ms"))]
+    measured = {
+        name: value
+        for name, value in figures.items()
+        if (value is not None or name == _UNSET) and not any(name.endswith(f"_{key}_ms") for key in empty)
+    }
+    return measured, [f"{key.upper()} is 0: it was not measured" for key in empty]
+
+
+def has_figures(figures: Mapping[str, Any]) -> bool:
+    """Whether any of them is a latency or a rate that is a number, or that its source calls one."""
+    return any(
+        (figure := reported(value)) and not math.isnan(figure)
+        for name, value in figures.items()
+        if _FIGURE.search(name)
+    )
+
+
+def is_zero(value: object) -> bool:
+    """Whether a figure is 0, and not -0.00, which is below zero."""
+    figure = number(value)
+    return figure == 0 and math.copysign(1.0, figure) > 0

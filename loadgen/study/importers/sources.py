@@ -1,0 +1,386 @@
+"""Sources: the results at given places: runs, campaigns, files of any client, pasted pages."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.layout import some
+from loadgen.base.paths import place
+from loadgen.report import labels
+from loadgen.report.limit_record import LIMIT
+from loadgen.report.run_directory import ARRIVALS, RESULT
+from loadgen.report.run_place import JOURNAL
+from loadgen.report.sweep_record import SWEEP
+from loadgen.study.importers import (
+    aiperf,
+    blocks,
+    csv_tables,
+    evalscope,
+    genai_perf,
+    guidellm,
+    guidellm_tables,
+    json_fields,
+    llama_bench,
+    llama_benchy,
+    loadgen_runs,
+    pages,
+    searches,
+    sglang,
+    tables,
+    text,
+    trtllm,
+    vllm,
+)
+from loadgen.study.importers.json_fields import JsonDocument
+from loadgen.study.importers.searches import StoredLimit, StoredSweep
+from loadgen.study.importers.table_rows import TableRows
+from loadgen.study.run_summary import OURS, Reported
+from loadgen.verdict.campaign_cell import FailedCell
+
+_MOST_ERRORS = 20
+_MOST_FILES = 200_000  # checked in one directory
+_LARGE_BYTES = 64 << 20  # in a directory, what is larger is weights, not results
+_HEAD_BYTES = 8192
+_NAMED = 3
+_LONGEST_DETAIL = 200
+# What an untrusted file can make a reader raise: it costs that file, not the comparison.
+_DAMAGED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, OSError)
+_TITLE = "Serving Benchmark Result"
+_BYPRODUCT = re.compile(
+    r".*-repeats\.json|server\.log|ladder\.(?:html|rst|md|csv|json)|(?:campaign|sweep|limit)\.(?:json|lock)"
+)
+_PAGE = b'<meta name="generator" content="loadgen'
+
+
+class ClientFormat(Protocol):
+    """What reads one client's documents: some of `MARKS` are in every file of them."""
+
+    MARKS: tuple[bytes, ...]
+
+    def tells(self, document: Mapping[str, Any], /) -> bool: ...
+    def read(self, document: Mapping[str, Any], source: str, /) -> Iterator[Reported]: ...
+
+
+class PrintedFormat(Protocol):
+    """What reads a text that one client prints at its end."""
+
+    def tells(self, text: str, /) -> bool: ...
+    def read(self, text: str, path: Path, /) -> list[Reported]: ...
+
+
+# Those whose files hold another's keys come first.
+CLIENTS: tuple[ClientFormat, ...] = (
+    loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm, evalscope, llama_bench, llama_benchy,
+)  # fmt: skip
+_PRINTED: tuple[PrintedFormat, ...] = (trtllm, guidellm_tables)
+_MARKS = (
+    *(mark for client in CLIENTS for mark in client.MARKS),
+    *tables.MARKS,
+    *guidellm_tables.MARKS,
+    trtllm.MARK.encode(),
+    *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
+)
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """What was read, and a message for each thing that could not be, or is in two places."""
+
+    reported: tuple[Reported, ...]
+    errors: tuple[str, ...] = ()
+    failures: tuple[FailedCell, ...] = ()
+    sweeps: tuple[StoredSweep, ...] = ()
+    limits: tuple[StoredLimit, ...] = ()
+
+    @property
+    def outside_searches(self) -> Sources:
+        """The same without the runs of searches for a limit, whose loads are those that a search tried."""
+        inside = {id(run) for limit in self.limits for run in limit.runs if run.place == limit.place}
+        return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
+
+
+def read(places: Sequence[str]) -> Sources:
+    """Everything at these places: run directories, directories of them, campaigns, files of any client.
+
+    Raises UsageError if a place does not exist, before anything is read, and if nothing could be read.
+    """
+    paths = [place(named) for named in places]
+    if missing := [str(path) for path in paths if _is_missing(path)]:
+        raise UsageError(f"{some(missing, _NAMED)}: No such file or directory")
+    named: dict[str, Path] = {}
+    again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
+    results = _Found(named)
+    for path in named.values():
+        results.place(path)
+    if not (results.reported or results.failures or results.sweeps or results.limits):
+        first = results.errors[:_NAMED] or ["no place is given: pass runs, campaigns or files of results"]
+        more = len(results.errors) - len(first)
+        raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
+    left = len(results.errors) - _MOST_ERRORS
+    errors = [f"{path} was named before: it is read once" for path in again]
+    errors += map(_shared, results.shared, results.shared.values())
+    errors += results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
+    return Sources(
+        tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps),
+        tuple(_with_runs(limit, results.reported) for limit in results.limits),
+    )  # fmt: skip
+
+
+def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
+    own = set(map(os.path.realpath, limit.run_directories))
+    return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
+
+
+def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
+    """What is in two places that were named, and under which of them it is used."""
+    used, other = which
+    named = some(list(map(str, paths)), _NAMED)
+    return f"given twice, used once: {named}, under {used} and not under {other}"
+
+
+@dataclass
+class _Found:
+    """What was read so far: each thing once, of the place that names it itself, else of the first.
+
+    `named` are the places by their real paths.
+    """
+
+    named: dict[str, Path]
+    reported: list[Reported] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    failures: list[FailedCell] = field(default_factory=list)
+    sweeps: list[StoredSweep] = field(default_factory=list)
+    limits: list[StoredLimit] = field(default_factory=list)
+    met: dict[str, Path] = field(default_factory=dict)  # the place that each thing is of, by real paths
+    shared: dict[tuple[Path, Path], list[Path]] = field(
+        default_factory=dict
+    )  # by its place and the other one
+    current: Path = Path()
+
+    def place(self, path: Path) -> None:
+        """Read a place that was named; what is read there is of that place."""
+        self.current = path
+        runs, limits = len(self.reported), len(self.limits)
+        self._place(path)
+        self.reported[runs:] = [replace(run, place=str(path)) for run in self.reported[runs:]]
+        self.limits[limits:] = [replace(limit, place=str(path)) for limit in self.limits[limits:]]
+
+    def _place(self, path: Path) -> None:
+        if not path.is_dir():
+            self._tried(path, lambda: self._file(path, text.read(path)))
+            return
+        before = self._count
+        looked = self._directory(path)
+        if before == self._count:
+            self.errors.append(f"{path} has no known results in {looked} files")
+
+    @property
+    def _count(self) -> int:
+        """How many things were read, errors and what is of another place too."""
+        results = len(self.reported) + len(self.failures) + len(self.sweeps) + len(self.limits)
+        return results + len(self.errors) + sum(map(len, self.shared.values()))
+
+    def _directory(self, path: Path) -> int:
+        """Read a directory and what is in it; how many files were checked."""
+        count, passed = 0, list[Path]()
+        for where, inside, names in os.walk(path, followlinks=True):
+            here = Path(where)
+            if not self._new(here):  # a link that leads back
+                inside.clear()
+                continue
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
+            if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
+                self._failures(here)
+                inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
+                continue
+            if (record := self._searched(here, names)) is not None:
+                inside.clear()
+                for run in record.run_directories:
+                    if loadgen_runs.is_run(run) and self._new(run):
+                        self._run(run)
+                continue
+            if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
+                inside.clear()
+                self._run(here)
+                continue
+            for name in sorted(names):
+                count += 1
+                passed += self._met(here / name)
+            if count > _MOST_FILES:
+                stopped = f"{path}: stopped after {count} files: pass the directories in it separately"
+                self.errors.append(stopped)
+                break
+        if passed:
+            named = some([os.path.relpath(other, path) for other in passed], _NAMED)
+            self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
+        return count
+
+    def _searched(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
+        """Read the record of a sweep or of a search; None of a directory that has none that can be read."""
+        try:
+            if SWEEP in names:
+                self.sweeps.append(searches.sweep(directory))
+                return self.sweeps[-1]
+            if LIMIT in names:
+                self.limits.append(searches.limit(directory))
+                return self.limits[-1]
+        except UsageError as error:
+            self.errors.append(str(error))
+        return None
+
+    def _run(self, directory: Path) -> None:
+        """Read a run; one of a ladder with the speed that the ladder's row has."""
+        row = loadgen_runs.rungs(directory.parent).get(directory.name, {})
+        self._tried(
+            directory, lambda: self.reported.append(loadgen_runs.rung(loadgen_runs.run(directory), row))
+        )
+
+    def _failures(self, campaign: Path) -> None:
+        cells = list(loadgen_runs.failures(campaign))
+        self.failures += [cell for cell in cells if isinstance(cell, FailedCell)]
+        self.errors += [cell for cell in cells if isinstance(cell, str)]
+
+    def _met(self, path: Path) -> list[Path]:
+        """Read a file of a directory; the file itself if nothing in it is known."""
+        if _BYPRODUCT.fullmatch(path.name):
+            return []
+        if (raw := _promising(path)) is None:
+            return [path]
+        if genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace")) and _has_document(path):
+            return []  # the same figures with fewer digits, without model and load
+        if evalscope.is_part(path):
+            return []
+        if _PAGE not in raw and not (
+            csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
+        ):
+            self._tried(path, lambda: self._file(path, raw))
+        return []
+
+    def _file(self, path: Path, raw: bytes) -> None:
+        if not self._new(path):
+            return
+        content = text.decoded(raw, path)
+        if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
+            return
+        if llama_bench.is_sheet(content):
+            for line, row in llama_bench.rows_of_sheet(content, path):
+                where = f"{path}:{line}"
+                self._tried(where, partial(self._add, path, _labelled, llama_bench, row, where))
+        elif genai_perf.is_sheet(content):
+            self._add(path, genai_perf.read_sheet, content, path)
+        elif csv_tables.tells(content):
+            self._rows(path, csv_tables.read(content, path))
+        elif blocks.HEADER.search(content) is not None:
+            self._add(path, pages.read, content, path)
+        elif runs := next(
+            filter(None, (each.read(content, path) for each in _PRINTED if each.tells(content))), []
+        ):
+            self._add(path, lambda: runs)
+        elif not self._rows(path, tables.read(content, path)):
+            raise UsageError(
+                f"{path} has no known results: give a result file of a client (docs/others.md), "
+                "a table with its figures in its titles or its corner (with their units), or pasted blocks"
+            )
+
+    def _rows(self, path: Path, rows: TableRows) -> bool:
+        """Take the rows of a file's tables; whether there were any."""
+        self._add(path, lambda: rows.runs)
+        self.errors += rows.left
+        return bool(rows.runs or rows.left)
+
+    def _documents(self, content: str, path: Path) -> bool:
+        """Read the documents of a file; whether any was known."""
+        parts = _joined(list(json_fields.documents(content)))
+        readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
+        text.check_results(path, len(readable))
+        for document, client in readable:
+            source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
+            self._tried(source, partial(self._add, path, _labelled, client, document.value, source))
+        broken = [part for part in parts if part.error]
+        listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
+        if readable or blocks.HEADER.search(content) is None:
+            self.errors += [f"{path}:{part.line}: {part.error}" for part in listed]
+        return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
+
+    def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
+        self.reported += [
+            replace(run, load=json_fields.loaded(run.load, run.figures), file=str(path))
+            for run in read(*given)
+        ]
+
+    def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
+        """Read something; an error in it does not stop the others."""
+        try:
+            act()
+        except UsageError as error:
+            self.errors.append(str(error))
+        except _DAMAGED as error:
+            reason = " ".join(str(error).split())[:_LONGEST_DETAIL]
+            self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
+
+    def _new(self, path: Path) -> bool:
+        """Whether something is new, and of the place that is being read."""
+        real = os.path.realpath(path)
+        owner = self.named.get(real) or self.met.get(real, self.current)
+        if owner != self.current:
+            self.shared.setdefault((owner, self.current), []).append(path)
+            return False
+        new = real not in self.met
+        self.met[real] = owner
+        return new
+
+
+def _has_document(sheet: Path) -> bool:
+    """Whether a client wrote JSON of the same name next to a table."""
+    return sheet.with_suffix(".json").is_file()
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing is there, or only a link to nothing; what may not be read is there."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
+
+
+def _labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """The runs of a document, each with what it has next to its figures; a run of ours has that by itself."""
+    for run in client.read(document, source):
+        own = run.told_by == OURS
+        yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
+
+
+def _joined(parts: list[JsonDocument]) -> list[JsonDocument]:
+    """The documents of a file, those that are rows of one table as one."""
+    whole = [] if any(part.error for part in parts) else evalscope.joined([part.value for part in parts])
+    return [replace(parts[0], value=whole[0])] if 0 < len(whole) < len(parts) else parts
+
+
+def _client(document: Mapping[str, Any]) -> ClientFormat | None:
+    return next((client for client in CLIENTS if client.tells(document)), None)
+
+
+def _promising(path: Path) -> bytes | None:
+    """The bytes of a file that may hold results; None of one that does not, or cannot be read."""
+    try:
+        if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:
+            return None
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            if b"\0" in head and head[:1] not in (b"\xff", b"\xfe"):
+                return None
+            raw = head + file.read(_LARGE_BYTES)
+    except OSError:
+        return None
+    return raw if csv_tables.marked(head) or any(mark in raw for mark in _MARKS) else None

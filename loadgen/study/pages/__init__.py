@@ -1,0 +1,1 @@
+"""Pages: runs as HTML, pictures, Markdown, CSV and terminal plots."""

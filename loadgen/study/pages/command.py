@@ -1,0 +1,93 @@
+"""`loadgen report`: runs printed again from their files: as text, HTML, pictures, Markdown, CSV or a plot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.paths import place
+from loadgen.base.spelling import Parser, arguments
+from loadgen.report import report, result_block, run_directory
+from loadgen.report.printing import printed
+from loadgen.report.run_directory import Result
+from loadgen.report.screen import Screen
+from loadgen.roofline.flags import Flags
+from loadgen.run.followup import bounded
+from loadgen.run.options import add_roofline_flags
+
+_TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
+_PAGE = "report.html"
+_PAGES = (".html", ".htm")
+
+
+def report_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen report`."""
+    parser = Parser(
+        prog="loadgen report",
+        allow_abbrev=False,
+        usage="loadgen report RUN_DIR [--explain] [--layout NAME]\n       loadgen report PLACE... [FORM...]",
+        description="Report runs from their files alone. A PLACE is a run directory, a directory of "
+        "runs, a campaign, or a result file of any client.",
+        epilog="Without a form: the report of one run as text, or the comparison of several.",
+    )
+    add = parser.add_argument
+    add("places", nargs="*", metavar="PLACE")
+    add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")
+    layout = "of the block (default vllm-0.32); of several runs, only their blocks"
+    add("--layout", metavar="NAME", help=layout)
+    page = f"one self-contained page (FILE ends in .html; default {_PAGE})"
+    add("--html", nargs="?", const=_PAGE, metavar="FILE", help=page)
+    add("--markdown", metavar="FILE", help="for a pull request or a blog; - for standard output")
+    add("--csv", metavar="FILE", help="one row per run, every figure; - for standard output")
+    add("--png", metavar="DIR", help="every plot as a picture")
+    add("--svg", metavar="DIR", help="every plot as SVG")
+    add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
+    add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
+    add_roofline_flags(parser.add_argument_group("roofline"))
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where something was reported."""
+    if not argv or {"-h", "--help"} & set(argv):
+        report_parser().print_help()
+        return 0 if argv else UsageError.exit_code
+    asked = _asked(argv)
+    forms = [form for form in _FORMS if getattr(asked, form)]
+    first = place(asked.places[0])
+    alone = len(asked.places) == 1 and not forms and asked.baseline is None
+    if alone and (not first.exists() or run_directory.is_run(first)):
+        run = _rated(run_directory.load(first), _roofline_flags(asked))
+        printed(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
+        return 0
+    if asked.explain and not forms:
+        raise UsageError("--explain is of one run: name its directory alone")
+    from loadgen.study.pages.outputs import made
+
+    for text in made(asked, forms or [_TEXT]):
+        printed(text, sys.stdout, end="")
+    return 0
+
+
+def _asked(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line, places anywhere in it; a FILE of --html that is no page is a place."""
+    asked = arguments(report_parser(), argv, intermixed=True)
+    if asked.html and not asked.html.lower().endswith(_PAGES):
+        asked.places, asked.html = [asked.html, *asked.places], _PAGE
+    if not asked.places:
+        raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
+    result_block.layout(asked.layout)
+    _roofline_flags(asked).check()
+    return asked
+
+
+def _roofline_flags(asked: argparse.Namespace) -> Flags:
+    return Flags(asked.hardware, asked.bandwidth, asked.model_config)
+
+
+def _rated(run: Result, flags: Flags) -> Result:
+    """The run with the roofline of the machine and model that were named; itself where none was."""
+    return run if flags == Flags() else replace(run, facts=run.facts.learned(bounded(run.facts, flags)))

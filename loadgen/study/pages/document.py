@@ -1,0 +1,187 @@
+"""Document: the contents of the report, before it has a form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from loadgen.base.layout import some
+from loadgen.report import sweep_lines
+from loadgen.report.speed_tables import Table
+from loadgen.study.compare import limit_tables, loads, memory_fit, rankings, turn_table
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.loads import SweptLoads
+from loadgen.study.compare.model import ComparedLoad
+from loadgen.study.compare.render import described
+from loadgen.study.importers.searches import StoredLimit, StoredSweep
+from loadgen.study.pages import comparison_charts, formatting, load_charts
+from loadgen.study.pages.limit_section import LimitSection, limit_sections
+from loadgen.study.pages.load_section import LoadSection, load_section
+from loadgen.study.pages.panel import Panel
+from loadgen.study.pages.run_section import Account, account
+from loadgen.study.run_summary import Reported
+from loadgen.verdict.campaign_cell import FailedCell
+
+MOST_DRAWN = 32  # runs whose own pictures a page holds
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One load's comparison and its pictures."""
+
+    anchor: str
+    title: str
+    comparison: ComparedLoad
+    tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
+    bars: tuple[Panel, ...]
+    distributions: tuple[Panel, ...]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """The whole report."""
+
+    title: str
+    subtitle: tuple[str, ...]
+    loads: LoadSection | None  # what was run under several loads, or has nothing to be compared with
+    compared: tuple[Compared, ...]
+    sweeps: tuple[Panel, ...]  # pictures of loads that have no table
+    fits: Table | None  # which checkpoint goes into which memory
+    accounts: tuple[Account, ...]
+    levels: tuple[tuple[str, int], ...]  # VALID, SUSPECT, INVALID, and of how many runs
+    failures: tuple[FailedCell, ...]
+    errors: tuple[str, ...]  # of what could not be read
+    limits: tuple[LimitSection, ...] = ()  # searches for the highest load
+    compared_limits: tuple[tuple[str, Table], ...] = ()  # of several searches: title and table
+    points: tuple[str, ...] = ()  # of sweeps, that have no whole run, and why
+
+    @property
+    def lacks(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.failures or self.errors or self.points)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of it came from the embedded engine."""
+        return any(account.simulated for account in self.accounts)
+
+
+def document(
+    reported: Sequence[Reported],
+    comparisons: Sequence[ComparedLoad] = (),
+    failures: Sequence[FailedCell] = (),
+    errors: Sequence[str] = (),
+    *,
+    sweeps: Sequence[StoredSweep] = (),
+    limits: Sequence[StoredLimit] = (),
+    compared_limits: Sequence[ComparedLimits] = (),
+    alone: Sequence[ComparedLoad] | None = None,
+) -> Document:
+    """The report on these runs, sweeps and searches; a comparison of a single row is left out.
+
+    `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads.
+    """
+    reported = _ordered(reported, comparisons)
+    drawn = _drawn(reported)
+    accounts = tuple(
+        account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
+    )
+    swept = loads.swept(comparisons)
+    named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
+    pictures = _sweeps(reported, named, swept)
+    section = load_section(swept, pictures)
+    shown = [
+        comparison
+        for comparison in (swept if alone is None else loads.swept(alone)).compared
+        if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
+    ]
+    levels = Counter(run.level for run in reported if run.level)
+    return Document(
+        title=_title(reported),
+        subtitle=_subtitle(reported),
+        compared=tuple(_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
+        fits=memory_fit.fits(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
+        loads=section,
+        sweeps=() if section is not None else pictures,
+        accounts=accounts,
+        levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
+        failures=tuple(failures),
+        errors=tuple(errors),
+        limits=limit_sections(limits),
+        compared_limits=tuple(
+            (limit_tables.title(each), limit_tables.table(each))
+            for each in compared_limits
+            if len(each.rows) > 1
+        ),
+        points=tuple(note for sweep in sweeps for note in sweep_lines.notes(sweep.record)),
+    )
+
+
+def _sweeps(reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads) -> tuple[Panel, ...]:
+    """Pictures of load and of input lengths, a curve a row; of settings under one load a point each."""
+
+    def row(run: Reported) -> str:
+        return named.get(id(run), run.name)
+
+    of_load = tuple(load_charts.sweeps(reported, row))
+    if not of_load:
+        tabled = [run for point in swept.points for run in point.line.runs]
+        of_load = tuple(load_charts.settings(tabled, row))
+    return (*of_load, *comparison_charts.ladders(reported, row))
+
+
+def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
+    """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
+    rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
+    places = {id(run): place for place, run in enumerate(rows)}
+    return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
+
+
+def _compared(comparison: ComparedLoad, number: int) -> Compared:
+    return Compared(
+        anchor=f"load-{number}",
+        title=described(comparison.load),
+        comparison=comparison,
+        tables=tuple(_tables(comparison)),
+        bars=tuple(comparison_charts.comparison(comparison)),
+        distributions=tuple(comparison_charts.distributions(comparison)),
+    )
+
+
+def _tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
+    ranking, effects = rankings.ranking(comparison), rankings.effects(comparison)
+    if len(ranking.body) > 1:
+        yield "Ranking", ranking
+    if len(effects.columns) > 3:  # more than one quantization
+        yield "Effect of quantization", effects
+    if (turns := turn_table.turn_table(comparison)) is not None:
+        yield turn_table.TITLE, turns
+
+
+def _drawn(reported: Sequence[Reported]) -> set[int]:
+    """The numbers of the runs that are drawn: the first of each row and load, then the second of each, …"""
+    seen: Counter[tuple[str, object]] = Counter()
+    turns = []
+    for number, run in enumerate(reported, 1):
+        if run.run is not None:
+            row = (run.name, run.load.name or run.load)
+            turns.append((seen[row], number))
+            seen[row] += 1
+    return {number for _, number in sorted(turns)[:MOST_DRAWN]}
+
+
+def _title(reported: Sequence[Reported]) -> str:
+    campaigns = {run.cell.campaign for run in reported if run.cell is not None}
+    names = list(dict.fromkeys(run.name for run in reported))
+    if len(campaigns) == 1:
+        return campaigns.pop()
+    return " and ".join(names) if 0 < len(names) < 3 else f"{len(names)} checkpoints"
+
+
+def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
+    parts = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
+    for names in ((run.engine for run in reported), (run.machine for run in reported)):
+        parts += filter(None, [some([*dict.fromkeys(filter(None, names))], 1)])
+    times = sorted(run.started for run in reported if run.started is not None)
+    days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (*times[:1], *times[-1:]))
+    return (*parts, *[" to ".join(days)] * bool(days))

@@ -1,0 +1,114 @@
+"""Hypertext: the report as one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from loadgen import __version__
+from loadgen.study.compare.model import ComparedLoad, Decision
+from loadgen.study.pages import formatting, inline_svg
+from loadgen.study.pages.document import Document
+from loadgen.study.pages.formatting import Entry, FigureTable
+from loadgen.study.pages.palette import DARK, LIGHT
+from loadgen.study.pages.panel import Panel
+
+_HERE = Path(__file__).parent
+_SCRIPTS = ("page.js", "charts.js")
+_OTHER_COLOURS = {  # added to those of the pictures: raised ground, links, and what is good, doubtful, bad
+    "light": "--raised:#f6f8fa;--link:#005a9e;--good:#00694d;--warn:#9a4a00;--bad:#b3093c;",
+    "dark": "--raised:#1b2027;--link:#79bdf5;--good:#4ed3a8;--warn:#ffab70;--bad:#ff7c9f;",
+}
+
+
+def render(document: Document) -> str:
+    """The page; the same document gives the same bytes."""
+    loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
+    places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
+    names = ("written", "spread", "ratio", "interval", "lead", "common", "marks")
+    places.filters.update({name: getattr(formatting, name) for name in names}, drawn=_drawn, exact=repr)
+    script = "".join(_without_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)
+    return places.get_template("page.html.j2").render(
+        document=document,
+        alone=len(document.accounts) == 1,
+        title=_title(document),
+        simulated=_simulated(document),
+        version=__version__,
+        levels=formatting.LEVELS,
+        symbols=formatting.SYMBOLS,
+        statistics=statistics,
+        sweeps_title="Speed over input length" if ladders else "Latency against throughput",
+        light=_variables(LIGHT, "light"),
+        dark=_variables(DARK, "dark"),
+        style=Markup((_HERE / "page.css").read_text("utf-8")),  # nosec B704 # our own file
+        script=Markup(script),  # nosec B704 # our own file
+        script_digest=digest,
+    ) + "\n"  # fmt: skip
+
+
+def _title(document: Document) -> str:
+    """The page's title: of one run its model and load; and whether any of it is simulated."""
+    accounts = document.accounts
+    title = accounts[0].headline if len(accounts) == 1 else document.title
+    if not document.simulated:
+        return title
+    return (
+        f"{title} (SIMULATED)" if all(each.simulated for each in accounts) else f"{title} (partly SIMULATED)"
+    )
+
+
+def _simulated(document: Document) -> str:
+    """What of the page no model ran for; "" if nothing."""
+    presets = [account.simulated for account in document.accounts if account.simulated]
+    if not presets:
+        return ""
+    runs = len(document.accounts)
+    part = "" if len(presets) == runs else f"{len(presets)} of {runs} runs: "
+    names = list(dict.fromkeys(presets))
+    timing = names[0] if len(names) == 1 else f"{len(names)} presets"
+    return f"{part}the embedded engine answered, with the timing of {timing}; no model ran"
+
+
+def _without_indents(script: str) -> str:
+    """A script of ours, which has no text of several lines, without what only its readers need."""
+    lines = (line.strip() for line in script.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+
+
+def _drawn(panel: Panel, place: str) -> Markup:
+    """An `<svg>` made by us: its texts are escaped where it is made."""
+    return Markup(inline_svg.inline(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
+
+
+def _variables(colours: Mapping[str, str], theme: str) -> Markup:
+    variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
+    return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
+
+
+def statistics(comparison: ComparedLoad) -> FigureTable | None:
+    """Everything known of each difference; None where there is no verdict on any."""
+    rows: list[tuple[Entry, ...]] = []
+    for figure in comparison.figures:
+        for line in comparison.lines:
+            effect = line.effects.get(figure.key)
+            if effect is None or effect.call is Decision.NONE:
+                continue
+            rows.append(
+                (
+                    f"{line.name}: {figure.label}",
+                    formatting.ratio(effect.ratio), formatting.interval(effect),
+                    f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
+                    f"{effect.units} {'pairs' if effect.paired else 'per side'}",
+                    formatting.detectable(effect),
+                    "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
+                )
+            )  # fmt: skip
+    titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
+    return FigureTable(titles, tuple(rows)) if rows else None

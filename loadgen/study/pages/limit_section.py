@@ -1,0 +1,151 @@
+"""Limit section: a search for the highest load as words, a table of its runs, and pictures over the load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.report import limit_lines
+from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
+from loadgen.report.speed_tables import Table
+from loadgen.study.importers.searches import StoredLimit
+from loadgen.study.pages.formatting import FigureTable
+from loadgen.study.pages.panel import NAN, Curve, CurveStyle, Floats, Panel, is_wide
+
+_TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
+
+
+class LimitSection(msgspec.Struct, frozen=True):
+    """One search: its answer, its runs and its pictures."""
+
+    anchor: str
+    title: str
+    words: tuple[str, ...]
+    runs: Table
+    pictures: tuple[Panel, ...]
+
+
+def limit_sections(limits: Sequence[StoredLimit]) -> tuple[LimitSection, ...]:
+    """A section for each search, in their order."""
+    return tuple(_section(limit, f"limit-{number}") for number, limit in enumerate(limits, 1))
+
+
+def _section(limit: StoredLimit, anchor: str) -> LimitSection:
+    record = limit.record
+    return LimitSection(
+        anchor=anchor,
+        title=f"{limit.shown_name}, {limit_lines.headline(record)}",
+        words=tuple(limit_lines.parts(record))[1:],
+        runs=limit_lines.table(record),
+        pictures=tuple(_pictures(record, anchor)),
+    )
+
+
+def _pictures(record: LimitRecord, anchor: str) -> Iterator[Panel]:
+    """Each objective over the load with its bound and its limit, then goodput."""
+    runs = sorted(record.runs, key=lambda run: (run.load, run.number))
+    for place, objective in enumerate(record.objectives, 1):
+        shown = [
+            (run, figures)
+            for run in runs
+            for figures in run.objectives
+            if figures.objective == objective and figures.value_ms is not None
+        ]
+        if shown:
+            yield _objective(record, f"{anchor}-objective-{place}", shown)
+    if any(run.goodput_per_s for run in runs):
+        yield _goodput(record, f"{anchor}-goodput", [run for run in runs if run.goodput_per_s is not None])
+
+
+def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]) -> Panel:
+    """A percentile of each run with its upper bound against the limit, the interval of the answer a band."""
+    runs = [run for run, _ in shown]
+    loads = np.array([run.load for run in runs])
+    values, bounds = (
+        np.array([NAN if value is None else value for value in column], np.float64)
+        for column in ([each.value_ms for _, each in shown], [each.bound_ms for _, each in shown])
+    )
+    objective, limit_ms = shown[0][1].objective, shown[0][1].limit_ms
+    figure = limit_lines.figure(objective)
+    known = np.isfinite(bounds)
+    ends = np.array([loads.min(), loads.max()])
+    whole, *apart = _curves(figure, runs, values)
+    curves = [
+        whole,
+        Curve("its upper bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
+        Curve(f"limit, {limit_ms:g} ms", ends, np.full(2, limit_ms)),
+        *apart,
+    ]
+    band, above = _band(record, ends.tolist()), float(np.nanmax([values, bounds])) > _TOP * limit_ms
+    rows = tuple(
+        (limit_lines.load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
+         limit_lines.outcome(run))
+        for run, value, bound in zip(runs, values.tolist(), bounds.tolist(), strict=True)
+    )  # fmt: skip
+    return Panel(
+        key, f"{figure} over load", _unit(record), "ms", tuple(curves), x_log=is_wide(loads),
+        y_top=_TOP * limit_ms, band=band, caption=_caption(runs, band, above),
+        numbers=FigureTable(("load", figure, "at most, 99 %", ""), rows),
+    )  # fmt: skip
+
+
+def _caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, above: bool = False) -> str:
+    """What of a picture needs words: only what is in it."""
+    sentences = ["A point per run."]
+    if not all(run.passed for run in runs):
+        sentences.append("A run at a hollow point is not shown to meet the objectives.")
+    if band is not None:
+        sentences.append("The band is where the limit is, at 95 %.")
+    if above:
+        sentences.append("Points at the upper edge are above it.")
+    return " ".join(sentences)
+
+
+def _goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
+    loads = np.array([run.load for run in runs])
+    goodput = np.array([run.goodput_per_s for run in runs], np.float64)
+    rows = tuple((limit_lines.load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
+    band = _band(record, [float(loads.min()), float(loads.max())])
+    return Panel(
+        key, "Goodput over load", _unit(record), "requests/s",
+        tuple(_curves("goodput", runs, goodput)),
+        x_log=is_wide(loads), band=band, caption=_caption(runs, band),
+        numbers=FigureTable(("load", "requests/s within the objectives"), rows),
+    )  # fmt: skip
+
+
+def _curves(name: str, runs: Sequence[LimitRun], values: Floats) -> Iterator[Curve]:
+    """The runs from load to load; by themselves those that were ended early as saturated, if any were."""
+    forms = {False: (name, CurveStyle.JOINED, None), True: (f"{name}, saturated", CurveStyle.MARKS, 0)}
+    for saturated, (title, form, of) in forms.items():
+        own = [at for at, run in enumerate(runs) if run.saturated is saturated]
+        if own or not saturated:
+            x = np.array([runs[at].load for at in own])
+            labels = tuple(_label(runs[at]) for at in own)
+            hollow = tuple(not runs[at].passed for at in own)
+            yield Curve(title, x, values[own], form, labels, hollow, of)
+
+
+def _unit(record: LimitRecord) -> str:
+    return "requests/s asked" if record.axis == "rate" else "concurrency"
+
+
+def _label(run: LimitRun) -> str:
+    """What is to be known of a point in a word; "" of a plain one."""
+    return (
+        "saturated"
+        if run.saturated
+        else "disturbed"
+        if run.disturbed
+        else run.verdict * (run.verdict == "INVALID")
+    )
+
+
+def _band(record: LimitRecord, ends: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of the answer as far as there were runs."""
+    if record.limit is None or record.limit.value is None:
+        return None
+    low, high = record.limit.low, record.limit.high
+    return max(ends[0], low or 0.0), min(ends[1], ends[1] if high is None else high)

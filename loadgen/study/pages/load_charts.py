@@ -1,0 +1,337 @@
+"""Load charts: latency, speed and goodput of what was run under several loads, a curve from load to load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadgen.figures.knee import knee
+from loadgen.report import load_table
+from loadgen.report.limit_lines import load as shown_load
+from loadgen.study.compare.rows import INVALID
+from loadgen.study.pages import load_shapes
+from loadgen.study.pages.comparison_charts import MOST_CURVES
+from loadgen.study.pages.formatting import FigureTable
+from loadgen.study.pages.panel import Curve, CurveStyle, Panel, is_wide
+from loadgen.study.run_summary import Load, Reported, grouped
+
+_THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
+    "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"
+)  # fmt: skip
+_FEWEST_SETTINGS, _SPEED_TABLE = 2, "speed_tok_s"
+_LOAD, _SPEED = "load", "speed"  # the concurrency or the rate; output tokens a second of one answer
+_KEYS = (
+    _THROUGHPUT, _PER_GPU, _TTFT, "median_ttft_ms", "p99_ttft_ms", _TPOT, "mean_e2el_ms", "request_goodput",
+)  # fmt: skip
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One checkpoint under one load, the mean over its runs that are not INVALID, if there are any."""
+
+    figures: Mapping[str, float]  # what every one of those runs has
+    label: str  # of the load, or of the setting
+    limit: float = math.inf  # requests at a time
+    rate: float = math.inf  # requests a second
+    invalid: bool = False  # every run is
+    saturated: bool = False  # a run was ended early: it has a throughput, and no latency
+
+
+class _Axes(NamedTuple):
+    """One picture: figures of the points over another, a curve each; `curves` are (name, key)."""
+
+    key: str
+    title: str
+    x: str
+    x_label: str
+    y_label: str
+    curves: tuple[tuple[str, str], ...]
+
+
+_SERVER = "output tokens/s, all requests"
+_GPU = "output tokens/s per GPU"
+_PERCENTILES = (("P50", "median_ttft_ms"), ("P99", "p99_ttft_ms"))
+_TTFTS = (
+    _Axes("ttft", "TTFT against throughput", _THROUGHPUT, _SERVER, "TTFT, ms", _PERCENTILES),
+    _Axes("ttft", "TTFT against throughput", _THROUGHPUT, _SERVER, "mean TTFT, ms", (("", _TTFT),)),
+)
+_LATENCIES = (
+    _Axes("tpot", "TPOT against throughput", _THROUGHPUT, _SERVER, "mean TPOT, ms", (("", _TPOT),)),
+    _Axes("e2el", "E2EL against throughput", _THROUGHPUT, _SERVER, "mean E2EL, ms", (("", "mean_e2el_ms"),)),
+)
+_PARETO = (
+    _Axes("speed", "Tokens/s per user against tokens/s per GPU", _PER_GPU, _GPU, "tokens/s per user",
+          (("", _SPEED),)),
+    _Axes("speed", "Tokens/s per user against throughput", _THROUGHPUT, _SERVER, "tokens/s per user",
+          (("", _SPEED),)),
+)  # fmt: skip
+_LOADED = (
+    _Axes("throughput", "Throughput against {}", _LOAD, "", _SERVER, (("", _THROUGHPUT),)),
+    _Axes("goodput", "Goodput against {}", _LOAD, "", "requests/s within the objectives",
+          (("", "request_goodput"),)),
+)  # fmt: skip
+
+_SATURATED_SHOWN = "A saturated point is hollow: every token that arrived until the run was ended early."
+_SATURATED_LEFT_OUT = "Saturated points are left out: their latencies never settled."
+
+
+def sweeps(
+    reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
+) -> Iterator[Panel]:
+    """Latency and speed against throughput, throughput and goodput against load, of several loads of a shape.
+
+    `named` gives the row of a run: what is no repeat of it has another. What a point lacks of a picture is
+    not drawn.
+    """
+    stems: set[str] = set()
+    for number, (shape, runs) in enumerate(load_shapes.grouped_by_shape(_timed(reported)).items(), 1):
+        points = {
+            name: _points(group)
+            for name, group in _by_row(runs, named)
+            if len({_pressure(run.load) for run in group}) > 1
+        }
+        if not points:
+            continue
+        drawn = dict(list(points.items())[:MOST_CURVES])
+        every = [point for along in drawn.values() for point in along]
+        captions = [f"{shape.words}; {_label_words(every)}."]
+        if len(points) > len(drawn):
+            captions.append(f"{len(drawn)} of {len(points)} checkpoints are drawn.")
+        stem = f"{shape.stem}-{number}" if shape.spread or shape.stem in stems else shape.stem
+        stems.add(stem)
+        seen: set[str] = set()  # the pictures stand next to one another: a sentence is read once
+        for axes in _drawable(drawn):
+            yield _panel(axes, stem, drawn, captions, seen)
+
+
+def settings(
+    reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
+) -> Iterator[Panel]:
+    """Latency and speed against throughput, a labelled point a setting, where each had one load.
+
+    A setting is a profile, a shape or a row. Nothing where there are fewer than two, or speeds of a ladder.
+    """
+    shapes = load_shapes.grouped_by_shape(_timed(reported))
+    apart = [
+        (name, shape, group) for shape, runs in shapes.items() for name, group in grouped(runs, named).items()
+    ]
+    if len(apart) < _FEWEST_SETTINGS or any(_SPEED_TABLE in run.figures for run in reported):
+        return
+    words = [(group[0].load.name, shape.words, _at(group[0].load), name) for name, shape, group in apart]
+    points = [
+        msgspec.structs.replace(point, label=label)
+        for (_, _, group), label in zip(apart, load_shapes.distinguished(words), strict=True)
+        for point in _points(group)
+    ]
+    seen: set[str] = set()
+    for axes in _drawable({"": points}, loads=False):
+        captions = ["A labelled point for each setting."]
+        yield _panel(axes, "settings", {"": points}, captions, seen, CurveStyle.MARKS)
+
+
+def _by_row(
+    runs: Sequence[Reported], named: Callable[[Reported], str]
+) -> Iterator[tuple[str, list[Reported]]]:
+    """The runs of each row; by profile, where it ran several under one load."""
+    for name, group in grouped(runs, named).items():
+        by_load = grouped(group, lambda run: _pressure(run.load)).values()
+        if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
+            by_profile = grouped(group, lambda run: run.load.name).items()
+            yield from ((f"{name}, {profile}", own) for profile, own in by_profile)
+        else:
+            yield name, group
+
+
+def _timed(reported: Iterable[Reported]) -> list[Reported]:
+    """The runs that have what every picture needs; of saturated ones the throughput."""
+    keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
+    held = ((run, run.held) for run in reported)
+    return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
+
+
+def _drawable(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
+    """The pictures for which every settled point has the figures, the first of each pair that can be drawn.
+
+    Without `loads` not those over the load.
+    """
+    every = [point for curve in points.values() for point in curve if not point.saturated]
+    if not every:
+        return
+
+    def has(axes: _Axes) -> bool:
+        return all(
+            key in point.figures for point in every for key in (axes.x, *(key for _, key in axes.curves))
+        )
+
+    yield from [axes for axes in _TTFTS if has(axes) and len(points) * len(axes.curves) <= MOST_CURVES][:1]
+    yield from filter(has, _LATENCIES)
+    yield from list(filter(has, _PARETO))[:1]
+    loaded = [axes for axes in _LOADED if loads and has(axes)]
+    if all(math.isinf(point.rate) for point in every):
+        yield from (
+            axes._replace(title=axes.title.format("concurrency"), x_label="concurrency") for axes in loaded
+        )
+    elif all(math.isfinite(point.rate) for point in every):
+        yield from (
+            axes._replace(title=axes.title.format("request rate"), x_label="requests/s asked")
+            for axes in loaded
+        )
+
+
+def _pressure(load: Load) -> tuple[float, float]:
+    """Requests at a time and requests a second, infinite where nothing limits them."""
+    rate, limit = load.request_rate_per_s, load.max_concurrency
+    return (math.inf if limit is None else float(limit), math.inf if rate is None else float(rate))
+
+
+def _at(load: Load) -> str:
+    return load_table.at(load.max_concurrency, load.request_rate_per_s)
+
+
+def _points(runs: Sequence[Reported]) -> list[Point]:
+    """A point a load, from the lightest on."""
+    by_pressure = grouped(runs, lambda run: _pressure(run.load))
+    return [
+        _point(group, limit, rate)
+        for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0])
+    ]
+
+
+def _point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
+    valid = [run for run in runs if run.level != INVALID]
+    held = [run.held for run in valid or runs]
+    values = {key: [figures.get(key) for figures in held] for key in _KEYS}
+    figures = {
+        key: float(np.mean([value for value in of if value is not None]))
+        for key, of in values.items()
+        if None not in of
+    }
+    if _TPOT in figures:
+        figures[_SPEED] = 1e3 / figures[_TPOT]
+    load = rate if math.isfinite(rate) else limit
+    if math.isfinite(load):
+        figures[_LOAD] = load
+    label = f"{rate:g}/s" if math.isfinite(rate) else f"{limit:g}" if math.isfinite(limit) else "all"
+    saturated = any(run.saturated for run in valid or runs)
+    return Point(figures, label, limit, rate, not valid, saturated)
+
+
+def _panel(
+    axes: _Axes,
+    stem: str,
+    points: Mapping[str, Sequence[Point]],
+    captions: Sequence[str],
+    seen: set[str],
+    form: CurveStyle = CurveStyle.JOINED,
+) -> Panel:
+    """The curves of one picture, from load to load; where saturated points have a place, next to them.
+
+    Of its sentences the caption has those that are not in `seen`, and adds them to it.
+    """
+    settled = {row: [point for point in along if not point.saturated] for row, along in points.items()}
+    every = [point for along in settled.values() for point in along]
+    curves: list[Curve] = []
+    rows: list[tuple[str, ...]] = []
+    for row, along in settled.items():
+        for suffix, key in axes.curves:
+            name = ", ".join(filter(None, (row, suffix)))
+            # Of two percentiles labels stand next to the upper one.
+            curve = _curve(name, along, axes, key, form, labelled=key == axes.curves[-1][1])
+            curves.append(curve)
+            rows += _rows(curve, along)
+    sentences, bands = _knees(curves) if axes.key == "throughput" else ([], [])
+    sentences = [*captions, *_remarks(every, axes), *sentences]
+    band = bands[0] if len(curves) == 1 and bands else None
+    if axes.key == "speed" and len(every) > 1 and (len(points) > 1 or form is CurveStyle.MARKS):
+        curves.append(_front(every, axes))
+        sentences.append("The line without points goes through those that no other beats in both.")
+    saturated = {row: [point for point in along if point.saturated] for row, along in points.items()}
+    if any(saturated.values()):
+        shown = axes.key == "throughput"
+        sentences.append(_SATURATED_SHOWN if shown else _SATURATED_LEFT_OUT)
+        for place, (row, along) in enumerate(saturated.items() if shown else ()):
+            curve = _curve(_apart(row), along, axes, _THROUGHPUT, CurveStyle.MARKS, of=place)
+            curves.append(curve)
+            rows += _rows(curve, along)
+    loads = np.concatenate([curve.x for curve in curves])
+    unseen = [sentence for sentence in sentences if sentence not in seen]
+    seen.update(unseen)
+    return Panel(
+        f"sweep-{axes.key}-{stem}", axes.title, axes.x_label, axes.y_label, tuple(curves),
+        x_log=axes.x == _LOAD and is_wide(loads), band=band, caption=" ".join(unseen),
+        numbers=FigureTable(("", "load", axes.x_label, axes.y_label), tuple(rows)),
+    )  # fmt: skip
+
+
+def _label_words(points: Sequence[Point]) -> str:
+    """What the points' labels are."""
+    if all(math.isinf(point.rate) for point in points):
+        return "labels are the concurrency"
+    if all(math.isfinite(point.rate) for point in points):
+        return "labels are requests per second"
+    return "labels are the concurrency, or requests per second (/s)"
+
+
+def _curve(
+    name: str,
+    points: Sequence[Point],
+    axes: _Axes,
+    key: str,
+    form: CurveStyle,
+    *,
+    labelled: bool = True,
+    of: int | None = None,
+) -> Curve:
+    x, y = (np.array([point.figures[which] for point in points]) for which in (axes.x, key))
+    labels = tuple(f"{point.label} saturated" if point.saturated else point.label for point in points)
+    hollow = tuple(point.invalid or point.saturated for point in points)
+    return Curve(name, x, y, form, labels if labelled else (), hollow, of)
+
+
+def _rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+    labels = (point.label for point in points)
+    for label, x, y in zip(labels, curve.x.tolist(), curve.y.tolist(), strict=True):
+        yield curve.name, label, f"{x:,.1f}", f"{y:,.2f}"
+
+
+def _apart(row: str) -> str:
+    return ", ".join(filter(None, (row, "saturated")))
+
+
+def _remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
+    """What is to be known of the points, and of the figure."""
+    if any(point.invalid for point in points):
+        yield f"The runs of a hollow point are {INVALID}."
+    if axes.key == "speed":
+        yield "Tokens/s per user is 1000 ÷ mean TPOT; vLLM's plot_pareto divides throughput by concurrency."
+    if axes.key == "speed" and axes.x == _THROUGHPUT:
+        yield "Of the whole server, since not every run knows how many GPUs it has."
+
+
+def _knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, float]]]:
+    """Where each curve bends, in words, and its interval; nothing of one that is as well a straight line."""
+    sentences, bands = [], []
+    for curve in curves:
+        found = knee(curve.x.tolist(), curve.y.tolist(), rises=False)
+        if found is None or (found.low is None and found.high is None):
+            continue
+        name = f"{curve.name} bends" if len(curves) > 1 else "The curve bends"
+        ends = [("at least", found.low), ("at most", found.high)]
+        between = ", ".join(f"{word} {shown_load(end)}" for word, end in ends if end is not None)
+        sentences.append(f"{name} at {shown_load(found.load)} (95 %: {between}).")
+        bands.append((found.low or float(curve.x.min()), found.high or float(curve.x.max())))
+    return sentences, bands
+
+
+def _front(points: Sequence[Point], axes: _Axes) -> Curve:
+    """The points that none beats in both figures, from the left to the right."""
+    key = axes.curves[0][1]
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(((point.figures[axes.x], point.figures[key]) for point in points), reverse=True):
+        if not front or y > front[-1][1]:
+            front.append((x, y))
+    x, y = np.array(front[::-1]).T
+    return Curve("best of all", x, y)

@@ -1,0 +1,232 @@
+"""Forms: what is made of the places that were asked for, each form by itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.files import ANYONES, write_output
+from loadgen.base.layout import wrapped
+from loadgen.base.printable import file_name, plain, printable
+from loadgen.report import limit_lines, result_block, run_place, sweep_lines
+from loadgen.report.printing import printed
+from loadgen.study.compare import campaigns, ceilings, limits, render
+from loadgen.study.compare import command as compare_command
+from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.compare.comparison import compare
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
+from loadgen.study.importers import sources
+from loadgen.study.pages import csv, inline_svg, load_section, markdown
+from loadgen.study.pages.document import Document, document
+from loadgen.study.pages.drawing import Drawing, draw
+from loadgen.study.pages.panel import Panel
+from loadgen.study.run_summary import Reported
+
+_PLOT = "plot"
+_INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
+
+
+def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
+    """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
+    given = _Given(asked, sources.read(asked.places))
+    for problem in given.read.errors:
+        printed(f"loadgen: {plain(problem)}", sys.stderr)
+    read = given.read
+    if not (read.reported or read.failures or read.sweeps or read.limits):
+        raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
+    for form in forms:
+        text = FORMS[form](given)
+        yield text if form == _PLOT else plain(text)  # a plot's colours are our own
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What was asked for and what was read; compared once, whatever the forms."""
+
+    asked: argparse.Namespace
+    read: sources.Sources
+
+    @cached_property
+    def reported(self) -> list[Reported]:
+        """The runs, with what the machine could do at best where that is known."""
+        return self._completed[0]
+
+    @cached_property
+    def comparisons(self) -> list[ComparedLoad]:
+        return compare(self.reported, self._ask, self.read.failures, self._completed[1])
+
+    @cached_property
+    def alone(self) -> list[ComparedLoad]:
+        """The comparisons of runs that are of no search."""
+        if not self.read.limits:
+            return self.comparisons
+        outside = {run.source for run in self.read.outside_searches.reported}
+        runs = [run for run in self.reported if run.source in outside]
+        if not runs and not self.read.failures:
+            return []
+        return compare(runs, self._ask, self.read.failures, self._completed[1])
+
+    @cached_property
+    def compared_limits(self) -> list[ComparedLimits]:
+        return limits.compare(self.read.limits, self._ask)
+
+    @cached_property
+    def document(self) -> Document:
+        read = self.read
+        return document(
+            self.reported,
+            self.comparisons,
+            read.failures,
+            read.errors,
+            sweeps=read.sweeps,
+            limits=read.limits,
+            compared_limits=self.compared_limits,
+            alone=self.alone,
+        )
+
+    @cached_property
+    def _ask(self) -> ComparisonOptions:
+        hardware, campaign = Hardware.given(self.asked), campaigns.settings(self.asked.places)
+        return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
+
+    @cached_property
+    def _completed(self) -> tuple[list[Reported], list[str]]:
+        return ceilings.completed(self.read.reported, self._ask.machine)
+
+    def panels(self) -> Iterator[tuple[str, Panel]]:
+        """Every panel with its file's stem."""
+        compared = [(part.anchor, (*part.bars, *part.distributions)) for part in self.document.compared]
+        accounts = [(account.anchor, account.drawn) for account in self.document.accounts]
+        loads = self.document.sweeps if self.document.loads is None else self.document.loads.pictures
+        searches = [("", search.pictures) for search in self.document.limits]
+        for parts in (searches, compared, [("", loads)], accounts):
+            for anchor, panels in parts:
+                for panel in panels:
+                    yield (f"{anchor}-{panel.key}" if anchor and len(parts) > 1 else panel.key), panel
+
+    def drawings(self) -> Iterator[tuple[str, Panel, Drawing]]:
+        """Every picture with its file's stem; those of load once more, as one."""
+        section = self.document.loads
+        if section is not None and section.pictures:
+            about, whole = load_section.picture(section)
+            yield about.key, about, whole
+        for stem, panel in self.panels():
+            yield stem, panel, draw(panel, titled=True)
+
+
+def _text(given: _Given) -> str:
+    """Blocks where a layout is asked for, else searches, then the comparison of other runs and its gaps."""
+    if not given.asked.layout:
+        return "\n".join(_texts(given))
+    layout = result_block.layout(given.asked.layout)
+    blocks = (result_block.render(run.figures, layout, run.selected) for run in given.reported)
+    return "\n".join(f"{run.name}\n{block}\n" for run, block in zip(given.reported, blocks, strict=True))
+
+
+def _texts(given: _Given) -> Iterator[str]:
+    read = given.read
+    for limit in read.limits:
+        yield f"{printable(limit.shown_name)}\n{limit_lines.text(limit.record)}"
+    if any(len(each.rows) > 1 for each in given.compared_limits):
+        yield compare_command.text((), given.compared_limits)
+    if given.alone:
+        yield render.text(given.alone)
+    notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
+    if notes:
+        yield "".join(f"{line}\n" for note in notes for line in wrapped(note))
+
+
+def _html(given: _Given) -> str:
+    with _extra():
+        from loadgen.study.pages import html
+    return _written(Path(given.asked.html), html.render(given.document))
+
+
+def _png(given: _Given) -> str:
+    with _extra():
+        from loadgen.study.pages import plots
+    return _pictures(
+        given, Path(given.asked.png), "png", lambda panel, drawing, path: plots.save_drawing(drawing, path)
+    )
+
+
+def _save_svg(panel: Panel, drawing: Drawing, path: Path) -> None:
+    _write_text(path, plain(inline_svg.standalone_drawing(drawing, panel)))
+
+
+def _plot(given: _Given) -> str:
+    with _extra():
+        from loadgen.study.pages import terminal
+    plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
+    section = given.document.loads
+    searches = [panel for search in given.document.limits for panel in search.pictures]
+    loads = [*searches, *(() if section is None else section.pictures)]
+    return terminal.plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
+
+
+FORMS: dict[str, Callable[[_Given], str]] = {
+    "text": _text,
+    "html": _html,
+    "markdown": lambda given: _printed(given.asked.markdown, markdown.render(given.document)),
+    "csv": lambda given: _printed(given.asked.csv, csv.render(given.reported)),
+    "png": _png,
+    "svg": lambda given: _pictures(given, Path(given.asked.svg), "svg", _save_svg),
+    _PLOT: _plot,
+}
+
+
+def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Drawing, Path], None]) -> str:
+    drawings = list(given.drawings())
+    if not drawings:
+        raise UsageError(
+            "nothing to plot: the sources have neither request times nor two checkpoints to compare"
+        )
+    run_place.create_place(directory, f"--{form}")
+    for stem, panel, drawing in drawings:
+        path = directory / f"{file_name(stem)}.{form}"
+        try:
+            save(panel, drawing, path)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}; choose another directory") from None
+    printed(f"wrote {len(drawings)} pictures to {directory}", sys.stderr)
+    return ""
+
+
+def _printed(place: str, text: str) -> str:
+    return text if place == "-" else _written(Path(place), text)
+
+
+def _written(path: Path, text: str) -> str:
+    text = plain(text)
+    done = "replaced" if path.is_file() else "wrote"
+    try:
+        _write_text(path, text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another file") from None
+    printed(f"{done} {path} ({len(text.encode()) / 1e3:,.0f} kB)", sys.stderr)
+    return ""
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_output(path, lambda file: file.write(text.encode()), mode=ANYONES)
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Where a library of the extra is imported; raises UsageError with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "loadgen":
+            raise
+        raise UsageError(f"this form needs {missing}: {_INSTALL}") from None

@@ -1,0 +1,108 @@
+"""Panel: numbers to draw, few enough for a page; pictures and the terminal draw the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.study.pages.formatting import FigureTable
+
+Floats = NDArray[np.floating[Any]]
+NAN = float("nan")
+_WIDE = 16
+
+
+class CurveStyle(StrEnum):
+    """How a curve's points are shown."""
+
+    LINE = "line"
+    STEPS = "steps"  # y[i] holds from x[i] to x[i + 1]
+    POINTS = "points"
+    JOINED = "joined"  # points on a line
+    MARKS = "marks"  # points by themselves, as large as those on a line
+
+
+class Tone(StrEnum):
+    """What a span of a timeline is."""
+
+    WAIT = "wait"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FAILED = "failed"
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Points (x, y) under one name; `labels` stand next to them, `hollow` ones are drawn empty."""
+
+    name: str
+    x: Floats
+    y: Floats
+    form: CurveStyle = CurveStyle.LINE
+    labels: tuple[str, ...] = ()
+    hollow: tuple[bool, ...] = ()
+    of: int | None = None  # the place of the curve whose colour and mark it has, without a name of its own
+
+    def corners(self) -> tuple[Floats, Floats]:
+        """The points that lines go through: those of a curve of steps and its corners."""
+        if self.form is not CurveStyle.STEPS:
+            return self.x, self.y
+        return np.repeat(self.x, 2)[1:], np.repeat(self.y, 2)[:-1]
+
+
+class Spans(msgspec.Struct, frozen=True):
+    """Stretches [begin, end] at heights, all of one kind."""
+
+    name: str
+    tone: Tone
+    begin: Floats
+    end: Floats
+    at: Floats
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar, its 95 % interval and what would be the best; NaN where there is none."""
+
+    name: str
+    value: float
+    text: str
+    low: float = NAN
+    high: float = NAN
+    best: float = NAN
+
+
+class Panel(msgspec.Struct, frozen=True):
+    """One picture; `band` is a stretch of x that stands out, such as the steady part of a run."""
+
+    key: str  # unique among those drawn together: its file's name
+    title: str
+    x_label: str
+    y_label: str = ""
+    curves: tuple[Curve, ...] = ()
+    spans: tuple[Spans, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    x_log: bool = False
+    x_end: float | None = None  # None: as the numbers have it
+    y_top: float | None = None
+    band: tuple[float, float] | None = None
+    caption: str = ""
+    numbers: FigureTable | None = None  # the same as a table, for readers who cannot see it
+
+
+def is_wide(loads: Floats) -> bool:
+    """Whether loads are so far apart, 16 times or more, that their axis is logarithmic."""
+    return float(loads.max()) >= _WIDE * float(loads.min())
+
+
+def over_seconds(
+    key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
+) -> Panel:
+    """Curves over time, with the extremes of the named values as a table."""
+    extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
+    rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
+    numbers = FigureTable(("", "min", "mean", "max"), rows)
+    return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)

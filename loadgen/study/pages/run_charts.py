@@ -1,0 +1,231 @@
+"""Series: what there is to draw of one run: distributions, time, requests; samples are in `sample_charts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Bool, Int64
+from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.figures.metrics import PerRequest, gaps
+from loadgen.figures.record import Records
+from loadgen.figures.steady_state import Steady
+from loadgen.report.run_directory import Result
+from loadgen.study.pages import sample_charts
+from loadgen.study.pages.formatting import FigureTable
+from loadgen.study.pages.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone, over_seconds
+from loadgen.study.pages.sample_charts import measured_window
+
+MOST_POINTS = 400  # over time
+MOST_RANKS = 240  # of a distribution
+MOST_BINS = 150  # of time
+MOST_REQUESTS = 300  # of a timeline
+LATENCIES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+    "itl": "Inter-token latency",
+    "e2el": "End-to-end latency",
+}
+_COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between messages"}  # the others: requests
+_RANKS = (50, 90, 99, 99.9)
+_TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
+_SKEWED = 12.0  # the longest over the median: from there on a logarithmic axis shows both
+_STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
+            120.0, 300.0, 600.0)  # fmt: skip
+
+
+def panels(run: Result) -> list[Panel]:
+    """Everything drawn of a run of ours."""
+    return [*distributions([("", [run])]), *over_time(run), *timeline(run), *sample_charts.panels(run)]
+
+
+def latency_ms(run: Result, key: str) -> Floats:
+    """The latencies of a key of LATENCIES over successful requests, as Metrics counts them; any order."""
+    records = run.counted
+    each = PerRequest.of(records, run.ask)
+    if key == "e2el":
+        return each.e2el_ns[each.ok] / MS_NS
+    if key == "ttft":
+        return each.ttft_ns[each.has_ttft] / MS_NS
+    if key == "tpot":
+        return each.tpot_ns()[each.has_tpot] / MS_NS
+    return gaps(records, each.ok)[0] / MS_NS if run.ask.times_tokens else np.zeros(0)
+
+
+def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
+    """A panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
+    for key, title in LATENCIES.items():
+        pooled = [(name, np.concatenate([latency_ms(run, key) for run in runs])) for name, runs in groups]
+        ordered = [(name, np.sort(values)) for name, values in pooled if len(values)]
+        if not ordered:
+            continue
+        highest = max(float(values[-1]) for _, values in ordered)
+        middle = min(float(values[len(values) // 2]) for _, values in ordered)
+        several = any(len(runs) > 1 for _, runs in groups)
+        counted = ", ".join(f"{len(values):,}" for _, values in ordered[:8])
+        pooled_runs = "; the runs of a row are pooled" if several else ""
+        quantiles = ((name, [*np.percentile(values, _RANKS), values[-1]]) for name, values in ordered)
+        rows = tuple((name or title, *(f"{value:,.2f} ms" for value in row)) for name, row in quantiles)
+        yield Panel(
+            f"{key}-distribution",
+            title,
+            "ms",
+            "cumulative %",
+            (*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
+            x_log=middle > 0 and highest / middle > _SKEWED,
+            y_top=100.0,
+            caption=f"Cumulative share of {_COUNTED.get(key, 'requests')}; n = {counted}{pooled_runs}.",
+            numbers=FigureTable(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
+        )
+
+
+def _percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
+    """Marks on a curve that stands alone, with their values."""
+    if len(ordered) == 1:
+        values = ordered[0][1]
+        shown = [p for p in (50.0, 90.0, 99.0) if len(values) >= 1 / (1 - p / 100)]
+        x = np.percentile(values, shown)
+        labels = tuple(f"P{p:g} {value:,.4g}" for p, value in zip(shown, x.tolist(), strict=True))
+        yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
+
+
+def ecdf(name: str, ordered: Floats) -> Curve:
+    """The empirical distribution of ordered values in at most MOST_RANKS points, the tail kept dense."""
+    n = len(ordered)
+    if n <= MOST_RANKS:
+        return Curve(name, np.append(ordered[:1], ordered), np.arange(n + 1) * 100.0 / n, CurveStyle.STEPS)
+    tail = 1 - np.geomspace(0.01, 1 / n, MOST_RANKS // 4)
+    ranks = np.unique(np.concatenate([np.linspace(0, 0.99, MOST_RANKS - len(tail)), tail]))
+    places = np.unique(np.minimum((ranks * n).astype(np.int64), n - 1))
+    return Curve(name, ordered[places], (places + 1) * 100.0 / n)
+
+
+def over_time(run: Result) -> Iterator[Panel]:
+    """Tokens a second, requests under way, and the time to first token against the moment of sending."""
+    measured = measured_window(run.records)
+    if measured is None:
+        return
+    records, sent, (begin_ns, window_s) = run.records, run.records.sent, measured
+    steady = run.steady
+    band = (steady.begin_s, steady.end_s) if isinstance(steady, Steady) else None
+    panels = [_in_flight(records, sent, begin_ns, window_s)]
+    if len(records.arrival_ns):
+        panels.insert(0, _rate(records, begin_ns, window_s, shaded=band is not None))
+    each = PerRequest.of(records, run.ask)
+    begun = each.has_ttft
+    if begun.any():
+        sent_s = (records.sent_ns[begun] - begin_ns) / SECOND_NS
+        panels.append(_first_tokens(sent_s, each.ttft_ns[begun] / MS_NS))
+    yield from (replace(panel, x_end=window_s, band=band) for panel in panels)
+
+
+def step_s(window_s: float, bins: int = MOST_BINS) -> float:
+    """A round length of time that cuts a window into at most `bins` parts and at least a third of that."""
+    return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
+
+
+def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
+    step = step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
+    bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
+    at = ((records.arrival_ns - begin_ns) / (step * SECOND_NS)).astype(np.int64).clip(0, bins - 1)
+    tokens = np.bincount(at, weights=records.tokens, minlength=bins)
+    lengths = np.full(bins, step)
+    lengths[-1] = window_s - step * (bins - 1)
+    rate, edges = tokens / lengths, np.append(np.arange(bins) * step, window_s)
+    curve = Curve("tokens/s", edges, np.append(rate, rate[-1]), CurveStyle.STEPS)
+    steady = "; the shaded part is the steady state" if shaded else ""
+    caption = f"Tokens received per second, in bins of {step:g} s{steady}."
+    return over_seconds(
+        "tokens-over-time", "Output tokens over time", "tokens/s", (curve,), caption, {"tokens/s": rate}
+    )
+
+
+def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> Panel:
+    starts = np.sort(records.sent_ns[sent])
+    ends = np.sort(np.maximum(records.end_ns, records.sent_ns)[sent])
+    if 2 * len(starts) <= MOST_POINTS:
+        at = np.unique(np.concatenate([starts, ends]))
+        held = np.searchsorted(starts, at, "right") - np.searchsorted(ends, at, "right")
+        x: Floats
+        y: Floats
+        x, y, caption = (at - begin_ns) / SECOND_NS, held.astype(np.float64), "Requests in flight"
+    else:
+        step = step_s(window_s)
+        edges = begin_ns + np.arange(int(np.ceil(window_s / step)) + 1) * step * SECOND_NS
+        # ∫ requests under way from the edge's left on: Σ max(0, edge − start) − Σ max(0, edge − end)
+        area = _ramp(starts, edges) - _ramp(ends, edges)
+        y = np.diff(area) / (step * SECOND_NS)
+        x, y = (edges - begin_ns) / SECOND_NS, np.append(y, y[-1])
+        caption = f"Requests in flight, mean over bins of {step:g} s"
+    curve, title = Curve("requests", x, y, CurveStyle.STEPS), "Requests in flight over time"
+    return over_seconds("concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y})
+
+
+def _ramp(times_ns: Int64, edges: Floats) -> Floats:
+    before = np.searchsorted(times_ns, edges, "right")
+    sums = np.concatenate([[0.0], np.cumsum(times_ns - times_ns[0], dtype=np.float64)])
+    area: Floats = before * (edges - times_ns[0]) - sums[before]
+    return area
+
+
+def _first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
+    caption = "One point per request, at its send time."
+    curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
+    if len(at_s) > MOST_POINTS:
+        caption, curves = _binned(at_s, ttft_ms)
+    title, values = "Time to first token over time", {"ms": ttft_ms}
+    panel = over_seconds("ttft-over-time", title, "ms", curves, caption, values)
+    return replace(panel, x_label="s, when sent")
+
+
+def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
+    """Median and longest of each stretch of time that has any."""
+    step = step_s(max(float(at_s.max()), 1e-3))
+    order = np.argsort(at_s, kind="stable")
+    bins = (at_s[order] / step).astype(np.int64)
+    first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1]))
+    parts = np.split(values[order], first[1:])
+    x = (bins[first] + 0.5) * step
+    curves = (
+        Curve("median", x, np.array([np.median(part) for part in parts])),
+        Curve("max", x, np.array([part.max() for part in parts]), CurveStyle.POINTS),
+    )
+    return f"{len(at_s):,} requests: median and maximum of those sent in each {step:g} s.", curves
+
+
+def timeline(run: Result) -> Iterator[Panel]:
+    """Each request a line: waiting to be sent, until its first token, until its last."""
+    records = run.records
+    sent = np.flatnonzero(records.sent)
+    if not len(sent):
+        return
+    each = PerRequest.of(records, run.ask)
+    order = sent[np.argsort(records.sent_ns[sent], kind="stable")]
+    stride = -(-len(order) // MOST_REQUESTS)
+    rows = order[::stride]
+    at = np.arange(0, len(order), stride, dtype=np.float64) + 1
+    zero_ns = int(records.sent_ns[sent].min())
+    ended_ns = np.maximum(records.end_ns, records.sent_ns)
+    due, left, end = (
+        (column[rows] - zero_ns) / SECOND_NS for column in (records.intended_ns, records.sent_ns, ended_ns)
+    )
+    ok, begun = each.ok[rows], each.has_ttft[rows]
+    first = np.where(begun, (each.first_ns[rows] - zero_ns) / SECOND_NS, end)
+    stretches = (
+        ("due, not yet sent", Tone.WAIT, due, left, left - due > 0.001),
+        ("until its first token", Tone.PREFILL, left, first, ok & begun),
+        ("until its last token", Tone.DECODE, first, end, ok & begun),
+        ("until its answer", Tone.DECODE, left, end, ok & ~begun),
+        ("failed", Tone.FAILED, left, end, ~ok),
+    )
+    spans = tuple(Spans(name, tone, a[on], b[on], at[on]) for name, tone, a, b, on in stretches if on.any())
+    left_out = "" if stride == 1 else f" {len(rows)} of {len(order):,} are drawn, one in {stride}."
+    means_s = (float(np.mean(kind.end - kind.begin)) for kind in spans)
+    lengths = tuple(
+        (kind.name, f"{len(kind.at):,}", f"{mean:,.4f}") for kind, mean in zip(spans, means_s, strict=True)
+    )
+    numbers, caption = FigureTable(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
+    y_label = "request, in order of sending"
+    yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)

@@ -1,0 +1,130 @@
+"""Terminal: the distributions and the tokens over time where there is no screen, drawn with characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import plotext
+from msgspec.structs import replace
+
+from loadgen.base.layout import wrapped
+from loadgen.base.printable import printable
+from loadgen.report import load_table
+from loadgen.report.run_directory import Result
+from loadgen.study.pages import run_charts
+from loadgen.study.pages.drawing import linear_ticks, log_ticks, tick
+from loadgen.study.pages.panel import Curve, CurveStyle, Floats, Panel
+from loadgen.study.run_summary import Reported
+
+_LEAST, _MOST, _ROWS = 40, 120, 15
+_SHOWN = ("ttft-distribution", "itl-distribution", "tokens-over-time")
+_MOST_TICKS, _TICK = 6, 12  # on the x axis, and columns that one takes
+_MOST_RUNS = 6  # curves in one plot
+_SYMBOLS = "*o+x#@"
+_ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-|++++||-++=|++++")
+
+
+def plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
+    """Pictures of load, TTFT and ITL as distributions, tokens over time; `plain`: ASCII without colours."""
+    ours = [(name, summary.run) for name, summary in _named(reported) if summary.run is not None]
+    parts = [drawn(_unlabelled(panel), width, plain) + _loads(panel) for panel in loads]
+    parts += [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
+    if not parts:
+        return "nothing to plot: the sources have no request times\n"
+    left = len(ours) - _MOST_RUNS
+    return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
+
+
+def _named(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
+    """Each run by its name, of one name under several loads with the load."""
+    loads: dict[str, set[str]] = {}
+    limits = [load_table.at(run.load.max_concurrency, run.load.request_rate_per_s) for run in reported]
+    for run, limit in zip(reported, limits, strict=True):
+        loads.setdefault(run.name, set()).add(limit)
+    for run, limit in zip(reported, limits, strict=True):
+        name = load_table.marked_name(run.name, bool(run.simulated))
+        yield f"{name}, {limit}" if len(loads[run.name]) > 1 else name, run
+
+
+def _unlabelled(panel: Panel) -> Panel:
+    """A picture of load without what stands next to its points, which has no room here; with a legend."""
+    curves = tuple(replace(curve, labels=()) for curve in panel.curves)
+    if panel.y_top is not None:
+        curves = tuple(replace(curve, y=np.minimum(curve.y, panel.y_top)) for curve in curves)
+    most = [float(np.nanmax(curve.y)) for curve in curves if len(curve.y)]
+    return replace(panel, curves=curves, y_top=max(most))
+
+
+def _loads(panel: Panel) -> str:
+    """What the points of each curve are, from the left to the right; "" where they are not all labelled."""
+    points: dict[str, list[str]] = {}
+    for curve in panel.curves:
+        labelled = all(curve.labels) and len(curve.labels) == len(curve.x)
+        order = np.argsort(curve.x, kind="stable").tolist() if labelled else []
+        name = curve.name if curve.of is None else panel.curves[curve.of].name
+        points.setdefault(name, []).extend(curve.labels[at] for at in order)
+    lines = {name: ", ".join(labels) for name, labels in points.items() if labels}
+    if len(set(lines.values())) == 1:
+        lines = {"points, from the left": next(iter(lines.values()))}
+    rows = (wrapped(printable(f"{name}: {labels}")) for name, labels in lines.items())
+    return "".join(f"{row}\n" for lines_of in rows for row in lines_of)
+
+
+def _panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
+    groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
+    over_time = (panel for _, run in runs for panel in run_charts.over_time(run))
+    return [panel for panel in (*run_charts.distributions(groups), *over_time) if panel.key in _SHOWN]
+
+
+def drawn(panel: Panel, width: int, plain: bool) -> str:
+    """One panel in characters, at most `width` wide."""
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless" if plain else "default")
+    figure.canvas("default")
+    figure.plot_size(max(_LEAST, min(width, _MOST)), _ROWS)
+    figure.axes(False, side=1)
+    named = [curve for curve in panel.curves if len(curve.x) and not curve.labels]  # no marks of percentiles
+    for symbol, curve in zip(_SYMBOLS * len(named), named, strict=False):
+        x, y = _points(curve)
+        signal = figure.signal(np.log10(x).tolist() if panel.x_log else x.tolist(), y.tolist(),
+                               marker=symbol if plain else "hd")  # fmt: skip
+        if curve.form not in (CurveStyle.POINTS, CurveStyle.MARKS):
+            signal.lines()
+        if curve.name and len(named) > 1 and panel.y_top:
+            name = printable(curve.name)
+            signal.label(name.encode("ascii", "replace").decode() if plain else name)
+        figure.draw(signal)
+    scale = " (logarithmic)" if panel.x_log else ""
+    whole = f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}"
+    figure.title(whole if len(whole) <= width else panel.title)  # a longer one is not drawn at all
+    drawn_points = [_points(curve) for curve in named]
+    _set_ticks(figure.ruler("x"), [x for x, _ in drawn_points], min(_MOST_TICKS, width // _TICK), panel.x_log)
+    _set_ticks(figure.ruler("y"), [y for _, y in drawn_points], _ROWS // 3)
+    built = figure.build().string(plain)
+    lines = [line.rstrip() for line in str(built).translate(_ASCII if plain else {}).splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _points(curve: Curve) -> tuple[Floats, Floats]:
+    """The curve's corners, without what a logarithm has not."""
+    x, y = curve.corners()
+    drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
+    return x[drawable], y[drawable]
+
+
+def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = False) -> None:
+    """Round numbers on an axis; of one that is logarithmic the points are logarithms."""
+    known = np.concatenate(values or [np.empty(0)])
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return
+    low, high = float(known.min()), float(known.max())
+    if low == high or (log and low <= 0):
+        return
+    ticks = (log_ticks(low, high) if log else linear_ticks(low, high, most)).tolist()
+    ruler.lim(*(math.log10(end) if log else end for end in (low, high)))
+    ruler.ticks([math.log10(each) if log else each for each in ticks], [tick(each) for each in ticks])

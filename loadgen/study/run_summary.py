@@ -1,0 +1,361 @@
+"""Reported: one run as anyone reports it, ours or another client's, in one shape."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import asdict
+
+from loadgen.base import bounds
+from loadgen.figures.metrics import SELECTABLE, SELECTABLE_RATES
+from loadgen.figures.vllm_keys import (
+    OF_PROMPTS,
+    Figures,
+    counted,
+    peaks,
+    rate_statistics,
+    statistics,
+    traffic,
+)
+from loadgen.report import data_identity, labels, load_table, saturated_run
+from loadgen.report.run_directory import Result
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.model_names import split_name
+from loadgen.server.answer_check import Fingerprint
+from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import parse_metadata
+from loadgen.wire import engines
+from loadgen.wire.address import is_this_machine
+
+OURS = "loadgen"
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+SESSION_MS = "mean_session_ms"  # a figure of ours: how long a finished session takes, mean
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The load as requested; None where unknown."""
+
+    name: str = ""  # high-load, low, "input 6144"
+    requests: int | None = None  # asked for
+    input_len: float | None = None  # tokens of a prompt, mean, as counted
+    output_len: float | None = None  # tokens of an answer, mean, as counted
+    asked_output_len: int | None = None
+    max_concurrency: int | None = None
+    request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
+    asked_input_len: int | None = None
+    seed: int | None = None  # of the prompts, if known
+    duration_s: float | None = None  # sent for a time; `requests` is then at most
+    shape: str = ""  # the data, how lengths and arrivals vary, what prompts share; "": all alike, or unknown
+    timed: bool = False  # at the times of a trace, of which `request_rate_per_s` is then the mean
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """One run's figures under vLLM's result keys (milliseconds, seconds, tokens per second).
+
+    A figure that the source does not have is absent; a key of ours is `speed_tok_s`, of a speed table.
+    """
+
+    name: str  # of the checkpoint, as the source has it: base model and quantization
+    figures: Figures
+    load: Load
+    source: str  # the file, and the place in it
+    told_by: str = OURS  # loadgen, vllm, sglang, aiperf, guidellm, page, speed table
+    engine: str = ""  # with its version
+    machine: str = ""  # the GPU's or the CPU's own name
+    power_mode: str = ""
+    started: datetime | None = None
+    plan_digest: str = ""  # equal where the prompts were the same
+    memory_bytes: int | None = None  # the server's peak
+    weight_bytes: int | None = None  # of the checkpoint's files
+    joules_per_token: float | None = None
+    level: str = ""  # our verdict on the run: VALID, SUSPECT, INVALID
+    doubts: tuple[str, ...] = ()  # their names, the grave ones
+    saturated: bool = False  # ended early, since the server fell further and further behind
+    simulated: str = ""  # the embedded engine's timing preset; "": a real server answered
+    speed_formula: str = ""  # what a speed table's tokens per second are over
+    # Where a figure differs from its key's definition, and what could not be read.
+    remarks: tuple[str, ...] = ()
+    ceiling: Ceiling | None = None
+    fingerprint: Fingerprint | None = None
+    file: str = ""  # that it stands in, perhaps with others; "": in a directory of its own
+    cell: Cell | None = None  # of a campaign
+    run: Result | None = None  # our own, with every arrival
+    result_facts: Facts | None = None  # of our own, where only its result file is there
+    model: str = ""  # the checkpoint, where `name` is more or something else: a heading, a row's label
+    place: str = ""  # as it was named to be read: a file, a directory; "": by none
+    unread: Mapping[str, str] = {}  # labels and settings of the source that nothing is read from
+
+    @property
+    def facts(self) -> Facts | None:
+        """Everything that a run of ours records of itself; None of another client's."""
+        return self.result_facts if self.run is None else self.run.facts
+
+    @property
+    def checkpoint(self) -> str:
+        """What its weights are looked up by: the checkpoint, where it is known apart from the name."""
+        return self.model or self.name
+
+    def figure(self, key: str) -> float | None:
+        """A figure that is a number; None where it is absent, none (null, "inf", NaN) or no measurement's."""
+        return _measured(self.figures.get(key))
+
+    @property
+    def held(self) -> dict[str, float]:
+        """The figures that are numbers and hold of its load: all of them, but of a saturated run."""
+        figures = self.figures
+        if self.saturated:
+            figures = {} if self.run is None else saturated_run.figures(self.run)
+        known = ((key, _measured(value)) for key, value in figures.items())
+        return {key: value for key, value in known if value is not None}
+
+    @property
+    def impossible(self) -> dict[str, float]:
+        """The figures that no measurement gives: below zero, NaN, infinite or beyond all bounds."""
+        return {key: value for key, value in self.figures.items() if _is_impossible(key, value)}
+
+    @property
+    def selected(self) -> tuple[str, ...]:
+        """The metrics that `--percentile-metrics` named, where that is known."""
+        return () if self.run is None else self.run.facts.block().selected
+
+    @property
+    def sent(self) -> float | None:
+        """Requests: as many as planned, else as were answered."""
+        planned = self.load.requests
+        return self.figure("completed") if planned is None else float(planned)
+
+    @property
+    def input_len(self) -> float | None:
+        """Tokens of a prompt, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_input_tokens", self.load.input_len)
+
+    @property
+    def output_len(self) -> float | None:
+        """Tokens of an answer, mean: of the answered requests, else as the load reports."""
+        return self._mean("total_output_tokens", self.load.output_len)
+
+    def _mean(self, key: str, otherwise: float | None) -> float | None:
+        total, completed = self.figure(key), self.figure("completed")
+        if total is not None and completed:
+            return total / completed
+        mean = bounds.figure(otherwise)
+        return None if mean is None else float(mean)
+
+
+# -1 of these: SGLang's and evalscope's clients write it where they did not count.
+_UNCOUNTED = frozenset({
+    "max_output_tokens_per_s", "max_concurrent_requests", "concurrency", "total_output_tokens_retokenized",
+    "total_input_text_tokens", "total_input_vision_tokens", "accept_length", "request_rate",
+})  # fmt: skip
+_RATE = "request_rate"  # infinite where requests are not paced
+
+
+def is_below_zero(value: float) -> bool:
+    """Whether a number is below zero, as a printed -0.00 is."""
+    return value < 0 or (value == 0 and math.copysign(1.0, value) < 0)
+
+
+def _measured(value: object) -> float | None:
+    """A number that a measurement may give; None of anything else, so of what is below zero."""
+    number = bounds.figure(value)
+    return None if number is None or is_below_zero(number) else float(number)
+
+
+def _is_impossible(key: str, value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool) or (value == -1 and key in _UNCOUNTED):
+        return False
+    if math.isnan(value) or is_below_zero(value):
+        return True
+    return key != _RATE and value > 1 and bounds.figure(value) is None
+
+
+# Ours under the names that `--percentile-metrics` and vLLM's file have for them.
+_NAMES = {"client_queue_time": "queue_time", "e2el_including_client_queue": "e2el_intended"}
+_SHARES = {"output_throughput_per_gpu": "output_throughput_per_gpu_per_s", "cached_share": "cached_share"}
+_LATER = ("ttfvt", "e2el_per_token")
+_UNQUANTIZED = ("", "BF16")
+_KEYS = (
+    "request_rate", "max_concurrency", "duration", "completed", "failed", "total_input_tokens",
+    "total_output_tokens", "request_throughput", "request_goodput", "output_throughput",
+    "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "backend",
+)  # fmt: skip
+
+
+def of_run(directory: Path, run: Result) -> Reported:
+    """A run of ours; its figures are every one that a layout can show."""
+    metrics, facts = run.metrics, run.facts
+    top = traffic(facts.block()) | counted(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
+    figures = {key: top[key] for key in _KEYS}
+    for key in SELECTABLE:
+        figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
+    for key, rates in metrics.selectable_rates.items():
+        figures |= rate_statistics(key, rates)
+    figures |= {key: getattr(metrics, name) for key, name in _SHARES.items()}
+    if run.sessions is not None:
+        figures[SESSION_MS] = run.sessions.figures.duration.mean_ms
+    figures = _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms)
+    verdict = run.verdict.level.value, tuple(finding.rule.code for finding in run.verdict.grave)
+    return _ours(facts, figures, verdict, str(directory), run)
+
+
+def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+    """A run of ours from its result file; raises KeyError or TypeError where that is damaged."""
+    latencies, verdict = stored["loadgen"]["metrics"], stored["loadgen"]["verdict"]
+    figures = {key: stored[key] for key in _KEYS}
+    if latencies.get("unknown_inputs"):  # older files have 0 where prompt tokens are not known
+        figures |= dict.fromkeys(OF_PROMPTS & {*figures})
+    for key in SELECTABLE:
+        if key in _LATER and key not in latencies:
+            continue  # the file is older than the figure
+        latency = latencies[_NAMES.get(key, key)]
+        figures |= {f"{word}_{key}_ms": latency[f"{word}_ms"] for word in ("mean", "median", "std")}
+        figures |= {f"p{rank}_{key}_ms": value for rank, value in latency["percentiles_ms"].items()}
+    for key in SELECTABLE_RATES:
+        rates = latencies.get(key) or {"percentiles_tok_s": {}}
+        figures |= {f"{word}_{key}": rates.get(f"{word}_tok_s") for word in ("mean", "median", "std")}
+        figures |= {f"p{rank}_{key}": value for rank, value in rates["percentiles_tok_s"].items()}
+    figures |= {key: latencies.get(name) for key, name in _SHARES.items()}
+    if sessions := stored["loadgen"].get("sessions"):
+        figures[SESSION_MS] = sessions["figures"]["duration"]["mean_ms"]
+    doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")
+    figures = _derived(figures, latencies["e2el"], latencies["itl"]["max_ms"])
+    return _ours(facts, figures, (verdict["level"], doubts), source, run)
+
+
+def _derived(figures: dict[str, Any], e2el: Mapping[str, Any], max_itl_ms: object) -> dict[str, Any]:
+    """The figures under vLLM's keys, what only SGLang prints too; None where a number is out of bounds."""
+    if (duration_s := figures["duration"]) and e2el["n"]:
+        inputs = figures["total_input_tokens"]
+        figures["input_throughput"] = None if inputs is None else inputs / duration_s
+        figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
+    figures["max_itl_ms"] = max_itl_ms
+    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
+
+
+def _ours(
+    facts: Facts, figures: Figures, verdict: tuple[str, tuple[str, ...]], source: str, run: Result | None
+) -> Reported:
+    environment, sensed, server = facts.environment, facts.sensed, facts.server
+    ours = is_this_machine(server.url)  # else it is the client's machine that we know
+    machine = next((environment[key] for key in ("gpu", "jetson", "cpu") if environment.get(key)), "")
+    peak = sensed and (sensed.server or sensed.pss or sensed.rss)
+    return Reported(
+        name=facts.cell.checkpoint if facts.cell is not None else named(facts),
+        figures=figures,
+        load=_load(facts, figures),
+        source=source,
+        engine=f"{server.engine} {server.version}".strip(),
+        machine=machine if ours and not server.simulated else "",
+        power_mode=environment.get("jetson_power_mode", environment.get("power_mode", "")) if ours else "",
+        started=facts.started,
+        plan_digest=facts.plan_digest,
+        memory_bytes=peak.peak_bytes if peak else None,
+        weight_bytes=facts.checkpoint.weight_bytes if facts.checkpoint is not None else None,
+        joules_per_token=sensed.joules_per_token(_tokens(figures, run)) if sensed else None,
+        level=verdict[0],
+        doubts=verdict[1],
+        saturated=facts.saturated,
+        simulated=server.simulated,
+        remarks=tuple(_remarks(facts)),
+        ceiling=facts.ceiling,
+        fingerprint=facts.fingerprint,
+        cell=facts.cell,
+        run=run,
+        unread=labels.settings(parse_metadata(facts.metadata)),
+        result_facts=facts if run is None else None,
+    )
+
+
+def _tokens(figures: Figures, run: Result | None) -> int:
+    """The output tokens of the whole run, as the energy is."""
+    tokens: int = figures["total_output_tokens"] if run is None else run.whole.total_output_tokens
+    return tokens
+
+
+def named(facts: Facts) -> str:
+    """What to call the checkpoint of a run: its label, else its files' name and quantization.
+
+    The name that requests carry is the last resort: many checkpoints are served under one.
+    """
+    if facts.label:
+        return facts.label
+    server, files = facts.server, facts.checkpoint
+    root = "" if server.simulated or server.model_root == server.model else server.model_root
+    model = root or (files.path if files is not None else "") or server.model
+    declared = files.quantization if files is not None else ""
+    return full_name(short_name(model), "" if split_name(model)[1] else declared)
+
+
+def full_name(base: str, quantization: str) -> str:
+    """A checkpoint's name, followed by its quantization unless the name contains it."""
+    named = quantization.rpartition("-")[2].lower() in base.lower()
+    return base if named or quantization.upper() in _UNQUANTIZED else f"{base}-{quantization}"
+
+
+def short_name(model: str) -> str:
+    """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
+    return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
+
+
+def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
+    profile, completed, inputs = facts.profile, figures["completed"], figures["total_input_tokens"]
+    return Load(
+        name=profile.name,
+        requests=facts.own_requests,
+        input_len=None if inputs is None or not completed else inputs / completed,
+        output_len=figures["total_output_tokens"] / completed if completed else None,
+        asked_output_len=data_identity.asked_output(facts),
+        max_concurrency=facts.max_concurrency,
+        request_rate_per_s=facts.planned_rate_per_s,
+        asked_input_len=data_identity.asked_input(facts),
+        seed=facts.seed,
+        duration_s=profile.duration,
+        shape=load_table.shape(facts),
+        timed=facts.data.schedule is not None,
+    )
+
+
+def unnamed_preset(simulated: bool) -> str:
+    """The preset of a run that is marked as simulated where nothing names it; "" of a real one."""
+    return "an unnamed preset" * simulated
+
+
+def simulation(preset: str) -> str:
+    """The remark on a run that the embedded engine answered."""
+    return f"SIMULATED with the timing of {preset}: no model ran"
+
+
+def _remarks(facts: Facts) -> Iterator[str]:
+    """Where a reported figure is not what it seems to be."""
+    if facts.server.simulated:
+        yield simulation(facts.server.simulated)
+    if facts.partial:
+        yield f"PARTIAL: {facts.partial}"
+    if facts.sensed is None:
+        return
+    engine = engines.by_name(facts.server.engine)
+    if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
+        yield "memory is the host's: no GPU memory was reported"
+    elif facts.sensed.server is not None and engine.takes_all_memory:
+        yield f"memory is what {engine.name} reserved at its start, not what the model needs"
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by a key, in order of appearance."""
+    items_by_key: dict[Key, list[Item]] = {}
+    for item in items:
+        items_by_key.setdefault(key(item), []).append(item)
+    return items_by_key
+
+
+def plain_load(load: str) -> str:
+    """A load's name as pages and profiles spell it: high, high-load and High load are one."""
+    return re.sub(r"[\s_-]*load$", "", load.lower()) or load

@@ -1,0 +1,1 @@
+"""Series: many runs from one command: campaigns, sweeps, searches for a limit."""

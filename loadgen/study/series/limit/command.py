@@ -1,0 +1,228 @@
+"""`loadgen limit`: the highest load of a server that still meets objectives, with its interval."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base import bounds
+from loadgen.base.bounds import parsed_by, real, whole
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.printable import plain
+from loadgen.base.secrecy import command_line
+from loadgen.base.spelling import Parser
+from loadgen.figures import objectives
+from loadgen.plan import data_files, profile
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.report import limit_lines, run_place, stored_record
+from loadgen.report.limit_record import FORMAT, LIMIT, LimitRecord
+from loadgen.report.printing import printed
+from loadgen.run import bench, signals
+from loadgen.run.asked_settings import settings
+from loadgen.run.options import Options, bench_parser, parse
+from loadgen.run.signals import Interrupts
+from loadgen.study.series.fixed_options import digest
+from loadgen.study.series.kept_directory import KeptDirectory
+from loadgen.study.series.limit import answer
+from loadgen.study.series.limit.finding import LimitSearch
+from loadgen.study.series.limit.limit_request import LimitRequest, SearchLoads, axis_of, check_options
+from loadgen.study.series.points import resuming
+from loadgen.study.series.points.point_servers import PointServers
+from loadgen.verdict import run_metadata
+from loadgen.verdict.verdict import Level
+
+_MOST_RUNS = 1000
+_LEAST_S, _LEAST_SHARE = 0.001, 0.001
+
+
+class LimitFound(msgspec.Struct, frozen=True):
+    """What a search came to: its record, its directory, and the signal that ended it, if one did."""
+
+    record: LimitRecord
+    directory: Path
+    signal: int = 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where the search found an answer."""
+    if {"-h", "--help"} & set(argv):
+        limit_parser().print_help()
+        return 0
+    own, rest = _own_parser().parse_known_args(list(argv))
+    options = parse(rest, limit_parser())
+    request = LimitRequest(**{name: value for name, value in vars(own).items() if value is not None})
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            printed(plain(text), sys.stdout)
+
+    found = find(options, request, command_line(["loadgen", "limit", *argv]), say)
+    printed("\n" + limit_lines.text(found.record), sys.stdout, end="")
+    printed(f"search: {found.directory}", sys.stdout)
+    if found.signal:
+        resume = resuming.command(found.directory)
+        printed(f"interrupted; resume with: {resume}", sys.stdout)
+        return signals.exit_code(found.signal)
+    record = found.record
+    measured = record.ended is not None and (answer.reached(record.ended) or record.limit is not None)
+    measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
+    return 0 if measured and record.ended != "server-died" else MeasureError.exit_code
+
+
+def find(
+    options: Options,
+    request: LimitRequest,
+    command: Sequence[str],
+    say: Callable[[str], None],
+    workload: Profile | None = None,
+    interrupts: Interrupts = signals.SIGNALS,
+) -> LimitFound:
+    """Search for the limit, in a directory of its own; raises UsageError or MeasureError.
+
+    Without a `workload` it is the one that the options name.
+    """
+    check_options(options)
+    workload = workload or _workload(options)
+    goals = objectives.parse(request.slo or workload.slo)
+    if not goals:
+        raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
+    bench.check(options)
+    axis = axis_of(workload, request.over)
+    slo = tuple(map(str, goals))
+    SearchLoads(request.start, request.lowest, request.highest).check(
+        workload, axis, ", ".join(slo), request.names
+    )
+    content = workload.model_dump(mode="json"), data_files.digest([workload])
+    asked = LimitRecord(
+        name=workload.name or "search",
+        command=tuple(command),
+        axis=axis,
+        objectives=slo,
+        within=request.within,
+        budget_s=request.budget_s,
+        most_runs=request.most_runs,
+        least_run_s=request.least_run_s,
+        fixed=digest(options, content, axis, list(slo)),
+        seed=bench.seeded(options).value,
+        start=request.start,
+        lowest=request.lowest,
+        highest=request.highest,
+    )
+    say(f"objectives: {', '.join(asked.objectives)}")
+    if request.resume is not None:
+        kept = KeptDirectory(Path(request.resume), "limit")
+        read(kept.directory)  # before its lock is made: there may be no search
+    else:
+        base = Path(options.run_dir or "runs")
+        kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
+    inside = replace(options, reset_cache=True, stop_when_saturated=True)
+    asked_settings = settings(options, [workload])
+    with kept.locked(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
+        if request.resume is not None:
+            asked = continued(read(kept.directory), asked, options.seed)
+        seed = Seed(asked.seed, chosen=options.seed is not None)
+        finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)
+        record = finding.find()
+    return LimitFound(record, kept.directory, finding.signal)
+
+
+def read(directory: Path) -> LimitRecord:
+    """The record of a search; raises UsageError where the directory has none, or a damaged one."""
+    return stored_record.read(directory / LIMIT, LimitRecord, FORMAT, "a search")
+
+
+def continued(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
+    """The search that goes on: its runs, with the bounds, width and budget that are asked now.
+
+    Raises UsageError where its runs would not be comparable with those to come.
+    """
+    if seed is not None and seed != before.seed:
+        raise UsageError(f"--resume: the seed of the search is {before.seed}: leave --seed out")
+    if before.fixed != asked.fixed:
+        raise UsageError(
+            "--resume: workload, server or objectives differ from those of the search: start another, or "
+            f"resume with its flags: {shlex.join(before.command)}"
+        )
+    update: dict[str, object] = {
+        "within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None,
+        "notes": (),
+    }  # fmt: skip
+    given = {name: getattr(asked, name) for name in ("start", "lowest", "highest", "least_run_s")}
+    update |= {name: value for name, value in given.items() if value is not None}
+    resumed = before.model_copy(update=update)
+    for load in [run.load for run in before.runs]:
+        if not (resumed.lowest or 0.0) <= load <= (resumed.highest or math.inf):
+            raise UsageError(f"--resume: the search has a run at {load:g}: give bounds that hold it")
+    return resumed
+
+
+def _workload(options: Options) -> Profile:
+    if len(options.profiles) > 1:
+        raise UsageError("--profile: one workload per search")
+    names = options.profiles
+    workload = (
+        profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
+    )
+    run_metadata.check(workload)
+    data_files.check(workload)
+    return workload
+
+
+def limit_parser() -> argparse.ArgumentParser:
+    """The flags of `bench`, and those of a search."""
+    parser = bench_parser()
+    parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
+    parser.usage = "%(prog)s --slo 'ttft p90 < 500ms' [--over WHAT] [FLAG ...]"
+    parser.description = (
+        "Find the highest load at which percentiles of latency stay within limits, with a 95 % interval, by "
+        "whole runs: docs/limits.md. A run of P99 needs 459 requests, one of P90 44."
+    )
+    parser.epilog = "The other flags are those of `loadgen bench`."
+    _add_flags(parser.add_argument_group("the search"))
+    return parser
+
+
+def _own_parser() -> argparse.ArgumentParser:
+    """The flags of a search alone."""
+    parser = Parser(prog="loadgen limit", allow_abbrev=False, add_help=False)
+    _add_flags(parser)
+    return parser
+
+
+# fmt: off
+def _add_flags(group: argparse._ActionsContainer) -> None:
+    add, load = group.add_argument, real(1e-6, 1e9)
+    add("--slo", metavar="LIST",
+        help="as 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
+    add("--over", choices=("rate", "concurrency"),
+        help="what is varied (default: concurrency for a profile with only that, else rate)")
+    add("--within", type=parsed_by(partial(bounds.share, least=_LEAST_SHARE)), metavar="P%",
+        help="end once the interval reaches no further than this from the limit (default 5%%)")
+    add("--budget", dest="budget_s", type=parsed_by(_seconds), metavar="TIME",
+        help="30m, 2h: of all runs together (default 30m)")
+    add("--max-runs", dest="most_runs", type=whole(2, _MOST_RUNS), metavar="N", help="default 12")
+    add("--min-duration", dest="least_run_s", type=parsed_by(_seconds), metavar="TIME",
+        help="of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
+    add("--start", type=load, metavar="LOAD",
+        help="the first load (default: from requests sent one at a time)")
+    add("--from", dest="lowest", type=load, metavar="LOAD", help="no load below this one")
+    add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
+    add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
+# fmt: on
+
+
+def _seconds(text: str) -> float:
+    """A time from 1 ms to a year; raises ValueError."""
+    seconds = bounds.seconds(text)
+    if not _LEAST_S <= seconds <= bounds.YEAR_S:
+        raise ValueError(f"{bounds.shown(text)}: give a time from 1ms to a year")
+    return seconds

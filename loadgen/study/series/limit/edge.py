@@ -1,0 +1,217 @@
+"""Edge: the load at which the share of samples above a limit is the share that a percentile allows.
+
+The logarithm of the share is taken as linear in the logarithm of the load, near the edge, and rising: the
+tail of a queue's wait is exponential, at a rate that falls with the load, so that this holds up to a share
+of 1, where a logit bends (of a median it would put the edge some percent too low). Samples of one run are
+not independent: behind one that waited long in a queue stand others that did. Their counts therefore vary
+more than binomial ones by a factor, the dispersion, which is estimated from successive parts of each run
+and from how runs differ from the line (quasi-likelihood with a logarithmic link: McCullagh and Nelder,
+Generalized Linear Models, 2nd edition, chapters 6 and 9). The interval is that of the profile likelihood:
+it needs no finite slope, so where the share jumps from 0 to 1 it reaches from one load to the next. Far
+above the edge the line need not hold (a share may stay at a third): a run there shows that the share is at
+least what it counted, and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64
+from loadgen.figures.repeats import t_quantile
+
+_NEAR = 6.0  # times the allowed share, and its inverse: of the runs whose fitted shares lie between
+_FAR = 3.0  # times the allowed odds: a run beyond is at least as far above as it shows
+_EACH_SIDE = 2  # runs that are used on each side of the edge, however far they are
+_GROUPS = 6  # parts of a run whose counts are compared: long ones, so that they hardly depend on each other
+_WINDOWS = 5
+_SLOPES = (0.5, 5000.0)  # of log share by log load; beyond the latter nothing is between 0 and 1
+_BISECTIONS = 26
+_GRID = 161  # candidates for the edge
+_TIE = 1e-6
+_WIDER = 1.6  # of the deviance that is reached, since a search ends when its interval happens to be narrow
+_LEAST = 1e-4  # of a fitted share, where it is compared with counts
+_Z95 = 1.6448536269514722  # 95 % quantile of the normal distribution
+_MARGIN = math.log(4)  # beyond the lowest and the highest load
+
+
+class EdgePoint(msgspec.Struct, frozen=True):
+    """One run: how many samples there were of one latency, and how many of them were above its limit.
+
+    `batches` are (samples, above) of successive parts of the run, of which the `counted` ones are used.
+    """
+
+    load: float
+    batches: tuple[tuple[int, int], ...]
+    dispersion: float | None = None  # see ObjectiveEvidence; None: the run has no shares of its own
+
+    @property
+    def groups(self) -> Float64:
+        """float64[2, groups]: samples and samples above, of at most `_GROUPS` parts of about equal length."""
+        kept = np.array(counted(self.batches), float).reshape(-1, 2)
+        parts = np.array_split(kept, min(_GROUPS, len(kept)))
+        return np.array([part.sum(0) for part in parts]).T
+
+
+def counted(batches: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """The parts of a run that show its load: not the first, since the queue is empty when a run begins."""
+    return batches[1:] or batches
+
+
+class EdgeFit(msgspec.Struct, frozen=True):
+    """Where the share crosses what is allowed, as a load; NaN: not known on that side."""
+
+    load: float
+    low: float
+    high: float
+    slope: float  # of the share's logit at the edge, per logarithm of load
+    dispersion: float  # variance of a count above the limit ÷ that of independent samples
+    samples: float  # of the runs it is from
+
+    @property
+    def width(self) -> float:
+        """How far the farther end of the interval is from the estimate, as a share of it; NaN: not known."""
+        return max(self.load / self.low, self.high / self.load) - 1
+
+
+class _Runs(msgspec.Struct, frozen=True):
+    """The runs of a fit: float64[runs], and of each the counts of its parts."""
+
+    x: Float64  # logarithm of the load
+    n: Float64
+    over: Float64
+    groups: list[Float64]
+    dispersions: Float64  # NaN of a run without shares of its own
+
+    def only(self, kept: Bool) -> _Runs:
+        """Those that are kept."""
+        groups = [group for group, wanted in zip(self.groups, kept, strict=True) if wanted]
+        return _Runs(self.x[kept], self.n[kept], self.over[kept], groups, self.dispersions[kept])
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    """Candidates for the edge, and how badly the best line through each fits; float64[candidates].
+
+    Slopes are those of the share's logarithm.
+    """
+
+    x: Float64
+    deviance: Float64
+    slopes: Float64
+
+    @property
+    def best(self) -> float:
+        """The middle of the candidates that fit best: where the share jumps, many do equally well."""
+        ties = self.x[self.deviance <= self.deviance.min() + _TIE]
+        return float(ties[0] + ties[-1]) / 2
+
+    @property
+    def slope(self) -> float:
+        """That of the line through the best."""
+        return float(self.slopes[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
+
+
+def fitted(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
+    """The edge by the runs near it, with its 95 % interval; None without runs on both of its sides."""
+    groups = [point.groups for point in points]
+    n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
+    own = np.array([math.nan if point.dispersion is None else point.dispersion for point in points])
+    runs = _Runs(np.log([point.load for point in points]), n, over, groups, own)
+    above = over > allowed * n
+    if above.all() or not above.any():
+        return None
+    near = np.ones(len(points), bool)
+    profile = _profile(runs, allowed, _span(runs.x))
+    for _ in range(_WINDOWS):
+        closer = _close(profile.slope * (runs.x - profile.best))
+        if (closer == near).all():
+            break
+        near = closer
+        profile = _profile(runs.only(near), allowed, _span(runs.x[near]))
+    return _interval(runs.only(near), allowed, profile)
+
+
+def _span(x: Float64) -> Float64:
+    return np.linspace(x.min() - _MARGIN, x.max() + _MARGIN, _GRID)
+
+
+def _profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
+    """The deviance of the best rising line through each candidate: the deviance is convex in the slope."""
+    away = runs.x - candidates[:, None]
+    most, at_edge = _most(runs, allowed), math.log(allowed)
+    low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        share = np.exp(np.minimum(at_edge + np.exp(middle)[:, None] * away, most))
+        steeper = ((runs.over - runs.n * share) * away).sum(1) > 0
+        low, high = np.where(steeper, middle, low), np.where(steeper, high, middle)
+    slopes = np.exp((low + high) / 2)
+    log_share = np.minimum(at_edge + slopes[:, None] * away, most)
+    deviance = 2 * (runs.n * np.exp(log_share) - runs.over * log_share).sum(1)
+    return _Profile(candidates, deviance, slopes)
+
+
+def _most(runs: _Runs, allowed: float) -> Float64:
+    """The highest logarithm of a share that the line expects of a run: its own if far above, else 0."""
+    over = runs.over.clip(0.5, runs.n - 0.5)
+    far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
+    most: Float64 = np.where(far, np.log(over / runs.n), 0.0)
+    return most
+
+
+def _interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
+    """The edge and its interval: candidates that fit hardly worse than the best one."""
+    dispersion, freedom = _dispersion(runs, allowed, coarse)
+    reach = _WIDER * dispersion * (1 - allowed) * t_quantile(freedom) ** 2
+    within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
+    first, last = max(within[0] - 1, 0), min(within[-1] + 1, len(coarse.x) - 1)
+    fine = _profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID))
+    inside = np.flatnonzero(fine.deviance <= fine.deviance.min() + reach)
+    low = math.exp(fine.x[inside[0]]) if within[0] > 0 else math.nan
+    high = math.exp(fine.x[inside[-1]]) if within[-1] < len(coarse.x) - 1 else math.nan
+    slope = fine.slope / (1 - allowed)  # d logit = d log share / (1 − share)
+    return EdgeFit(math.exp(fine.best), low, high, slope, dispersion, float(runs.n.sum()))
+
+
+def _dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
+    """How many times as much counts vary as independent ones would, and its degrees of freedom.
+
+    Pooled over the parts of runs and over runs; where runs differ more from each other than their parts
+    explain (another program took the machine for one of them), over runs alone.
+    """
+    log_share = math.log(allowed) + profile.slope * (runs.x - profile.best)
+    share = np.exp(np.minimum(log_share, _most(runs, allowed))).clip(_LEAST, 1 - _LEAST)
+    between = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
+    between_freedom = len(share) - 2
+    within, within_freedom = 0.0, 0
+    for expected, (n, over) in zip(share, runs.groups, strict=True):
+        own = over.sum() / n.sum()
+        within += float(((over - n * own) ** 2 / (n * expected * (1 - expected))).sum())
+        within_freedom += len(n) - 1
+    # Where hardly a sample is above the limit, counts show no spread; slow samples always do.
+    slow = runs.dispersions[~np.isnan(runs.dispersions)]
+    least = max(float(slow.mean()) if len(slow) else 1.0, 1.0)
+    if between_freedom > 0 and within_freedom > 0:
+        by_parts = max(within / within_freedom, least)
+        if _differ(between / between_freedom / by_parts, between_freedom, within_freedom):
+            return between / between_freedom, between_freedom
+    freedom = max(between_freedom + within_freedom, 1)
+    return max((between + within) / freedom, least), freedom
+
+
+def _differ(ratio: float, freedom: int, of_parts: int) -> bool:
+    """Whether a ratio of variances is above its 95 % quantile (Abramowitz and Stegun, 26.6.15)."""
+    root, above, below = ratio ** (1 / 3), 2 / (9 * freedom), 2 / (9 * of_parts)
+    return bool((1 - below) * root - (1 - above) > _Z95 * math.sqrt(below * root**2 + above))
+
+
+def _close(distance: Float64) -> Bool:
+    """Which runs are near the edge by their fitted log shares, and the closest on each side of it."""
+    near: Bool = np.abs(distance) <= math.log(_NEAR)
+    for side in (distance <= 0, distance > 0):
+        order = np.argsort(np.where(side, np.abs(distance), np.inf))[:_EACH_SIDE]
+        near[order] |= side[order]
+    return near

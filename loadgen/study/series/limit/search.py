@@ -1,0 +1,355 @@
+"""Search: which load is run next and for how long, from the runs so far alone; no I/O and no state in here.
+
+Loads go up or down by steps until one lies above the edge and one below it; from then on each run is at the
+estimated edge, in turn a little below and above it, where it tells most, and longer the more is still to be
+learned. Where shares jump from 0 to 1 this is bisection on a log scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from loadgen.base.layout import counted
+from loadgen.figures.objectives import Objective
+from loadgen.report.limit_record import SearchEnd
+from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, fitted
+from loadgen.study.series.limit.trial import SearchSettings, Trial, allowed, parts_of, share_over
+
+_LEAST_RUN_S = 60.0
+_E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least
+STEP = 4.0  # of load, while the edge is only known to be on one side
+_SMALL_STEP = 1.5  # once some samples are above the limit, or not all
+_SOME = 0.1  # of the allowed share: from there on the edge is not far
+_MOST = 0.5  # of all samples
+_AWAY = 0.7  # of a run from the edge, in logits: half or twice the share that is allowed
+_INNER = 0.15  # of the bracket, on a log scale, that a run stays away from its ends
+_BETWEEN = 2  # numbers so far apart have another between them
+_JUMP = 200.0  # a slope of the logit from which on the share jumps: longer runs tell no more
+_ALIKE = 1.5  # a dispersion below which samples do not depend on those before: a longer run adds little
+_LEAST_OVER = 10.0  # samples above the limit that a run should have at the edge
+_FEWEST = 500  # samples, whatever the percentile
+_NEAR_TIMES = 4.0  # as many in a run near the edge
+_GROWTH = 4.0  # of a run over the longest before
+_MOST_TIMES = 32.0  # as many samples as a run far from the edge has, at most
+_TRIES = 2  # runs at one load that show nothing, before it is given up
+_MOST_AGAIN = 3  # disturbed runs of a search that are made again
+_SPREAD_OVER = 4  # runs that share what is left of the budget, or of what is to be learned
+_AIM = 0.9  # of the width asked for
+_CONFIRMED = 1.5  # logits below the edge: a run that passes there shows that the limit is reachable
+_SPARE = 3.0  # standard deviations of a Poisson count
+_DIGITS = 4  # of a rate
+_ROUNDED_PER_S = 10  # a run's time is rounded up to a tenth of a second
+_NO_SHARE = 1000  # samples, all of them above, that a run without shares of its own counts as
+
+
+class NextRun(msgspec.Struct, frozen=True):
+    """A run to be made; a rate in requests per second or a whole number of requests in flight."""
+
+    load: float
+    duration_s: float
+    why: str = ""  # it is made at the load of the run before; "": it is not
+
+
+def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
+    """What is to be run after these runs, or why the search is over."""
+    edge = limiting(settings, trials)
+    load, left_s = _next_load(settings, trials, edge), _left_s(settings, trials)
+    more = len(trials) < settings.most_runs
+    if load != "within" and more and (again := _again(settings, trials)) and again.duration_s <= left_s:
+        return again
+    if isinstance(load, str):
+        return load
+    if not more:
+        return "most-runs"
+    if least_run(settings, trials, load)[0] > left_s:
+        return "budget"
+    return NextRun(load, _rounded_s(_run_length(settings, trials, edge, load)[0]))
+
+
+def first_run(settings: SearchSettings) -> tuple[float, str]:
+    """The seconds of the first run of a search, and why it is not shorter."""
+    return _run_length(settings, (), None, _whole(settings, settings.start))
+
+
+def _run_length(
+    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
+) -> tuple[float, str]:
+    """The seconds of a run at a load: as its samples need, within its share of the budget; and why."""
+    samples = _samples(settings, trials, edge, load)
+    wanted_s = samples / _requests_per_s(settings, trials, load)
+    runs = settings.most_runs - len(trials)
+    share_s = _left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
+    of_samples = counted(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
+    return max(least_run(settings, trials, load), (min(wanted_s, share_s), of_samples))
+
+
+def _left_s(settings: SearchSettings, trials: Sequence[Trial]) -> float:
+    """The measured time that a run may still have."""
+    if settings.budget_s is None:
+        return math.inf
+    return settings.budget_s - math.fsum(trial.took_s for trial in trials) - _around_s(trials)
+
+
+def _around_s(trials: Sequence[Trial]) -> float:
+    """What a run takes beyond its time: warm-up, the last answers, writing."""
+    return max((trial.took_s - trial.duration_s for trial in trials), default=0.0)
+
+
+def needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+    """What the next run takes of the budget at least; None where there is none to be made."""
+    load = _next_load(settings, trials, limiting(settings, trials))
+    if isinstance(load, str):
+        return None
+    least_s, _ = least_run(settings, trials, load)
+    return least_s + _around_s(trials)
+
+
+def _again(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
+    """The last run once more where it shows nothing yet: it was disturbed, or only samples are missing.
+
+    A load is given up after `_TRIES`, and disturbed runs are made again `_MOST_AGAIN` times in all: what
+    disturbs them does not go away, or the client is the limit.
+    """
+    if not trials:
+        return None
+    last, nothing = trials[-1], Counter(trial.load for trial in trials if trial.disturbed or trial.short)
+    spent = last.disturbed and sum(tries - 1 for tries in nothing.values()) >= _MOST_AGAIN
+    if not (last.disturbed or last.short) or nothing[last.load] >= _TRIES or spent:
+        return None
+    least_s, _ = least_run(settings, trials, last.load)
+    if last.disturbed:
+        return NextRun(last.load, _rounded_s(max(least_s, last.duration_s)), "again: it was disturbed")
+    return NextRun(last.load, _rounded_s(max(least_s, _enough_s(last))), "longer: its samples were too few")
+
+
+def _enough_s(short: Trial) -> float:
+    """How long a run like this one must be for each objective to have its samples."""
+    requests = (short.requests_per_s or 0.0) * short.duration_s
+    times = 1.0
+    for each in short.objectives:
+        # Of a latency within answers, as many count as there are requests.
+        observed = min(each.samples, requests or each.samples)
+        if each.bound_ms is None and observed > 0:
+            times = max(times, _with_spare(_least_of(each.objective)) / observed)
+    return short.duration_s * times
+
+
+def _rounded_s(seconds: float) -> float:
+    return math.ceil(_ROUNDED_PER_S * seconds) / _ROUNDED_PER_S
+
+
+def least_samples(settings: SearchSettings) -> int:
+    """The fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
+    return max(map(_least_of, settings.objectives))
+
+
+def _least_of(objective: Objective) -> int:
+    return math.ceil(math.log(0.01) / math.log(1 - allowed(objective)))
+
+
+def _with_spare(needed: int) -> int:
+    """The requests to plan for that many to come, although few arrive."""
+    return math.ceil(needed + _SPARE * math.sqrt(needed))
+
+
+def planned_samples(settings: SearchSettings) -> int:
+    """The requests that a run is planned for at least, so that these come although few arrive."""
+    return _with_spare(least_samples(settings))
+
+
+def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
+    """The seconds of the shortest run at a load, and why it is not shorter.
+
+    It is long compared with its slowest requests, and has enough samples to pass.
+    """
+    count = planned_samples(settings)
+    reasons = {counted(count, "request"): count / _requests_per_s(settings, trials, load)}
+    if settings.least_run_s is not None:
+        reasons["--min-duration"] = settings.least_run_s
+    else:
+        slowest_s = settings.alone_s or 0.0
+        if timed := [trial for trial in trials if trial.p99_e2el_s is not None]:
+            slowest_s = min(timed, key=lambda trial: abs(math.log(trial.load / load))).p99_e2el_s or 0.0
+        reasons["the shortest run"] = _LEAST_RUN_S
+        reasons[f"{_E2EL_TIMES:g} times E2EL"] = _E2EL_TIMES * slowest_s
+    why = max(reasons, key=lambda reason: reasons[reason])
+    return reasons[why], why
+
+
+def edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
+    """The edge of each objective; None where no run is above it, or none below."""
+    return [
+        fitted(_points(trials, at), allowed(objective)) for at, objective in enumerate(settings.objectives)
+    ]
+
+
+def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
+    """The lowest edge, whose interval covers that of every objective that may be the lowest."""
+    known = [edge for edge in edges(settings, trials) if edge is not None]
+    if not known or all(trial.beyond for trial in trials if not trial.disturbed):
+        return None
+    lowest = min(known, key=lambda edge: edge.load)
+    # A NaN stays: what is not known of one is not known of the lowest.
+    low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
+    high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
+    if settings.axis == "concurrency":
+        low, high = _with_neighbours(trials, low, high)
+    return msgspec.structs.replace(lowest, low=low, high=high)
+
+
+def narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
+    """Whether the interval is as narrow as asked; over concurrency one whole number is."""
+    if math.isnan(edge.low) or math.isnan(edge.high):
+        return False
+    one = settings.axis == "concurrency" and math.floor(edge.low) == math.floor(edge.high)
+    return one or edge.width <= settings.within
+
+
+def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
+    """An interval of whole numbers that covers all between the last that was below and the first above."""
+    first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
+    last = below_all([trial for trial in trials if not trial.disturbed], lambda trial: trial.beyond)
+    # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
+    return (last if low > last else low), (first - 1 if high < first - 1 else high)
+
+
+def below_all(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
+    """The highest load below all that failed; NaN if there is none."""
+    first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
+    return max((trial.load for trial in trials if trial.load < first), default=math.nan)
+
+
+def _points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
+    """What the runs show of one objective; those in which no request has its latency show nothing."""
+    shown = [trial for trial in trials if not trial.disturbed]
+    return [_point(trial, at) for trial in shown if not trial.usable or trial.objectives[at].samples]
+
+
+def _point(trial: Trial, at: int) -> EdgePoint:
+    if not trial.usable:
+        return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
+    evidence = trial.objectives[at]
+    return EdgePoint(trial.load, parts_of(evidence), evidence.dispersion)
+
+
+def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
+    if not trials:
+        return _whole(settings, settings.start)
+    load = _wanted(settings, trials, edge)
+    ceiling = _client_ceiling(trials)
+    return load if isinstance(load, str) or load < ceiling else _below_client(settings, trials, ceiling)
+
+
+def _wanted(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
+    """The next load, were the client able to send any."""
+    below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
+    over = [trial for trial in trials if trial.beyond]
+    if not below and not over:
+        return math.inf  # the client was the limit of all
+    if not over:
+        return _higher(settings, below)
+    if not below or edge is None:
+        return _lower(settings, over)
+    if narrow(settings, edge):
+        limit = math.floor(edge.load) if settings.axis == "concurrency" else edge.load
+        reach = limit * math.exp(-_CONFIRMED / edge.slope)
+        if any(trial.passed and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials):
+            return "within"
+        return _whole(settings, edge.load * math.exp(-1 / edge.slope))
+    return _near(settings, trials, edge)
+
+
+def _client_ceiling(trials: Sequence[Trial]) -> float:
+    """The lowest load that the client could not send, unless it did send as much in another run."""
+    sent = max((trial.load for trial in trials if trial.usable), default=0.0)
+    return min((trial.load for trial in trials if trial.disturbed and trial.load > sent), default=math.inf)
+
+
+def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: float) -> float | SearchEnd:
+    """A load between what was measured and what the client could not send; the search goes no higher."""
+    below = [trial.load for trial in trials if trial.usable and trial.load < ceiling]
+    if not below:
+        if ceiling <= settings.lowest:
+            return "client-limited"
+        return _whole(settings, max(ceiling / STEP, settings.lowest))
+    top = max(below)
+    between = _whole(settings, math.sqrt(top * ceiling))
+    done = top * (1 + settings.within) >= ceiling or between in (top, ceiling)
+    return "client-limited" if done else between
+
+
+def _higher(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
+    """A load above all that were measured, up to the bound of the search."""
+    top = max(below, key=lambda trial: trial.load)
+    if top.load < settings.highest:
+        near = any(share_over(each) > _SOME * allowed(each.objective) for each in top.objectives)
+        return _whole(settings, min(top.load * (_SMALL_STEP if near else STEP), settings.highest))
+    passed = any(trial.passed for trial in below if trial.load == top.load)
+    return "everything-passes" if passed else _whole(settings, top.load)
+
+
+def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
+    """A load below all that are too much, down to the bound of the search."""
+    bottom = min(over, key=lambda trial: trial.load)
+    if bottom.load <= settings.lowest:
+        return "nothing-passes"
+    near = bottom.usable and all(share_over(each) < _MOST for each in bottom.objectives)
+    return _whole(settings, max(bottom.load / (_SMALL_STEP if near else STEP), settings.lowest))
+
+
+def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
+    """A load at the edge: below it if the run before was above, and the other way round."""
+    away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
+    away = -away if trials[-1].load > edge.load else away
+    load = edge.load * math.exp(away)
+    low = max(trial.load for trial in trials if not trial.beyond and not trial.disturbed)
+    high = min((trial.load for trial in trials if trial.beyond and trial.load > low), default=math.inf)
+    if low < load and high < math.inf:
+        inner = (high / low) ** _INNER
+        load = min(max(load, low * inner), high / inner)
+    if settings.axis == "concurrency":
+        load = math.floor(load) if away < 0 else max(load, math.floor(edge.load) + 1)
+        if high - low >= _BETWEEN:  # a number that was not tried
+            load = min(max(load, low + 1), high - 1)
+    return _whole(settings, load)
+
+
+def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float) -> float:
+    """How many samples the next run should have: few while the edge is far, then what is still missing."""
+    few = max(
+        *(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings), _FEWEST
+    )
+    if edge is None:
+        again = sum(trial.load == load for trial in trials)  # that did not tell enough
+        return few * min(_GROWTH**again, _MOST_TIMES)
+    if edge.slope > _JUMP and edge.dispersion < _ALIKE:
+        return few
+    longest = max(max((each.samples for each in trial.objectives), default=0) for trial in trials)
+    most = min(_GROWTH * longest, _MOST_TIMES * few)
+    width = edge.width if edge.width == edge.width else math.inf
+    missing = edge.samples * ((width / (_AIM * settings.within)) ** 2 - 1)
+    runs = min(_SPREAD_OVER, settings.most_runs - len(trials))
+    return max(min(missing / runs, most), _NEAR_TIMES * few)
+
+
+def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: float) -> float:
+    """How many requests end in a second at a load, at least: over concurrency by the nearest run."""
+    if settings.axis == "rate":
+        return load
+    timed = [trial for trial in trials if trial.requests_per_s]
+    if not timed:
+        # How far one user's speed goes up with more of them is not known: as the root, in between.
+        return math.sqrt(load) / settings.alone_s if settings.alone_s else load
+    # Of several at one load the slowest, so that none of the next ones is too short to tell.
+    nearest = min(timed, key=lambda trial: (abs(math.log(trial.load / load)), trial.requests_per_s))
+    return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
+
+
+def _whole(settings: SearchSettings, load: float) -> float:
+    """A load between the bounds, in few digits; over concurrency the nearest whole number."""
+    few = float(f"{load:.{_DIGITS}g}") if settings.axis == "rate" else max(round(load), 1)
+    return min(max(few, settings.lowest), settings.highest)

@@ -1,0 +1,179 @@
+"""Estimate: how long cells take, from those that are done, or from the roofline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+from loadgen.plan import sources
+from loadgen.plan.profile import Profile
+from loadgen.run.options import Options
+from loadgen.study.series.arms import Arm
+from loadgen.study.series.matrix import Start
+from loadgen.study.series.store import Store
+from loadgen.verdict.campaign_cell import Cell
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The remaining time; None: unknown."""
+
+    seconds: float | None
+    at_best: bool = False  # for some cells only the roofline is known: they take longer
+
+    @property
+    def words(self) -> str:
+        """The time in words."""
+        if self.seconds is None:
+            return "unknown until the first cells are done"
+        return f"{'at least' if self.at_best else 'about'} {duration(self.seconds)}"
+
+
+@dataclass
+class Pace:
+    """Seconds that cells and starts of servers took."""
+
+    cells: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, store: Store) -> Pace:
+        """Those of a directory's finished cells."""
+        pace = cls()
+        for cell_id in sorted(store.finished()):
+            runs = list(store.facts(cell_id))
+            cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
+            if cell is None:
+                continue
+            pace.cell(cell, sum(map(_took_s, runs)))
+            if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
+                pace.start(cell.arm, ready_s)
+        return pace
+
+    def cell(self, cell: Cell, seconds: float) -> None:
+        """Note a cell that was measured."""
+        self.cells[cell.arm, cell.profile].append(seconds)
+
+    def start(self, arm: str, seconds: float) -> None:
+        """Note a server that became ready."""
+        self.starts[arm].append(seconds)
+
+    def left(self, starts: Iterable[Start], done: set[str]) -> Left:
+        """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
+        total, at_best = 0.0, False
+        for start in starts:
+            left = [planned for planned in start.planned if planned.id not in done]
+            total += self._start_s(start.arm) if left else 0.0
+            for planned in left:
+                seconds = self._cell_s(planned.cell)
+                if seconds is None:
+                    seconds, at_best = at_best_s(start.arm.options, planned.workload), True
+                if seconds is None:
+                    return Left(None)
+                total += seconds
+        return Left(total, at_best)
+
+    def _cell_s(self, cell: Cell) -> float | None:
+        same = self.cells.get((cell.arm, cell.profile))
+        times = same or [s for (_, name), took in self.cells.items() if name == cell.profile for s in took]
+        return median(times) if times else None
+
+    def _start_s(self, arm: Arm) -> float:
+        if arm.attached:
+            return 0.0
+        times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
+        return median(times) if times else 0.0
+
+
+def _took_s(run: Mapping[str, Any]) -> float:
+    began, ended = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
+    return (ended - began).total_seconds()
+
+
+def at_best_s(options: Options, workload: Profile) -> float | None:
+    """Seconds of a cell by a preset's steps or at the roofline, warm-up included; None if lengths, or both
+    preset and machine or model, are unknown.
+
+    A trace takes at least as long as the window that is named; what a file holds is not known before.
+    """
+    if sources.of(workload) != sources.RANDOM:
+        return _window_s(workload)
+    if workload.input_dist or workload.output_dist:
+        return workload.duration
+    if (steps := _steps(options)) is None:
+        return None
+    if workload.ladder is None:
+        return _run_s(steps, workload)
+    rungs = (workload.model_copy(update={"input_len": length}) for length in workload.ladder)
+    return sum(_run_s(steps, rung) for rung in rungs)
+
+
+def simulated_s(options: Options, workload: Profile) -> float | None:
+    """Seconds of a run on the embedded engine, by the preset's steps; None where none is named."""
+    from loadgen.run import embedded_engine
+
+    return None if embedded_engine.steps(options) is None else at_best_s(options, workload)
+
+
+class Steps(Protocol):
+    """How long prompts and tokens take at least, in milliseconds."""
+
+    def prefill_ms(self, tokens: int, /) -> float | None: ...
+
+    def tpot_ms(self, batch: float, context: float, /) -> float: ...
+
+
+def _steps(options: Options) -> Steps | None:
+    """Those of the preset, which are what a simulation takes, else those of the machine's roofline."""
+    from loadgen.roofline import estimate, machines  # no campaign without `hardware` needs them
+    from loadgen.run import embedded_engine
+
+    if (of_preset := embedded_engine.steps(options)) is not None:
+        return of_preset
+    if options.hardware is None or options.model is None:
+        return None
+    config = Path(options.model_config) if options.model_config is not None else None
+    try:
+        return estimate.ceiling(options.model, machines.machine(options.hardware), config=config)
+    except UsageError:
+        return None
+
+
+def _run_s(steps: Steps, workload: Profile) -> float:
+    """Prompts one after the other, then tokens in batches as large as the load allows."""
+    count, warmups = workload.num_prompts or 0, workload.warmups
+    batch = float(min(workload.max_concurrency or count or 1, count or workload.max_concurrency or 1))
+    context = workload.prefix_len + workload.input_len + workload.output_len / 2
+    prefill_s = (steps.prefill_ms(workload.prefix_len + workload.input_len) or 0.0) / 1e3
+    each_s = prefill_s + workload.output_len * steps.tpot_ms(batch, context) / 1e3 / batch
+    if workload.duration is not None:
+        return workload.duration + warmups * each_s
+    return max(count * each_s, count / workload.mean_rate_per_s) + warmups * each_s
+
+
+def _window_s(workload: Profile) -> float | None:
+    """Seconds in which the requests of a file are sent at least, where the profile says so."""
+    begin, _, end = workload.trace_window.partition(":")
+    if workload.timed and end:
+        try:
+            length_s = (float(end) - float(begin or 0)) / workload.speed_up
+        except ValueError:
+            return None  # the plan refuses it by name
+        return length_s if workload.duration is None else min(length_s, workload.duration)
+    return workload.duration
+
+
+def duration(seconds: float) -> str:
+    """40 s, 12 min, 2 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02d} min" if hours else f"{minutes} min"

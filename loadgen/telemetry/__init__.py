@@ -1,1 +1,0 @@
-"""Telemetry: this machine while a run goes on: memory, power, heat, clocks, throttling."""

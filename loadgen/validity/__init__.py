@@ -1,1 +1,0 @@
-"""Validity: whether a run can be believed: evidence, doubts with remedies, and the verdict."""

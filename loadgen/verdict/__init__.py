@@ -1,0 +1,1 @@
+"""Verdict: whether a run can be believed: evidence, doubts with remedies, and the verdict."""

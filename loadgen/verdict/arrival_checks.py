@@ -1,0 +1,337 @@
+"""Arrival checks: what arrives is not the server's tokens, one by one: held back, hidden, or miscounted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, total
+from loadgen.base.clock import MS_NS
+from loadgen.base.rule import Evidence, joined, note, suspect
+from loadgen.figures.answer_shape import LEAST_TOKENS, AnswerShapes
+from loadgen.figures.record import UNKNOWN
+from loadgen.figures.word_gaps import MORE_TOKENS
+from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
+
+MOST, SOME = 0.5, 0.01  # of the answers; of the answers or the tokens
+HELD_MS = 5.0  # between clumps: faster servers are beyond what a client can tell apart
+FASTEST_MS = 0.05  # a token: no server is faster, so a read that waited less did not gather the answer
+IDLE_CORES = 0.5  # of a client without kernel timestamps that is not late by milliseconds
+MORE_MESSAGES = 1.1  # than tokens
+LATE_TEXT = 3  # gaps
+MOST_DRAFTED = 16  # messages at once: speculative decoding drafts fewer
+LEAST_GAPS, INNER_GAPS = 16, 0.05  # between words; of these within a message
+FULL_TOKENS, FULL_TIMES, FULL_SHARE = 8, 4, 0.2  # of a first message; the mean of the others; the answer
+
+
+def _is_most(which: Bool, shapes: AnswerShapes) -> bool:
+    return bool(np.count_nonzero(which) > MOST * len(shapes))
+
+
+def _of(which: Bool, shapes: AnswerShapes) -> str:
+    return f"in {np.count_nonzero(which)} of {len(shapes)} answers"
+
+
+def _lag_ms(run: RunEvidence) -> float:
+    health = run.metrics.health
+    return max(health.lag_mean_ms, health.shared_lag_ms)
+
+
+def _whole(run: RunEvidence) -> Evidence | None:
+    """All messages came at one instant, which the client's own delay cannot have made."""
+    shapes = run.shapes
+    which = (shapes.messages > 1) & (shapes.instants == 1) & (shapes.first_ns > HELD_MS * MS_NS)
+    if not _is_most(which, shapes):
+        return None
+    tokens = float(shapes.tokens[which].mean())
+    late = _lag_ms(run) > tokens * FASTEST_MS / 2 if run.stamped else run.client_cores > IDLE_CORES
+    if late:
+        return None
+    return (
+        f"{_of(which, shapes)} all messages came at one instant, so they were not streamed: a proxy, or a "
+        "parser of the server, holds each answer back until its end; TTFT is E2EL, TPOT and ITL are 0"
+    )
+
+
+def _clumps(run: RunEvidence) -> Evidence | None:
+    """Messages came in clumps, the first ones too: a draft's tokens follow a first one that came alone."""
+    shapes = run.shapes
+    clump = shapes.messages / shapes.instants
+    which = (shapes.instants > 1) & (clump >= 2) & (shapes.at_first >= np.maximum(2, clump / 2))
+    apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
+    which &= apart_ms > HELD_MS
+    if not _is_most(which, shapes) or _is_late(run):
+        return None
+    return (
+        f"{_of(which, shapes)} messages came {float(clump[which].mean()):.3g} at a time, "
+        f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy gathers them; TTFT is that of the first "
+        "clump, TPOT leaves out what came with it, and ITL is of clumps"
+    )
+
+
+def _held_later(run: RunEvidence) -> Evidence | None:
+    """The first message came alone, and the others in clumps that are larger than what is drafted at once."""
+    shapes = run.shapes
+    clump = (shapes.messages - shapes.at_first) / np.maximum(shapes.instants - 1, 1)
+    apart_ms = shapes.span_ns / np.maximum(shapes.instants - 1, 1) / MS_NS
+    which = (shapes.instants > 1) & (clump >= MOST_DRAFTED) & (apart_ms > HELD_MS)
+    if not _is_most(which, shapes) or _is_late(run):
+        return None
+    return (
+        f"{_of(which, shapes)} the messages after the first came {float(clump[which].mean()):.3g} at a time, "
+        f"{float(apart_ms[which].mean()):.3g} ms apart: a proxy, or a parser of the server, holds them back; "
+        "ITL is of clumps, and TPOT is that of the last one"
+    )
+
+
+def _is_late(run: RunEvidence) -> bool:
+    """Whether the client itself may have gathered messages: it read them some gaps late."""
+    if not run.stamped:
+        return run.client_cores > IDLE_CORES
+    return _lag_ms(run) > LATE_GAPS * run.metrics.itl.mean_ms
+
+
+def _one_message(run: RunEvidence) -> Evidence | None:
+    """All tokens are counted on one message."""
+    shapes = run.shapes
+    which = shapes.messages == 1
+    if not _is_most(which, shapes):
+        return None
+    return (
+        f"{_of(which, shapes)} all tokens ({float(shapes.tokens[which].mean()):.3g}) are counted on one "
+        "message: the others had no text where an answer has it, or a parser of the server held the answer "
+        "back; TTFT is the time of that message, TPOT and ITL are not measured"
+    )
+
+
+def _late_text(run: RunEvidence) -> Evidence | None:
+    """The first message that counts as a token has no text, and comes long before the others."""
+    shapes = run.shapes
+    which = (shapes.text_late_ns > 0) & _has_late_second(shapes)
+    if not _is_most(which, shapes):
+        return None
+    return (
+        f"{_of(which, shapes)} the first message that counts as a token has no text, and the first text came "
+        f"{float(shapes.text_late_ns[which].mean()) / MS_NS:.3g} ms after it: that one is not a token, or "
+        "hides one; TTFT is its time, and TPOT has the wait"
+    )
+
+
+def _has_late_second(shapes: AnswerShapes) -> Bool:
+    """The second message came long after the first, by the gaps between the others."""
+    which: Bool = shapes.second_ns > LATE_TEXT * shapes.later_gap_ns
+    return which & (shapes.second_ns > HELD_MS * MS_NS)
+
+
+def _extra_first(run: RunEvidence) -> Evidence | None:
+    """More messages have text than there are tokens, and the first comes long before the others."""
+    shapes = run.shapes
+    which = (shapes.messages > shapes.tokens) & _has_late_second(shapes)
+    if not _is_most(which, shapes):
+        return None
+    return (
+        f"{_of(which, shapes)} more messages have text than usage counts tokens, and the first one came "
+        f"{float(shapes.second_ns[which].mean()) / MS_NS:.3g} ms before the others: it is not a token (a "
+        "blank to keep the connection open, or the prompt); TTFT is its time, and TPOT has the wait"
+    )
+
+
+def _more_messages(run: RunEvidence) -> Evidence | None:
+    """More messages have text than there are tokens."""
+    messages = np.diff(run.records.start)
+    which = run.records.ok & (run.records.output_tokens > 0) & (run.records.usage > 0)
+    more = which & (messages > np.maximum(MORE_MESSAGES * run.records.output_tokens, 2))
+    if not np.count_nonzero(more) > MOST * np.count_nonzero(which):
+        return None
+    return (
+        f"in {np.count_nonzero(more)} of {np.count_nonzero(which)} answers more messages have text than "
+        f"usage counts tokens ({total(messages[more])} and {total(run.records.output_tokens[more])}): the "
+        "count is wrong, or a proxy splits or repeats messages; tok/s and TPOT rest on it"
+    )
+
+
+class _Fewer(msgspec.Struct, frozen=True):
+    """Answers of which usage counts more tokens than there are messages, and what their words show."""
+
+    answers: int
+    completed: int
+    tokens: int
+    messages: int
+    gaps: int  # between words, in those that were examined
+    inner: int  # of these, within a message
+
+    @classmethod
+    def of(cls, run: RunEvidence) -> _Fewer:
+        records = run.records
+        messages, examined = np.diff(records.start), records.ok & (records.word_gaps >= 0)
+        fewer = records.ok & (records.usage > 0) & (records.exact_tokens == 0) & (messages > 0)
+        fewer &= records.output_tokens >= MORE_TOKENS * messages.clip(2)
+        return cls(
+            answers=int(np.count_nonzero(fewer)),
+            completed=run.metrics.completed,
+            tokens=total(records.output_tokens[fewer]),
+            messages=total(messages[fewer]),
+            gaps=total(records.word_gaps[examined]),
+            inner=total(records.inner_gaps[examined]),
+        )
+
+    def __str__(self) -> str:
+        of = f"in {self.answers} of {self.completed} answers"
+        return f"{of} usage counts {self.tokens} tokens in {self.messages} messages"
+
+
+def _unseen(run: RunEvidence) -> Evidence | None:
+    """Each message carries one token, by its words, and usage counts more of them."""
+    fewer = _Fewer.of(run)
+    if fewer.gaps < LEAST_GAPS or fewer.inner > INNER_GAPS * fewer.gaps:
+        return None
+    if fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
+        return None
+    return (
+        f"{fewer}, and by their words the messages carry one each ({fewer.inner} of {fewer.gaps} gaps "
+        "between words are within a message): the others were not shown or came with the first message, "
+        "and then TTFT has their time, TPOT counts them and is too low; or a gateway joins the pieces of "
+        "words, and then ITL is that of words"
+    )
+
+
+def _full_first(run: RunEvidence) -> Evidence | None:
+    """The first message carries many more tokens than the others."""
+    shapes = run.shapes
+    first, later = (
+        shapes.first_tokens,
+        (shapes.tokens - shapes.first_tokens) / np.maximum(shapes.messages - 1, 1),
+    )
+    which = (shapes.messages > 1) & (first >= FULL_TOKENS) & (first > FULL_SHARE * shapes.tokens)
+    which &= first > FULL_TIMES * later
+    if not _is_most(which, shapes):
+        return None
+    return (
+        f"{_of(which, shapes)} the first message carries {float(first[which].mean()):.3g} tokens and the "
+        f"others {float(later[which].mean()):.3g} each: the first ones were held back; TTFT has their time, "
+        "and TPOT counts them and is too low"
+    )
+
+
+# How arrivals and tokens can differ: the first that holds is the cause.
+_CAUSES: tuple[Callable[[RunEvidence], Evidence | None], ...] = (
+    _whole,
+    _extra_first,
+    _more_messages,
+    _clumps,
+    _held_later,
+    _one_message,
+    _late_text,
+    _full_first,
+    _unseen,
+)
+
+
+@suspect(
+    "arrivals-not-tokens",
+    f"in more than {percent(MOST)} of the answers (of {LEAST_TOKENS} tokens or more) all messages came at "
+    f"one instant, or two and more at each instant, the first one too, or {MOST_DRAFTED} and more at each "
+    "instant after it, and the client was not late; or all tokens are counted on one message; or the first "
+    f"has no text, or is one more than usage counts tokens, and comes {LATE_TEXT} gaps before the next; or "
+    f"{MORE_MESSAGES:g} times as many messages have text as usage counts tokens; or the first one carries "
+    f"{FULL_TOKENS} tokens or more, over {percent(FULL_SHARE)} of the answer and over {FULL_TIMES} "
+    f"times as many as the others; or usage counts {MORE_TOKENS:g} times as many tokens as there are "
+    f"messages, and at most {percent(INNER_GAPS)} of the gaps between words are within a message, so that "
+    "each carries one token. Several tokens a message, as of vLLM's --stream-interval or speculative "
+    "decoding, are none of these: the first one comes alone, and the others hold several words",
+    "turn buffering off in what is between (nginx: proxy_buffering off; a gateway that cuts the text into "
+    "words or lines), and parsers that hold text back (vLLM's --tool-call-parser, --reasoning-parser); or "
+    "read E2EL and throughput alone",
+)
+def arrivals_not_tokens(run: RunEvidence) -> Evidence | None:
+    """What arrived is not the server's tokens, one by one."""
+    if not run.metrics.streamed:
+        return None
+    return next(filter(None, (cause(run) for cause in _CAUSES)), None)
+
+
+def held_answers(run: RunEvidence) -> Evidence | None:
+    """Why messages came together, where neither the client nor the engine explains it."""
+    return (_whole(run) or _clumps(run) or _held_later(run)) if run.metrics.streamed else None
+
+
+@suspect(
+    "hidden-tokens",
+    f"usage counts tokens that are not shown, more than {percent(SOME)} of the output tokens: a total beyond "
+    "prompt and answer, or reasoning where no reasoning was streamed: TTFT and TPOT are of what is shown, "
+    "tok/s are not",
+    "have the server stream its reasoning, or turn it off (--chat-template-kwargs, or reasoning_effort in "
+    "--extra-body); or read E2EL",
+)
+def hidden_tokens(run: RunEvidence) -> Evidence | None:
+    """The model wrote tokens that no message brought."""
+    records = run.records
+    apart = np.where(records.ok, records.hidden_tokens.clip(0), 0)
+    shown = (records.visible_ns == UNKNOWN) | (records.visible_ns != run.per_request.first_ns)
+    if not run.metrics.streamed:
+        shown[:] = True
+    within = np.where(records.ok & ~shown, records.thought_tokens.clip(0), 0)
+    most = SOME * max(run.metrics.total_output_tokens, 1)
+    parts = [
+        f"usage's total has {total(apart)} tokens in {np.count_nonzero(apart)} answers beyond prompt and "
+        "answer, which no figure counts"
+        if total(apart) > most
+        else None,
+        f"{total(within)} tokens of reasoning in {np.count_nonzero(within)} answers are counted and not "
+        "shown: TTFT has their time, TPOT is too low"
+        if total(within) > most
+        else None,
+    ]
+    return joined(parts)
+
+
+@note(
+    "tokens-not-located",
+    f"usage counts {MORE_TOKENS:g} times as many tokens as there are messages in more than {percent(MOST)} "
+    f"of the answers, no message has a count, and there are under {LEAST_GAPS} gaps between words to tell "
+    "messages of several tokens from tokens that are not shown",
+    "pass --continuous-usage, where the server knows it; else read E2EL and tok/s",
+)
+def tokens_not_located(run: RunEvidence) -> Evidence | None:
+    """Nothing shows which messages the tokens are in, or whether they are in any."""
+    fewer = _Fewer.of(run)
+    known = not run.metrics.streamed or fewer.gaps >= LEAST_GAPS
+    if known or fewer.answers <= MOST * fewer.completed or hidden_tokens.find(run) is not None:
+        return None
+    return (
+        f"{fewer}, and nothing shows whether these carry several or some are not shown: TPOT counts all of "
+        "the tokens, and ITL is of messages"
+    )
+
+
+@note(
+    "ends-not-reported",
+    f"more than {percent(SOME)} of the answers end without a finish reason: they count as whole because "
+    "usage or their number of tokens says so",
+    "have the server, or the gateway in front of it, send finish_reason",
+)
+def ends_not_reported(run: RunEvidence) -> Evidence | None:
+    """Answers ended without a reason."""
+    ends = (run.records.finish_reasons[row] for row in np.flatnonzero(run.per_request.ok).tolist())
+    count, completed = sum(not end for end in ends), run.metrics.completed
+    if count <= SOME * completed:
+        return None
+    return f"{count} of {completed} answers end without a finish reason"
+
+
+@note(
+    "reasoning-alone",
+    f"more than {percent(SOME)} of the answers have reasoning and no text of the answer itself: they ended "
+    "within it; TTFT and TPOT are of reasoning, and TTFVT leaves them out",
+    "raise the output length, or turn reasoning off (--chat-template-kwargs)",
+)
+def reasoning_alone(run: RunEvidence) -> Evidence | None:
+    """Answers ended before a user saw anything of them."""
+    records = run.records
+    alone = records.ok & (records.text_ns != UNKNOWN) & (records.visible_ns == UNKNOWN)
+    count, completed = int(np.count_nonzero(alone)), run.metrics.completed
+    if count <= SOME * completed:
+        return None
+    return f"{count} of {completed} answers ended within their reasoning"

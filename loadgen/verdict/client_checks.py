@@ -1,0 +1,434 @@
+"""Client checks: this machine, not the server, made the figures."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.figures.record import UNKNOWN
+from loadgen.verdict.arrival_checks import held_answers
+from loadgen.verdict.calibration import HELD_PERCENT
+from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
+from loadgen.wire.address import is_this_machine
+
+SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
+LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core
+LATE_BODIES = 0.01  # of the requests
+HELD = 0.01  # of the segments: P99 ITL is of a hundredth of the gaps
+HEADROOM = 2  # times
+STEP_MS, FAR_STEP_MS = 1.0, 1000.0
+IMPOSSIBLE = 0.01  # of the reads, of the answers
+STOPPED_S = 1.0  # a process that has a share of a CPU does not wait for so long
+OTHERS, BUSY, WAITING = 0.05, 0.8, 0.2  # of the CPUs; of the time
+RELAY = 0.1  # of the client's CPU time: what takes less does not generate tokens
+LEAST_CPU_S = 3.0  # the kernel counts in ticks, and programs begin and end
+LOSSY = 0.01  # of the answers
+_UNRELIABLE = "median and percentiles of ITL are of reads, not of messages"
+_OR_LOST = " (or segments came out of order: not known of this run)"
+_CLOCK_REMEDY = "run again once the clock is synchronized (chronyc tracking, timedatectl)"
+_STOPPED_REMEDY = (
+    "where all CPUs were busy: start server and client from one shell (or by --launch), leave the client a "
+    "core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0; else run on a "
+    "machine that stays awake, and pause neither the client nor its container"
+)
+
+
+@suspect(
+    "reads-late",
+    f"more than {percent(SHARED)} of the messages were coalesced into a read, or enough that mean TTFT or "
+    "P99 ITL is that much too long, and the client was late (mean read lag, of all or of these reads, over "
+    f"{percent(LATE_GAPS)} of the mean gap; for P99, once over a gap) or has no kernel timestamps",
+    "leave the client a core (taskset), or share CPUs by process: sysctl kernel.sched_autogroup_enabled=0",
+)
+def reads_late(run: RunEvidence) -> Evidence | None:
+    """Messages were coalesced because the client read late, or may have."""
+    health, harms = run.metrics.health, _harms(run)
+    if not harms or held_answers(run) is not None:
+        return None
+    lag = f"read lag {health.shared_lag_ms:.3g} ms mean of these, {health.lag_mean_ms:.3g} ms of all"
+    why = f"{lag}, {health.lag_max_ms:.3g} ms max" if run.stamped else "without kernel timestamps"
+    share = percent(health.shared_share)
+    return f"{share} of messages coalesced into a read, {why}{_starved(run)}: {', '.join(harms)}"
+
+
+def _harms(run: RunEvidence) -> list[str]:
+    """What is wrong by more than SHARED if coalesced messages were really a gap apart."""
+    metrics, health, late, harms = run.metrics, run.metrics.health, _late(run), []
+    # For a gap or more, once: what came then coalesced.
+    away = late or health.lag_max_ms > metrics.itl.mean_ms
+    excess_ms = health.with_first * metrics.itl.mean_ms / health.answers if health.with_first else 0.0
+    if late and excess_ms > SHARED * metrics.ttft.mean_ms:
+        harms.append(f"mean TTFT is about {excess_ms:.3g} ms too long")
+    if late and health.shared_share > SHARED:
+        harms.append(_UNRELIABLE)
+    elif away and health.p99_gap_excess > SHARED:
+        harms.append(f"P99 ITL is about {percent(health.p99_gap_excess)} too long")
+    return harms
+
+
+@note(
+    "messages-together",
+    f"more than {percent(SHARED)} of the messages were coalesced into a read and the client was not late: "
+    "the server writes several at once",
+    "read TPOT instead of ITL",
+)
+def messages_together(run: RunEvidence) -> Evidence | None:
+    """Messages were coalesced because they were sent so."""
+    share = run.metrics.health.shared_share
+    if share <= SHARED or _late(run) or held_answers(run) is not None:
+        return None
+    return f"{percent(share)} of messages coalesced into a read, and the client was not late: {_UNRELIABLE}"
+
+
+def _late(run: RunEvidence) -> bool:
+    """Whether the client read late, or may have."""
+    return run.reads_late or not run.stamped
+
+
+def _starved(run: RunEvidence) -> str:
+    """The likely cause on one machine: the scheduler shares CPU time by session, not by need."""
+    environment = run.facts.environment
+    if not is_this_machine(run.facts.server.url) or environment.get("sched_autogroup") != "1":
+        return ""
+    return f"; client and server share {environment.get('cpus', 'few')} CPUs by session (sched_autogroup)"
+
+
+@suspect(
+    "acks-late",
+    f"over the packet ring more than {percent(HELD)} of the segments came as soon as the client had read, "
+    "over 2 ms late, the one before them (less those by chance): a server with Nagle's algorithm sends on "
+    "once that is acknowledged",
+    "leave the client a core (taskset), or switch Nagle's algorithm off in the server (TCP_NODELAY)",
+)
+def acks_late(run: RunEvidence) -> Evidence | None:
+    """The server waited for acknowledgements, which the client sent late."""
+    client = run.facts.client
+    if client.held_segments <= HELD * client.segments:
+        return None
+    share = percent(client.held_segments / client.segments)
+    return (
+        f"{share} of the segments waited for the client to acknowledge the one before, which it read late"
+        f"{_starved(run)}: percentiles of ITL have the client's delay in them"
+    )
+
+
+@suspect(
+    "client-busy",
+    f"without kernel timestamps, the client used {CORES} of a core or more: one loop is one core, and reads "
+    "wait for it",
+    "use --transport wire, or spread the load over several clients",
+)
+def client_busy(run: RunEvidence) -> Evidence | None:
+    """The client was busy and its timestamps include the delay."""
+    if run.stamped or run.client_cores < CORES:
+        return None
+    busy = f"{run.client_cores:.2f} of a core busy"
+    return f"user-space timestamps and {busy}: latencies include the client's delay"
+
+
+@note(
+    "busy-loop",
+    f"kernel timestamps, and {CORES} of a core busy or a mean read lag over {percent(LAG_GAPS)} of the mean "
+    "gap: figures stay true until messages are coalesced (reads-late)",
+    "leave the client a core, or spread the load over several clients",
+)
+def busy_loop(run: RunEvidence) -> Evidence | None:
+    """The client was busy, and its timestamps do not include the delay."""
+    health, gap_ms = run.metrics.health, run.metrics.itl.mean_ms
+    late = health.lag_mean_ms > LAG_GAPS * gap_ms and held_answers(run) is None  # whose gaps are nothing
+    if not run.stamped or not (run.client_cores >= CORES or late):
+        return None
+    return f"{run.client_cores:.2f} of a core busy, mean read lag {health.lag_mean_ms:.3g} ms"
+
+
+@note(
+    "unstamped",
+    "more reads lack a kernel timestamp than 1 % and one per request (a response's end may): latencies "
+    "include the client's delay, which `loadgen selftest` measures",
+    "use --transport wire on Linux",
+)
+def unstamped(run: RunEvidence) -> Evidence | None:
+    """The kernel did not time the reads."""
+    health = run.metrics.health
+    reads = f"{health.unstamped_reads} of {health.reads} reads"
+    return None if run.stamped else f"{reads} have the client's own timestamp, not the kernel's"
+
+
+@note(
+    "ring-incomplete",
+    "the packet ring did not show every segment of some requests, as it had no room or did not see the "
+    "connection: those have the timestamps of their sockets' reads (reads-late shows what that costs)",
+    "leave the client a core, or spread the load over several clients",
+)
+def ring_incomplete(run: RunEvidence) -> Evidence | None:
+    """Some requests are timed by reads although there was a packet ring."""
+    client = run.facts.client
+    if not client.fallen_back:
+        return None
+    return (
+        f"{client.fallen_back} of {run.metrics.requests} requests are timed by reads: the packet ring lost "
+        f"{client.dropped_segments} of {client.segments + client.dropped_segments} segments"
+    )
+
+
+@note(
+    "late-bodies",
+    f"more than {percent(LATE_BODIES)} of the request bodies were not built when due; concurrency-not-held "
+    "and sends-late show what it cost",
+    "shorten the prompts, lower --request-rate, or give the client a core",
+)
+def late_bodies(run: RunEvidence) -> Evidence | None:
+    """Requests were not built when they were due."""
+    late = run.facts.client.late_bodies
+    many = late > LATE_BODIES * run.metrics.requests
+    return f"{late} request bodies were not built when due" if many else None
+
+
+def _load(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Where no load of the self-test was too high, nothing is known beyond its highest."""
+    measured, rate_per_s, workers = run.calibration, run.metrics.messages_per_s, run.facts.client.workers
+    room = measured.headroom(rate_per_s, workers) if measured else math.inf
+    if measured is None or not 1 / most <= room < 1 / above or (room < 1 and not measured.capacity_bounded):
+        return None
+    error = f"P99 gap error under {HELD_PERCENT:g} %"
+    held = f"the self-test kept the {error} up to {measured.capacity_of(workers):.0f}"
+    if workers != measured.workers:
+        held += f" ({workers} times what one worker held)"
+    none = f"no load of the self-test had a {error}"
+    return f"{rate_per_s:.0f} messages/s; {held if measured.capacity_tokens_per_s else none}"
+
+
+beyond_capacity = suspect(
+    "beyond-capacity",
+    "more messages per second than the self-test could measure with a P99 gap error under 5 %",
+    "use --transport wire, more --workers where there are cores for them, or several machines (--shard)",
+    Source.SELFTEST,
+)(partial(_load, above=1.0, most=math.inf))
+headroom = note(
+    "headroom",
+    f"over 1/{HEADROOM} of the messages per second that the self-test could measure",
+    "see `loadgen selftest` for the error at this load",
+    Source.SELFTEST,
+)(partial(_load, above=1 / HEADROOM, most=1.0))
+
+
+@invalid(
+    "clock-unusable",
+    f"the wall clock stepped by more than {FAR_STEP_MS / 1000:.0f} s, or over {percent(IMPOSSIBLE)} of the "
+    "reads have an impossible kernel timestamp (later than the client's read, or long before it), or in over "
+    f"{percent(IMPOSSIBLE)} of the answers a token precedes its request or the token before it",
+    _CLOCK_REMEDY,
+)
+def clock_unusable(run: RunEvidence) -> Evidence | None:
+    """The wall clock, which timestamps the reads, was so wrong that no latency can be believed."""
+    clock = _clock(run)
+    return joined((clock.step, clock.contradiction)) if clock.unusable else None
+
+
+@suspect(
+    "impossible-timestamps",
+    f"up to {percent(IMPOSSIBLE)} of the reads have an impossible kernel timestamp, or of the answers a "
+    "token before its request or the token before it: the wall clock stepped, and other reads near them may "
+    "be off undetected",
+    _CLOCK_REMEDY,
+)
+def impossible_timestamps(run: RunEvidence) -> Evidence | None:
+    """A few reads have impossible timestamps."""
+    clock = _clock(run)
+    return None if clock.unusable else clock.contradiction
+
+
+@suspect(
+    "clock-stepped",
+    f"the wall clock stepped against the monotonic clock by more than {STEP_MS:.0f} ms; kernel timestamps "
+    "are wall-clock time, so latencies across the step are off by it",
+    _CLOCK_REMEDY,
+)
+def clock_stepped(run: RunEvidence) -> Evidence | None:
+    """The wall clock stepped, and kernel timestamps with it."""
+    clock = _clock(run)
+    return None if clock.unusable else clock.step
+
+
+class _Clock(msgspec.Struct, frozen=True):
+    """What speaks against the clock that timed the reads."""
+
+    step_ms: float
+    impossible: int  # reads whose kernel timestamp contradicts the client's own clock
+    reads: int
+    backwards: int  # answers with a token before the request was sent, or before the token before it
+    answers: int
+    losses_known: bool  # whether the kernel counts segments that came out of order
+
+    @property
+    def unusable(self) -> bool:
+        """A small step is in a few latencies; one of a second, or one in many reads, is in the figures."""
+        many = self.impossible > IMPOSSIBLE * self.reads or self.backwards > IMPOSSIBLE * self.answers
+        return many or abs(self.step_ms) > FAR_STEP_MS
+
+    @property
+    def step(self) -> Evidence | None:
+        if abs(self.step_ms) <= STEP_MS:
+            return None
+        far = abs(self.step_ms) >= FAR_STEP_MS
+        by = f"{self.step_ms / 1000:.3g} s" if far else f"{self.step_ms:.3g} ms"
+        return f"the wall clock stepped by {by} during the run"
+
+    @property
+    def contradiction(self) -> Evidence | None:
+        parts = []
+        if self.impossible:
+            share = percent(self.impossible / max(self.reads, 1))
+            parts.append(
+                f"{self.impossible} of {self.reads} reads ({share}) had an impossible kernel timestamp and "
+                "use the client's own" + ("" if self.losses_known else _OR_LOST)
+            )
+        if self.backwards:
+            of = f"in {self.backwards} of {self.answers} answers"
+            parts.append(f"{of} a token precedes its request or the token before it")
+        return joined(parts)
+
+
+def _clock(run: RunEvidence) -> _Clock:
+    records, least_ns = run.records, int(STEP_MS * 1e6)
+    impossible = records.columns.get("impossible_stamps")  # runs of earlier versions have no such column
+    begun = run.per_request.first_ns != UNKNOWN
+    early = run.per_request.first_ns[begun] < records.sent_ns[begun] - least_ns
+    wrong = {*np.flatnonzero(begun)[early].tolist()}
+    for block in records.blocks():
+        late = np.flatnonzero(np.diff(block.arrival_ns) < -least_ns)  # from message i to i + 1
+        if len(late) == 0:
+            continue  # as nearly always, without the 10 ms that isin imports
+        late = late[~np.isin(late + 1, block.start)]  # not from one answer to the next
+        wrong |= {*(block.first - 1 + np.searchsorted(block.start, late, side="right")).tolist()}
+    return _Clock(
+        step_ms=run.facts.client.clock_step_ms,
+        impossible=0 if impossible is None else int(impossible.clip(0).sum()),
+        reads=run.metrics.health.reads,
+        backwards=len(wrong),
+        answers=int(np.count_nonzero(begun)),
+        losses_known=bool((records.out_of_order >= 0).any()),
+    )
+
+
+@suspect(
+    "other-processes",
+    f"the server is on this machine, and in a run of {LEAST_CPU_S:.0f} s or more other processes took over "
+    f"{percent(OTHERS)} of the CPUs that server and client may run on, while over {percent(BUSY)} of these "
+    f"were busy and, where the kernel reports it, a process waited for one over {percent(WAITING)} of the "
+    "time; next to a healthy server others take about 1 %, and its own processes are not among them",
+    "run again with nothing else on this machine (top shows what it is), or pin the server and the client to "
+    "CPUs of their own (taskset) and the others to the rest",
+)
+def other_processes(run: RunEvidence) -> Evidence | None:
+    """Others took the CPUs that server and client needed."""
+    use = run.facts.cpu_use
+    if use is None or use.others is None or not run.facts.whole_load or use.duration_s < LEAST_CPU_S:
+        return None
+    # A proxy that listens for the server takes next to nothing: the server is then among the others.
+    relayed = use.server is not None and use.server < RELAY * use.client
+    waited = use.waiting is None or use.waiting > WAITING
+    if relayed or not waited or use.others <= OTHERS * use.cpus or use.busy <= BUSY * use.cpus:
+        return None
+    own = f"{use.client:.2f} by the client" + (f", {use.server:.2f} by the server" if use.server else "")
+    waiting = (
+        "" if use.waiting is None else f", and a process waited for one {percent(use.waiting)} of the time"
+    )
+    return f"other processes took {use.others:.2f} of {use.cpus} CPUs ({own}){waiting}"
+
+
+def _lossy(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    records = run.records
+    answered = int(np.count_nonzero(records.reads))
+    late, again = records.out_of_order.clip(0), records.retransmitted.clip(0)
+    lost = int(np.count_nonzero(late + again))
+    if not above * answered < lost <= most * answered:
+        return None
+    counts = (
+        f"{int(late.sum())} came after a later one" if late.any() else "",
+        f"{int(again.sum())} of requests were sent again" if again.any() else "",
+    )
+    return (
+        f"TCP segments were lost or overtaken on the way in {lost} of {answered} answers "
+        f"({', '.join(filter(None, counts))}): what was sent after them waited"
+    )
+
+
+_LOSSY_REMEDY = (
+    "find where the network loses or reorders packets (ip -s link, nstat), or measure nearer to the server"
+)
+network_lossy = suspect(
+    "network-lossy",
+    f"in over {percent(LOSSY)} of the answers TCP segments came out of order, or the request's were lost "
+    "and sent again, by the kernel's count: the network lost or reordered them, and latencies include the "
+    "wait for them; what was read over 1 ms after its kernel timestamp counts as arrived when it was read",
+    _LOSSY_REMEDY,
+)(partial(_lossy, above=LOSSY, most=math.inf))
+network_losses = note(
+    "network-losses",
+    f"as network-lossy, in up to {percent(LOSSY)} of the answers: their latencies alone include the wait",
+    _LOSSY_REMEDY,
+)(partial(_lossy, above=0.0, most=LOSSY))
+
+
+def _stopped(run: RunEvidence, stamped: bool) -> Evidence | None:
+    stopped_s = run.facts.client.stopped_s
+    if stopped_s <= STOPPED_S or run.stamped is not stamped:
+        return None
+    harm = (
+        "the kernel timed what arrived, but nothing was sent: the requested load was not held"
+        if stamped
+        else "latencies of the requests in flight are too long by up to that"
+    )
+    return f"the client process did not run for {stopped_s:.1f} s{_contended(run)}: {harm}"
+
+
+def _contended(run: RunEvidence) -> str:
+    """That it was not paused but waited for a CPU, where the machine's were taken; "" otherwise."""
+    use = run.facts.cpu_use
+    if use is None or use.busy <= BUSY * use.cpus:
+        return ""
+    shared = f"{use.busy:.2f} of {use.cpus} CPUs were busy"
+    by_session = run.facts.environment.get("sched_autogroup") == "1"
+    return f" ({shared}{', shared by session (sched_autogroup)' if by_session else ''})"
+
+
+client_stopped = suspect(
+    "client-stopped",
+    f"the client did not run for more than {STOPPED_S:.0f} s (suspended, its container paused, or all CPUs "
+    "taken): kernel timestamps stay true, but nothing was sent meanwhile",
+    _STOPPED_REMEDY,
+)(partial(_stopped, stamped=True))
+stopped_unstamped = invalid(
+    "stopped-unstamped",
+    f"without kernel timestamps, the client did not run for more than {STOPPED_S:.0f} s (suspended, its "
+    "container paused, or all CPUs taken): latencies include that time",
+    _STOPPED_REMEDY,
+)(partial(_stopped, stamped=False))
+
+
+@note(
+    "journal",
+    "the journal of finished requests could not be written in full during the run: had the client been "
+    "killed, they would have been lost",
+    "give --run-dir a writable disk with free space",
+)
+def journal(run: RunEvidence) -> Evidence | None:
+    """Finished requests were not safe on disk during the run."""
+    error = run.facts.journal_error
+    return f"the journal could not be written in full: {error}" if error else None
+
+
+@suspect(
+    "throttled",
+    "this machine, which also runs the server, was throttled: a governor or power mode below its best, or a "
+    "throttling counter that rose during the run",
+    "cool it, set governor and power mode (cpupower, nvpmodel, jetson_clocks), and run again",
+)
+def throttled(run: RunEvidence) -> Evidence | None:
+    """Something throttled this machine."""
+    return joined(run.facts.throttled)

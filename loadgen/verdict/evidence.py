@@ -1,0 +1,402 @@
+"""Evidence: figures of how a run went, from its records; the rules decide what is doubtful."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Bool, Float64, Int64, total
+from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.rule import Source
+from loadgen.figures import steady_state
+from loadgen.figures.answer_shape import AnswerShapes
+from loadgen.figures.confidence import least_passing
+from loadgen.figures.metrics import Metrics, PerRequest
+from loadgen.figures.percentiles import median, percentiles
+from loadgen.figures.record import Records
+from loadgen.figures.session_rows import SessionRows, session_rows
+from loadgen.figures.steady_state import Unsteady
+from loadgen.server.server_counters import ServerSample, ServerWindow
+from loadgen.transport.failure import CUT_OFF, FailureKind
+from loadgen.verdict.calibration import Calibration
+from loadgen.verdict.run_facts import Facts
+from loadgen.wire import engines
+
+LEAST_GAUGES = 5
+LATE_GAPS = 0.2  # of the mean gap
+LEAST_WAVES, _MOST_WAVES = 8, 200  # the normal approximation of S is poor below; above, pairs only cost
+_LEAST_LATER = 5
+_UNSTAMPED = 0.01  # the read of a response's end has no timestamp, so one per request is normal
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """A series tested for a monotonic trend: Mann (1945) and Kendall's S, sized by Theil and Sen's slope."""
+
+    n: int
+    probability: float  # of as strong a trend by chance: two-sided, normal approximation
+    change: float  # slope × (n − 1) / median: the drift over the series, 0.1 is 10 %
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Float64) -> Trend | None:
+        """The trend of a series in time; None where it is too short to have one, or is not above 0.
+
+        S = Σ sign(x_j − x_i) over i < j, Var(S) = n(n − 1)(2n + 5) / 18 (ties make it less: the test
+        stays on the safe side), z = (S − sign S) / √Var(S).
+        """
+        series = np.asarray(values, np.float64)
+        n = len(series)
+        if n < LEAST_WAVES or not median(series) > 0:
+            return None
+        i, j = np.triu_indices(n, 1)
+        rise = series[j] - series[i]
+        s = float(np.sign(rise).sum())
+        z = (s - math.copysign(1, s)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18) if s else 0.0
+        slope = float(median(rise / (j - i)))
+        return cls(n, math.erfc(abs(z) / math.sqrt(2)), slope * (n - 1) / float(median(series)))
+
+
+class FirstWave(msgspec.Struct, frozen=True):
+    """The first requests of a run compared with those in its middle."""
+
+    size: int
+    first_ms: float  # median
+    later_ms: float  # median
+    ratio: float  # median of the first ÷ 90th percentile of the later ones, after what explains a difference
+
+
+def least_samples(percentile: float) -> tuple[int, int]:
+    """How many samples a percentile needs for a point, and for a bound at 99 % confidence.
+
+    1 / (1 − q): one sample is expected beyond it; ln 0.01 / ln q: the largest sample lies beyond it
+    in 99 % (Wilks 1941). Below the median the same holds for the other end; extremes need one.
+    """
+    q = max(percentile, 100 - percentile) / 100
+    if q >= 1:
+        return 1, 1
+    return math.ceil(round(1 / (1 - q), 6)), least_passing(0, 100 * q)
+
+
+def percent(share: float) -> str:
+    """A share in percent, to three digits."""
+    return f"{100 * share:.3g} %"
+
+
+def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> float:
+    """The mean number of these intervals open at once over a window (Little's law)."""
+    low, high = window
+    inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
+    return float(total(inside.clip(0))) / (high - low)
+
+
+def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
+    """For each interval, the weight of all that overlap it, itself included: int64[intervals]."""
+    starts, ends = np.argsort(begin_ns), np.argsort(end_ns)
+    begun = np.concatenate([[0], np.cumsum(weight[starts])])
+    over = np.concatenate([[0], np.cumsum(weight[ends])])
+    total: Int64 = (
+        begun[np.searchsorted(begin_ns[starts], end_ns, side="left")]
+        - over[np.searchsorted(end_ns[ends], begin_ns, side="right")]
+    )
+    return total
+
+
+def wave_medians(values: Float64, size: int) -> Float64:
+    """The median of each `size` successive values; an incomplete last wave is left out.
+
+    Requests that ran together are alike, so they count as one observation.
+    """
+    whole = len(values) // size
+    return median(values[: whole * size].reshape(whole, size))
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """A run to be judged, and the figures that the rules judge it by."""
+
+    facts: Facts
+    records: Records
+    metrics: Metrics  # of all records
+    quoted: Metrics | None = None  # those that are reported; None: the same
+
+    @cached_property
+    def per_request(self) -> PerRequest:
+        """What every request contributes."""
+        return PerRequest.of(self.records, self.facts.ask())
+
+    @cached_property
+    def shapes(self) -> AnswerShapes:
+        """How the tokens of each answer lie on its messages and in time."""
+        return AnswerShapes.of(self.records)
+
+    @property
+    def sources(self) -> set[Source]:
+        """What this run can be judged by."""
+        available = {
+            Source.RUN: True,
+            Source.COUNTERS: self.window is not None,
+            Source.GAUGES: len(self.samples) >= LEAST_GAUGES,
+            Source.SELFTEST: self.calibration is not None,
+            Source.ROOFLINE: self.facts.ceiling is not None and self.facts.whole_load,
+        }
+        return {source for source, present in available.items() if present}
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The self-test of the transport that this run used."""
+        measured = self.facts.calibration
+        return measured if measured and measured.transport == self.facts.client.transport else None
+
+    @cached_property
+    def sessions(self) -> SessionRows | None:
+        """The sessions whose turns the requests are; None: each request is one of its own."""
+        return session_rows(self.records, self.facts.session_turns)
+
+    @cached_property
+    def begins(self) -> Bool:
+        """Which requests the load's rate or concurrency begins: the first turns of sessions, else all."""
+        sessions = self.sessions
+        return np.ones(len(self.records), np.bool_) if sessions is None else sessions.begins
+
+    @cached_property
+    def held_spans_ns(self) -> tuple[Int64, Int64]:
+        """From when to when each request, or session, that was sent took one place of the concurrency."""
+        if self.sessions is not None:
+            return self.sessions.spans_ns(self.records)
+        return self.records.sent_ns[self.sent], self.records.end_ns[self.sent]
+
+    @property
+    def noun(self) -> str:
+        """What the load consists of, in a word."""
+        return "requests" if self.sessions is None else "sessions"
+
+    @cached_property
+    def sent(self) -> Bool:
+        """Which requests were sent, bool[requests]."""
+        return self.records.sent
+
+    @property
+    def window(self) -> ServerWindow | None:
+        """The server's counters over the run; None if they could not be scraped, or are of other runs too."""
+        window = self.facts.window if self.facts.whole_load else None
+        return None if window is None or window.error else window
+
+    @property
+    def samples(self) -> tuple[ServerSample, ...]:
+        """The samples of the server's gauges that have both running and waiting requests."""
+        samples = self.window.samples if self.window else ()
+        return tuple(each for each in samples if each.running is not None and each.waiting is not None)
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether a slot's next request waits for its last answer, and for nothing else."""
+        return self.facts.held_concurrency is not None
+
+    @property
+    def paced(self) -> bool:
+        """Whether each request has a time at which it is due: by a finite rate, or a trace."""
+        return self.facts.profile.open_loop
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the planned rate changes during the run: by a schedule, a ramp, bursts, or a trace."""
+        return self.facts.data.schedule is not None or self.facts.profile.shaped
+
+    @property
+    def burst_period_ns(self) -> int:
+        """The time from one planned burst to the next; 0: there are none."""
+        bursts = self.facts.profile.periodic
+        return 0 if bursts is None else round(bursts.every_s * SECOND_NS)
+
+    @cached_property
+    def late_ns(self) -> Int64:
+        """How much later than due each request was sent, int64[requests sent]; of sessions first turns."""
+        return (self.records.sent_ns - self.records.intended_ns)[self.sent & self.begins]
+
+    @property
+    def late_p99_ms(self) -> float:
+        """P99 of how much later than due requests were sent; NaN if none was."""
+        return percentiles(self.late_ns.copy(), (99,))[0] / MS_NS if len(self.late_ns) else math.nan
+
+    @property
+    def target(self) -> int:
+        """The requested concurrency, of sessions where there are any; without a limit, the mean reached."""
+        own = self.facts.own_sessions or self.facts.own_requests
+        return max(1, min(self.facts.held_concurrency or round(self._mean_held), own))
+
+    @property
+    def _mean_held(self) -> float:
+        """The mean number of requests, or sessions, at once."""
+        if self.sessions is None:
+            return self.metrics.mean_concurrency
+        begin_ns, end_ns = self.held_spans_ns
+        span_ns = int(end_ns.max() - begin_ns.min()) if len(begin_ns) else 0
+        return total(end_ns - begin_ns) / span_ns if span_ns else 0.0
+
+    @property
+    def hosted(self) -> bool:
+        """Whether the server is someone else's service, of which no more than its API is known."""
+        return engines.by_name(self.facts.server.engine).hosted
+
+    @property
+    def ignores_eos(self) -> bool:
+        """Whether the server was asked to let no answer end early."""
+        return self.facts.profile.ignore_eos and not self.facts.ignore_eos_refused
+
+    @cached_property
+    def held_ns(self) -> tuple[int, int] | None:
+        """The window between ramp and drain: the steady state, untrimmed."""
+        begins = None if self.sessions is None else self.begins
+        target = self.target if self.closed_loop else None
+        held = steady_state.held_ns(self.records, target, begins, self.facts.queues)
+        return None if isinstance(held, Unsteady) else held
+
+    @property
+    def held_share(self) -> float:
+        """How much of the run lies between ramp and drain, 0 to 1."""
+        if self.held_ns is None or not self.metrics.duration_s:
+            return 0.0
+        return (self.held_ns[1] - self.held_ns[0]) / SECOND_NS / self.metrics.duration_s
+
+    @property
+    def held_concurrency(self) -> float | None:
+        """Mean concurrency between ramp and drain."""
+        if self.held_ns is None:
+            return None
+        return overlap_mean(*self.held_spans_ns, self.held_ns)
+
+    @cached_property
+    def middle(self) -> Bool:
+        """Which requests were sent after the first wave and ended before the drain, bool[requests].
+
+        Of sessions these are turns of those that began after the first wave of them.
+        """
+        rows = np.flatnonzero(self.sent & self.begins)
+        order = np.argsort(self.records.sent_ns[rows], kind="stable")
+        later = np.zeros(len(self.records), np.bool_)
+        later[rows[order[self.target :]]] = True
+        if self.sessions is not None:
+            later = np.repeat(later[self.sessions.first[:-1]], self.sessions.sent)
+        finish = self.held_ns[1] if self.held_ns else 0
+        within: Bool = later & (self.records.end_ns <= finish)
+        return within
+
+    def tpot_trend(self) -> Trend | None:
+        """The trend of TPOT over waves of as many requests as ran at once; None where the load changes."""
+        if self.facts.profile.shaped:
+            return None
+        which = np.flatnonzero(self.middle & self.per_request.has_tpot)
+        values = self.per_request.tpot_ns()
+        if self.sessions is not None:  # whose contexts grow: each is one value, the mean of its turns
+            which, values = self.sessions.means(which, values)
+        ordered = which[np.argsort(self.records.sent_ns[which], kind="stable")]
+        return Trend.of(wave_medians(values[ordered], self._wave(len(ordered))))
+
+    def throughput_trend(self) -> Trend | None:
+        """The trend of output tokens per second, over the time that each wave of answers took.
+
+        None of sessions: the contexts of the first ones grow together.
+        """
+        if not self.closed_loop or self.held_ns is None or self.sessions is not None:
+            return None
+        begin, finish = self.held_ns
+        ended = np.flatnonzero(
+            self.per_request.ok & (self.records.end_ns > begin) & (self.records.end_ns <= finish)
+        )
+        ended = ended[np.argsort(self.records.end_ns[ended], kind="stable")]
+        wave = self._wave(len(ended))
+        tokens = np.cumsum(self.per_request.output_tokens[ended])[wave - 1 :: wave]
+        taken_ns = np.diff(self.records.end_ns[ended][wave - 1 :: wave])
+        return Trend.of(np.diff(tokens) / np.maximum(taken_ns, 1) * SECOND_NS)
+
+    def _wave(self, requests: int) -> int:
+        """Requests in a wave: the target concurrency, more if there would be very many waves."""
+        return max(self.target, math.ceil(requests / _MOST_WAVES))
+
+    def first_ttft(self) -> FirstWave | None:
+        """TTFT, compared per prompt token awaited at the same time, which a burst alone does not raise."""
+        of = np.flatnonzero(self.per_request.has_ttft & self.begins)
+        weight = self.per_request.input_tokens[of].clip(1)
+        together = awaited(self.records.sent_ns[of], self.per_request.first_ns[of], weight)
+        return self._first_wave(of, self.per_request.ttft_ns[of], together)
+
+    def first_tpot(self) -> FirstWave | None:
+        """TPOT: in the first wave as in any other, a request waits once for the prefills of the others."""
+        of = np.flatnonzero(self.per_request.has_tpot & self.begins)
+        return self._first_wave(of, self.per_request.tpot_ns()[of], np.ones(len(of), np.int64))
+
+    def _first_wave(self, of: Int64, values_ns: NDArray[Any], per: Int64) -> FirstWave | None:
+        if self.facts.profile.shaped:  # the waves are under different loads
+            return None
+        first = np.argsort(self.records.sent_ns[of], kind="stable")[: self.target]
+        later = self.middle[of]
+        if later.sum() < max(_LEAST_LATER, self.target):
+            return None
+        (usual,) = percentiles((values_ns / per)[later], (90,))
+        return FirstWave(
+            size=len(first),
+            first_ms=float(median(values_ns[first])) / MS_NS,
+            later_ms=float(median(values_ns[later])) / MS_NS,
+            ratio=float(median((values_ns / per)[first]) / usual) if usual else 0.0,
+        )
+
+    @property
+    def failed(self) -> int:
+        """Requests that failed, without those that a signal, a stop rule or the client's own end cut off.
+
+        A session that grew to the model's context limit ended there: that turn is none of them either.
+        """
+        return sum(self.failed_kinds.values())
+
+    @property
+    def context_ends(self) -> int:
+        """Sessions that ended at the model's context limit, after a turn that succeeded."""
+        return 0 if self.sessions is None else self.sessions.grown(self.records)
+
+    @property
+    def failed_kinds(self) -> dict[str, int]:
+        """How many requests `failed`, by kind."""
+        grown = {FailureKind.CONTEXT_LIMIT.value: self.context_ends}
+        tallies = self.metrics.failures.items()
+        return {kind: tally.count - grown.get(kind, 0) for kind, tally in tallies if kind not in CUT_OFF}
+
+    @property
+    def judged(self) -> int:
+        """Requests that could fail: all but those that were cancelled as planned, or past the context."""
+        return self.metrics.requests - self.metrics.cancelled - self.context_ends
+
+    @property
+    def client_cores(self) -> float:
+        """Cores that the capturing process kept busy."""
+        client = self.facts.client
+        busiest_s = client.busiest_cpu_s or client.cpu_s  # one loop is one core, whatever the others do
+        return busiest_s / client.wall_s if client.wall_s > 0 else 0.0
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the kernel timed the reads, all but a few."""
+        health = self.metrics.health
+        return health.unstamped_reads <= max(_UNSTAMPED * health.reads, len(self.records))
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether the client's read lag explains that messages were coalesced into a read.
+
+        Waits that exceed the gap in 1 % of reads have a mean of 0.22 gaps (exponential: e^(−1/0.22) = 1 %).
+        Where the client only stalls now and then, messages coalesce during the stalls: they get the timestamp
+        of the last one, anywhere in the last gap, so they waited half a gap on average; messages that a
+        server writes at once do not.
+        """
+        health = self.metrics.health
+        return max(health.lag_mean_ms, health.shared_lag_ms) > LATE_GAPS * self.metrics.itl.mean_ms
+
+    def in_flight(self, at_ns: int) -> int:
+        """How many requests, or sessions, were in flight at a moment."""
+        sent_ns, end_ns = self.held_spans_ns
+        return int(((sent_ns <= at_ns) & (end_ns > at_ns)).sum())

@@ -1,0 +1,253 @@
+"""Reconcile: the client's figures next to the server's, and why they may differ; docs/reconciliation.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from loadgen.base.arrays import Int64
+from loadgen.base.layout import aligned
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.metrics import MetricOptions, Metrics, PerRequest
+from loadgen.figures.record import Records
+from loadgen.host.series import LEAST_SAMPLES
+from loadgen.server.server_counters import ServerLatency, ServerWindow
+from loadgen.verdict import answer_timings
+
+_DECIMALS = {"": 0, "ms": 2, "%": 1}
+_WIDTHS = (-29, 15, 18, 15)  # figure, client, server, difference
+_TITLES = ("Figure", "client", "server", "difference")
+_BRACKETED = ((50.0, "P50"), (90.0, "P90"), (99.0, "P99"))
+# Both means are over the same requests; these are the times between the two points of measurement.
+_SLACK_MS, _SLACK_SHARE = 25.0, 0.25
+_EARLY_MS, _EARLY_SHARE = 1.0, 0.02
+_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE = 1.0, 0.1
+
+
+class ReconciledFigure(msgspec.Struct, frozen=True):
+    """One figure as the client and as the server has it; None where one of them lacks it.
+
+    Of a percentile the server only knows the bucket: `bracket` is its bounds, None for no upper one.
+    """
+
+    figure: str
+    unit: str  # "", "ms" or "%"
+    client: float | None
+    server: float | None
+    difference: float | None  # client - server; of a bracket, how far outside
+    bracket: tuple[float, float | None] | None = None
+
+
+class Mismatch(msgspec.Struct, frozen=True):
+    """A figure in which client and server differ by more than their places explain, and the likely cause."""
+
+    figure: str
+    unit: str  # requests, tokens or ms
+    client: float
+    server: float
+    cause: str
+
+
+def rows(window: ServerWindow, metrics: Metrics, records: Records) -> list[ReconciledFigure]:
+    """The figures that the server has, next to the client's."""
+    every = [*_counts(window, metrics, records), *_latencies(window, metrics), *by_answer(metrics, records)]
+    every += [
+        _row("preemptions", "", None, window.preemptions),
+        _row("draft tokens accepted", "%", None, _percent(window.accepted_tokens, window.draft_tokens)),
+        _row("running requests, peak", "", metrics.peak_concurrency, _peak(window, "running")),
+        _row("waiting requests, peak", "", None, _peak(window, "waiting")),
+        _row("KV cache in use, peak", "%", None, _percent(_peak(window, "kv_cache_usage"), 1)),
+    ]
+    return [row for row in every if row.server is not None or row.bracket is not None]
+
+
+def render(rows: Sequence[ReconciledFigure]) -> list[str]:
+    """The rows as a table of 77 columns, without brackets that only confirm; empty if there are no rows."""
+    if not rows:
+        return []
+    cells = [_TITLES]
+    for row in filter(_informative, rows):
+        server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
+        cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
+    return [aligned(row, _WIDTHS) for row in cells]
+
+
+def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:
+    """Requests that the server finished beyond all that this run sent: the least number from others."""
+    return max(0, (window.finished or 0) - metrics.requests)
+
+
+def finished_after_cancel(window: ServerWindow, metrics: Metrics) -> int:
+    """Cancelled requests that the server generated to their end: the least number that its counters show.
+
+    vLLM counts no abort of a closed connection, so what it finished decides; SGLang counts an aborted request
+    as finished too, so those that it counts as aborted are none of these.
+    """
+    finished = (window.finished or 0) - metrics.completed - metrics.failed - metrics.cut_off
+    return max(0, min(metrics.cancelled - window.requests.get("abort", 0), finished))
+
+
+def mismatches(window: ServerWindow, metrics: Metrics) -> list[Mismatch]:
+    """What differs, the most telling first; empty if the two agree or the server reports nothing."""
+    if window.error or window.reset:
+        return []
+    # Where only the server knows how long prompts were, there is nothing to compare its count with.
+    prompt_tokens = None if metrics.unknown_inputs else window.prompt_tokens
+    counts = [
+        ("requests finished", "requests", metrics.completed, window.finished),
+        ("generated tokens", "tokens", metrics.total_output_tokens, window.generation_tokens),
+        ("prompt tokens", "tokens", metrics.total_input_tokens, prompt_tokens),
+    ]
+    if metrics.cancelled:  # the server counts tokens of requests that the client gave up
+        counts = counts[:1]
+    counted = [
+        Mismatch(figure, unit, client, server, _count_cause(window, metrics, server > client))
+        for figure, unit, client, server in counts
+        if server is not None and client != server
+    ]
+    return [*counted, *_latency_mismatches(window, metrics)]
+
+
+def _count_cause(window: ServerWindow, metrics: Metrics, more: bool) -> str:
+    """The likely cause of the server counting more than the client, or less."""
+    if more and foreign_requests(window, metrics):
+        if window.running_before or window.waiting_before:
+            return "requests from before the run, of the warm-up or another client, finished in it"
+        return "another client used the server during the run"
+    if finished_after_cancel(window, metrics):
+        return "the server went on with requests that the client had cancelled"
+    if lost := metrics.failed + metrics.cut_off:
+        which = "failed" if metrics.failed == lost else "failed or cut-off"
+        return f"the server's tokens for the {lost} {which} requests were not received"
+    if metrics.counted_by_usage < metrics.completed:
+        return (
+            "without usage the client counts messages or encodes the text again, and counts planned prompts"
+        )
+    if window.running_before or window.running_after or not window.settled:
+        return "the server was not idle before or after the run, and its counters lag"
+    if more:
+        return "another client used the server during the run"
+    return "/metrics is from one of several replicas at this address"
+
+
+def _latency_mismatches(window: ServerWindow, metrics: Metrics) -> Iterator[Mismatch]:
+    for figure, ours, theirs in (("TTFT", metrics.ttft, window.ttft), ("E2E", metrics.e2el, window.e2e)):
+        if theirs is None or not ours.n:
+            continue
+        client, server = ours.mean_ms, theirs.mean_ms
+        if client > server + max(_SLACK_MS, _SLACK_SHARE * server):
+            cause = "time outside the engine: network, HTTP, or a busy API process in front of it"
+            yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
+        elif client < server - max(_EARLY_MS, _EARLY_SHARE * server):
+            cause = "the server's mean includes other requests: another client's, failed or cancelled ones"
+            yield Mismatch(f"{figure} mean (ms)", "ms", client, server, cause)
+    if window.itl is None or not metrics.token_time.n:
+        return
+    client, server = metrics.token_time.mean_ms, window.itl.mean_ms
+    if abs(client - server) > max(_TOKEN_SLACK_MS, _TOKEN_SLACK_SHARE * server):
+        drafts = "speculative decoding gives several tokens per step, and vLLM times steps"
+        cause = drafts if window.draft_tokens else "messages are delayed on their way, or it includes others"
+        yield Mismatch("ITL mean (ms)", "ms", client, server, cause)
+
+
+def _counts(window: ServerWindow, metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    yield _row("requests finished", "", metrics.completed, window.finished)
+    if metrics.cancelled:
+        yield _row("cancelled, aborted", "", metrics.cancelled, window.requests.get("abort"))
+    yield _row("generated tokens", "", metrics.total_output_tokens, window.generation_tokens)
+    if metrics.failed or metrics.cut_off or metrics.cancelled:
+        received = metrics.total_output_tokens + int(records.message_tokens()[~records.ok].sum())
+        of = "cut off" if metrics.cancelled else "of failures"
+        yield _row(f"  with those {of}", "", received, window.generation_tokens)
+    yield _row("prompt tokens", "", metrics.total_input_tokens, window.prompt_tokens)
+    reported = (records.cached_tokens >= 0) & (records.input_tokens > 0)
+    cached = _percent(*(int(of[reported].sum()) for of in (records.cached_tokens, records.input_tokens)))
+    yield _row("prefix cache hits", "%", cached, _percent(window.prefix_hits, window.prefix_queries))
+
+
+def _latencies(window: ServerWindow, metrics: Metrics) -> Iterator[ReconciledFigure]:
+    for figure, ours, theirs in (
+        ("TTFT", metrics.ttft, window.ttft),
+        ("ITL per token", metrics.token_time, window.itl),
+        ("E2E", metrics.e2el, window.e2e),
+        ("queue", None, window.queue),
+    ):
+        if theirs is not None:
+            yield _row(f"{figure}, mean", "ms", ours.mean_ms if ours else None, theirs.mean_ms)
+            yield from _percentiles(figure, ours, theirs)
+
+
+def _percentiles(figure: str, ours: Distribution | None, theirs: ServerLatency) -> Iterator[ReconciledFigure]:
+    measured = {**ours.percentiles_ms, 50.0: ours.median_ms} if ours and ours.n else {}
+    for percentile, name in _BRACKETED:
+        client = measured.get(percentile)
+        if percentile in measured or ours is None:
+            bracket = theirs.brackets_ms[f"{percentile:g}"]
+            yield ReconciledFigure(
+                f"{figure}, {name}", "ms", client, None, _outside(client, bracket), bracket
+            )
+
+
+def by_answer(metrics: Metrics, records: Records) -> list[ReconciledFigure]:
+    """What each answer reports of its own request, paired with the client's; it needs no scrape."""
+    timed = (_row(*row) for row in answer_timings.figures(records, metrics.times_tokens))
+    return [row for row in (*_per_answer(metrics, records), *timed) if row.server is not None]
+
+
+def _per_answer(metrics: Metrics, records: Records) -> Iterator[ReconciledFigure]:
+    """What vLLM's `metrics` has: the queue, and TTFT."""
+    queued = records.ok & (records.server_queue_ns >= 0)
+    yield _row("queue by answer, mean", "ms", None, _mean_ms(records.server_queue_ns[queued]))
+    each = PerRequest.of(records, MetricOptions(streamed=metrics.times_tokens))
+    both = each.has_ttft & queued & (records.server_ttft_ns >= 0)
+    server_ns = (records.server_queue_ns + records.server_ttft_ns)[both]
+    yield _row("TTFT by answer, mean", "ms", _mean_ms(each.ttft_ns[both]), _mean_ms(server_ns))
+
+
+def _mean_ms(values_ns: Int64) -> float | None:
+    return float(values_ns.mean()) / 1e6 if len(values_ns) else None
+
+
+def _peak(window: ServerWindow, gauge: str) -> float | None:
+    """The greatest value of a gauge; None of one so rarely sampled that its peak was hardly met."""
+    sampled = sum(getattr(each, gauge) is not None for each in window.samples)
+    return window.peak(gauge) if sampled >= LEAST_SAMPLES else None
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else 100 * (part / whole)
+
+
+def _row(figure: str, unit: str, client: float | None, server: float | None) -> ReconciledFigure:
+    client, server = (None if of is None or math.isnan(of) else of for of in (client, server))
+    difference = None if client is None or server is None else client - server
+    return ReconciledFigure(figure, unit, client, server, difference)
+
+
+def _outside(client: float | None, bracket: tuple[float, float | None]) -> float | None:
+    low, high = bracket
+    if client is None:
+        return None
+    return client - low if client < low else client - high if high is not None and client > high else 0.0
+
+
+def _informative(row: ReconciledFigure) -> bool:
+    """Whether a row shows more than that a percentile lies where the mean suggests."""
+    if row.bracket is None:
+        return True
+    return bool(row.difference) or (row.client is None and row.bracket[0] > 0)
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.{_DECIMALS[unit]}f} {unit}".rstrip()
+
+
+def _signed(value: float | None, unit: str) -> str:
+    return "" if value is None else "0" if not value else f"{value:+.{_DECIMALS[unit]}f} {unit}".rstrip()
+
+
+def _bounds(bracket: tuple[float, float | None]) -> str:
+    low, high = bracket
+    return f"over {low:g} ms" if high is None else f"{low:g} to {high:g} ms"

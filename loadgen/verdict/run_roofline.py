@@ -1,0 +1,78 @@
+"""Run roofline: what a run could have reached at best, from its facts, and its figures next to that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadgen.figures import vllm_keys
+from loadgen.figures.metrics import Metrics
+from loadgen.figures.vllm_keys import STREAMED
+from loadgen.host.sensor_summary import WITH_SERVER
+from loadgen.roofline import bound
+from loadgen.roofline.bound import Lengths
+from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.flags import Flags
+from loadgen.roofline.identify import ModelIdentity, roofline
+from loadgen.verdict import reuse
+from loadgen.verdict.run_facts import Facts
+
+_HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
+
+
+def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
+    """The ceiling of a run; else None, and what is not known of it and what to pass."""
+    return roofline(subject(facts), flags)
+
+
+def subject(facts: Facts) -> ModelIdentity:
+    """The machine and the model of a run, from its facts."""
+    server, files, engine = facts.server, facts.checkpoint, facts.as_run
+    environment = facts.environment
+    return ModelIdentity(
+        model=server.model if server.simulated else server.model_root or server.model,
+        checkpoint_path=files.path if files is not None else "",
+        declared=files.quantization if files is not None else "",
+        as_run=engine.quantization if engine is not None else "",
+        kv_dtype=engine.kv_cache_dtype if engine is not None else "",
+        simulated=server.simulated,
+        gpu=environment.get("gpu", ""),
+        memory=environment.get("memory", ""),
+        partitioned=bool(environment.get("gpu_mig")),
+        devices=devices(facts),
+    )
+
+
+def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
+    """A run's figures and load as a bound takes them, whichever metrics the report shows.
+
+    Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
+    """
+    shared = reuse.expected(facts)
+    selected = STREAMED if shared is not None and shared <= _HARDLY else STREAMED[1:]
+    completed = max(metrics.completed, 1)
+    load = Lengths(
+        input_len=metrics.total_input_tokens / max(metrics.completed - metrics.unknown_inputs, 1),
+        output_len=metrics.total_output_tokens / completed,
+        max_concurrency=facts.profile.max_concurrency,
+    )
+    return vllm_keys.figures(metrics, replace(facts.block(), selected=selected)), load
+
+
+def lines(facts: Facts, metrics: Metrics) -> list[str]:
+    """The roofline as the report shows it, or why it is missing; to be wrapped."""
+    if not facts.whole_load:
+        return []
+    if facts.ceiling is None:
+        return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
+    return bound.lines(facts.ceiling, *figures(facts, metrics))
+
+
+def devices(facts: Facts) -> int | None:
+    """How many GPUs share the model: as the engine reports, as it was started, or where its memory is."""
+    reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
+    given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
+    sensed = facts.sensed
+    holding = len(sensed.gpus) if sensed is not None and sensed.gpus_how == WITH_SERVER else None
+    return reported or given or holding or None

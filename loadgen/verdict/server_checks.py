@@ -1,0 +1,338 @@
+"""Server checks: the server was not idle, not alone, did less work than asked, or counts differently."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from loadgen.base.layout import counted
+from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.roofline import bound
+from loadgen.server.server_counters import ServerSample
+from loadgen.verdict import run_roofline
+from loadgen.verdict.answer_checks import few_slots
+from loadgen.verdict.evidence import LEAST_GAUGES, LEAST_WAVES, FirstWave, RunEvidence, Trend, percent
+from loadgen.verdict.reconcile import Mismatch, finished_after_cancel, mismatches
+from loadgen.verdict.reconcile import foreign_requests as foreign_count
+
+FIRST_TTFT, FIRST_TPOT = (2.0, 5.0), (1.5, 0.5)  # a ratio and milliseconds, both exceeded
+TREND_CHANCE, TREND_CHANGE = 0.003, 0.1  # of two tests a run: a healthy one fails either once in 170
+FOREIGN, PREEMPTED = 0.01, 0.01  # of the requests
+TOKENS_OFF, TOKENS_FAR_OFF = 0.005, 0.1
+QUEUED = 0.05  # of the mean TTFT
+UNABORTED = 0.05  # of the cancelled requests: an answer may end as its connection is closed
+WAITED, PINNED = 0.5, 0.9  # of the samples, of those in which requests waited
+_SETTLE = "check for thermal throttling, other work or a filling KV cache; warm up longer"
+
+
+@invalid(
+    "counters-reset",
+    "a counter of the server went backwards: the server restarted during the run",
+    "find in the server's log why it restarted, then run again",
+    Source.COUNTERS,
+)
+def counters_reset(run: RunEvidence) -> Evidence | None:
+    """The server's counters went backwards."""
+    reset = run.window is not None and run.window.reset
+    return "the server's counters went backwards during the run: it was restarted" if reset else None
+
+
+@suspect(
+    "beyond-roofline",
+    f"over {percent(bound.TOLERANCE)} of the roofline (good kernels reach 90 %): by TPOT, unless the "
+    "engine reports speculative decoding, or at concurrency 1 by TTFT and the peak FLOP/s of the data type",
+    "check for speculative decoding, a prefix cache or another model, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def beyond_roofline(run: RunEvidence) -> Evidence | None:
+    """Tokens came faster than memory delivers weights, or a prompt was computed faster than arithmetic is."""
+    ceiling, engine = run.facts.ceiling, run.facts.as_run
+    if ceiling is None:
+        return None
+    speculative = engine is not None and engine.speculative != ""
+    figures, load = run_roofline.figures(run.facts, run.metrics)
+    return bound.impossible(ceiling, figures, load, speculative=speculative)
+
+
+@suspect(
+    "slow-kernel",
+    f"under {percent(bound.SLOW)} of the roofline, by TPOT at concurrency 1, else by median ITL if few "
+    f"steps prefill; not judged where a step takes under {bound.LEAST_MS:.0f} ms at best: healthy small "
+    "models reach 12 to 27 %",
+    "check the server's log for a fallback kernel or eager mode, and that --hardware is right",
+    Source.ROOFLINE,
+)
+def slow_kernel(run: RunEvidence) -> Evidence | None:
+    """Tokens came so slowly that the weights were hardly read at all."""
+    ceiling = run.facts.ceiling
+    if ceiling is None:
+        return None
+    return bound.fallback(ceiling, *run_roofline.figures(run.facts, run.metrics))
+
+
+@suspect(
+    "first-wave",
+    "the first wave's median exceeds the 90th percentile of the requests between it and the drain: TTFT, "
+    f"per prompt token awaited at the same time, {FIRST_TTFT[0]:.0f} times and by {FIRST_TTFT[1]:.0f} ms, or "
+    f"TPOT {FIRST_TPOT[0]:.1f} times and by {FIRST_TPOT[1]} ms; a burst into a warm server stays below 1.1",
+    "warm up: --num-warmups wave",
+)
+def first_wave(run: RunEvidence) -> Evidence | None:
+    """The first requests were slower than a burst explains."""
+    waves = (("TTFT", run.first_ttft(), FIRST_TTFT), ("TPOT", run.first_tpot(), FIRST_TPOT))
+    return joined(_slower(name, wave, least) for name, wave, least in waves)
+
+
+def _slower(name: str, wave: FirstWave | None, least: tuple[float, float]) -> Evidence | None:
+    if wave is None or wave.ratio <= least[0] or wave.first_ms - wave.later_ms <= least[1]:
+        return None
+    return (
+        f"median {name} was {wave.first_ms:.4g} ms in the first wave of {wave.size}, {wave.later_ms:.4g} ms "
+        f"later: {wave.ratio:.1f} × the later P90, after allowing for the burst"
+    )
+
+
+@suspect(
+    "tpot-trend",
+    "the medians of TPOT over successive waves of requests, or of sessions by their mean, without ramp and "
+    "drain, have a trend: at least "
+    f"{LEAST_WAVES} waves, Mann-Kendall p < {TREND_CHANCE}, and over {percent(TREND_CHANGE)} in all by the "
+    "Theil-Sen slope, since a drift can be significant and too small to matter",
+    _SETTLE,
+)
+def tpot_trend(run: RunEvidence) -> Evidence | None:
+    """TPOT drifted."""
+    return _drift("TPOT", run.tpot_trend())
+
+
+@suspect(
+    "throughput-trend",
+    "closed loop: output tokens per second, over the time each wave of answers took, have such a trend; not "
+    "of sessions, since the contexts of the first ones grow together",
+    _SETTLE,
+)
+def throughput_trend(run: RunEvidence) -> Evidence | None:
+    """Throughput drifted."""
+    return _drift("output throughput", run.throughput_trend())
+
+
+def _drift(name: str, trend: Trend | None) -> Evidence | None:
+    if trend is None or trend.probability >= TREND_CHANCE or abs(trend.change) <= TREND_CHANGE:
+        return None
+    word = "rose" if trend.change > 0 else "fell"
+    return (
+        f"{name} {word} by {percent(abs(trend.change))} over {trend.n} waves "
+        f"(Mann-Kendall p = {trend.probability:.2g}, Theil-Sen slope)"
+    )
+
+
+@suspect(
+    "foreign-requests",
+    f"requests were on the server before the run, or it finished more than {percent(FOREIGN)} beyond those "
+    "of this run, or in two samples held more than this run had in flight and those that it had cancelled",
+    "give the run a server without other clients",
+    Source.COUNTERS,
+)
+def foreign_requests(run: RunEvidence) -> Evidence | None:
+    """The server had other work."""
+    window, parts = run.window, []
+    if window is None:
+        return None
+    before = (window.running_before or 0) + (window.waiting_before or 0)
+    if before >= 1:
+        parts.append(f"{before:.0f} requests were on the server before the run")
+    foreign, ours = foreign_count(window, run.metrics), run.metrics.requests
+    if foreign > FOREIGN * ours:
+        parts.append(f"the server finished {ours + foreign} requests, {ours} of them from this run")
+    # A server that does not abort cancelled requests still has them, next to those that took their places.
+    going_on = max(run.metrics.cancelled - window.requests.get("abort", 0), 0)
+    peak = run.metrics.peak_concurrency + going_on
+    loads = [(sample.running or 0) + (sample.waiting or 0) for sample in run.samples]
+    crowded = [load for load in loads if load > peak]
+    if len(crowded) > 1:
+        parts.append(
+            f"{len(crowded)} samples show up to {max(crowded):.0f} requests on the server, "
+            f"at most {peak} from this run"
+        )
+    return joined(parts)
+
+
+@suspect(
+    "preemptions",
+    f"more preemptions than {percent(PREEMPTED)} of the requests: each of these is computed twice, which "
+    "P99 shows",
+    "give the server more KV cache, or lower --max-concurrency or the lengths",
+    Source.COUNTERS,
+)
+def preemptions(run: RunEvidence) -> Evidence | None:
+    """Requests were evicted and computed again."""
+    count = run.window.preemptions if run.window else None
+    if not count or count <= PREEMPTED * run.metrics.requests:
+        return None
+    return (
+        f"{counted(count, 'preemption')} in {counted(run.metrics.requests, 'request')}: the KV cache was full"
+    )
+
+
+@suspect(
+    "server-limit",
+    f"closed loop: in most of at least {LEAST_GAUGES} samples requests waited, in more than "
+    f"{percent(PINNED)} of those the server ran exactly its peak number of requests, and that peak is below "
+    "--max-concurrency; where prefill is the bottleneck, the number varies",
+    "raise the server's limit (--max-running; vLLM: --max-num-seqs, SGLang: --max-running-requests) or its "
+    "KV cache, or lower --max-concurrency",
+    Source.GAUGES,
+)
+def server_limit(run: RunEvidence) -> Evidence | None:
+    """The server ran as many requests as it may, and the others waited."""
+    waited, most = _waiting(run)
+    if not run.closed_loop or not waited or most >= run.target or few_slots.find(run) is not None:
+        return None
+    pinned = sum(sample.running == most for sample in waited)
+    if pinned <= PINNED * len(waited):
+        return None
+    return (
+        f"the server ran at most {most:.0f} of {run.target} requests at once; in {len(waited)} of "
+        f"{len(run.samples)} samples others waited: TTFT includes their time in the queue"
+    )
+
+
+@note(
+    "queued",
+    f"in most of at least {LEAST_GAUGES} samples requests waited, and the server's own limit is not the "
+    "reason: prefill is the bottleneck, or the KV cache is full",
+    "read TTFT as queue time plus prefill; lower --max-concurrency to measure prefill alone",
+    Source.GAUGES,
+)
+def queued(run: RunEvidence) -> Evidence | None:
+    """Requests waited though the server had room."""
+    waited, most = _waiting(run)
+    if not waited or any(limit.find(run) is not None for limit in (few_slots, server_limit)):
+        return None
+    full = max((sample.kv_cache_usage or 0.0) for sample in waited)
+    waits = f"requests waited in {len(waited)} of {len(run.samples)} samples, at most {most:.0f} ran at once"
+    kv = f"; KV cache up to {percent(full)} full" if full else ""
+    queue = run.window.queue if run.window else None
+    return waits + kv + (f"; mean queue time {queue.mean_ms:.4g} ms" if queue else "")
+
+
+@suspect(
+    "prefill-while-queued",
+    "prefill_speed was requested, and the mean time in the server's queue (by its histogram, or its answers) "
+    f"is more than {percent(QUEUED)} of the mean TTFT, or requests waited in most of at least {LEAST_GAUGES} "
+    "samples: input tokens / TTFT is then a speed of the queue, not of prefill",
+    "lower --max-concurrency or --request-rate until nothing waits: at 1 it is the speed of prefill",
+)
+def prefill_while_queued(run: RunEvidence) -> Evidence | None:
+    """The speed of prefill includes a queue."""
+    ttft_ms = run.metrics.ttft.mean_ms
+    if "prefill_speed" not in run.facts.block().selected or not run.metrics.prefill_speed.n:
+        return None
+    queue = run.window.queue if run.window else None
+    queued_ns = run.records.server_queue_ns[run.records.ok & (run.records.server_queue_ns >= 0)]
+    by_answer_ms = float(queued_ns.mean()) / 1e6 if len(queued_ns) else 0.0
+    queued_ms = max(by_answer_ms, queue.mean_ms if queue is not None else 0.0)
+    waited, _ = _waiting(run)
+    if queued_ms <= QUEUED * ttft_ms and not waited:
+        return None
+    parts = [f"{queued_ms:.4g} of {ttft_ms:.4g} ms mean TTFT in the queue"] * (queued_ms > 0)
+    parts += [f"requests waited in {len(waited)} of {len(run.samples)} samples"] * bool(waited)
+    return f"{joined(parts)}: prefill_speed is not the speed of prefill"
+
+
+def _waiting(run: RunEvidence) -> tuple[list[ServerSample], float]:
+    """The samples with requests waiting, if they are most of enough samples, and the most that ran."""
+    samples = run.samples
+    waited = [sample for sample in samples if (sample.waiting or 0) >= 1]
+    if len(samples) < LEAST_GAUGES or len(waited) <= WAITED * len(samples):
+        return [], 0.0
+    return waited, max((sample.running or 0.0) for sample in samples)
+
+
+def _token_gap(run: RunEvidence, above: float, most: float) -> Evidence | None:
+    """Where nothing else explains it: failures leave tokens uncounted, and foreign requests add their own."""
+    window, metrics = run.window, run.metrics
+    if window is None or not window.settled or metrics.failed > run.context_ends:
+        return None
+    if metrics.cancelled or metrics.cut_off:
+        return None
+    foreign = foreign_count(window, metrics) > 0
+    for mismatch in mismatches(window, metrics):
+        gap = abs(mismatch.server - mismatch.client) / max(mismatch.client, 1)
+        explained = foreign and mismatch.server > mismatch.client
+        if mismatch.unit == "tokens" and above < gap <= most and not explained:
+            return _both(mismatch)
+    return None
+
+
+tokens_far_off = invalid(
+    "tokens-far-off",
+    "no request failed or was cancelled, and client and server differ by more than "
+    f"{percent(TOKENS_FAR_OFF)} in output or prompt tokens, which other clients' requests do not explain",
+    "point --base-url at a single replica and enable usage in its responses",
+    Source.COUNTERS,
+)(partial(_token_gap, above=TOKENS_FAR_OFF, most=math.inf))
+tokens_differ = suspect(
+    "tokens-differ",
+    f"as tokens-far-off, by more than {percent(TOKENS_OFF)}; both counts are equal on a healthy server",
+    "enable usage in the server's responses; check that no other server answers at this address",
+    Source.COUNTERS,
+)(partial(_token_gap, above=TOKENS_OFF, most=TOKENS_FAR_OFF))
+
+
+@suspect(
+    "no-abort",
+    f"the server finished more than one, and more than {percent(UNABORTED)}, of the requests that the client "
+    "had cancelled by closing their connections: its work for them is in no figure, and slows the others",
+    "have the server, or the gateway in front of it, abort a request whose connection is closed",
+    Source.COUNTERS,
+)
+def no_abort(run: RunEvidence) -> Evidence | None:
+    """The server generates answers for which no connection is left."""
+    count = 0 if run.window is None else finished_after_cancel(run.window, run.metrics)
+    if count <= max(1, UNABORTED * run.metrics.cancelled):
+        return None
+    return f"the server finished {count} of the {run.metrics.cancelled} requests that were cancelled"
+
+
+@note(
+    "latencies-differ",
+    "a mean latency of the server's histograms differs from the client's by more than the two points of "
+    "measurement explain",
+    "use the client's: it is what a user waits for",
+    Source.COUNTERS,
+)
+def latencies_differ(run: RunEvidence) -> Evidence | None:
+    """The server's clocks measured other latencies."""
+    every = mismatches(run.window, run.metrics) if run.window else []
+    return joined(_both(mismatch) for mismatch in every if mismatch.unit == "ms")
+
+
+def _both(mismatch: Mismatch) -> Evidence:
+    figures = f"client {mismatch.client:.7g}, server {mismatch.server:.7g}"
+    return f"{mismatch.figure}: {figures}: {mismatch.cause}"
+
+
+@note(
+    "several-models",
+    "counters of more than one model changed on this port",
+    "make sure that no other model has work; server-reported figures are of all of them",
+    Source.COUNTERS,
+)
+def several_models(run: RunEvidence) -> Evidence | None:
+    """Another model was at work behind the port."""
+    models = run.window.models if run.window else ()
+    return f"{len(models)} models worked on this port: {', '.join(models)}" if len(models) > 1 else None
+
+
+@note(
+    "unsettled",
+    "requests were running or counters changing at the last scrape of /metrics",
+    "compare with server-reported figures only after a run that settled",
+    Source.COUNTERS,
+)
+def unsettled(run: RunEvidence) -> Evidence | None:
+    """The server's last count was not final."""
+    window = run.window
+    moving = window is not None and not window.settled
+    return "the server's counters still changed after the run: they may miss its end" if moving else None

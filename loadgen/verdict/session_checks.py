@@ -1,0 +1,211 @@
+"""Session checks: sessions ended early, their turns were late, or the server did not keep what they share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.layout import counted
+from loadgen.base.rule import Evidence, Source, note, suspect
+from loadgen.figures.percentiles import percentiles
+from loadgen.figures.session_rows import SessionRows, dry_ns
+from loadgen.figures.turn_figures import cached
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.gate import NEVER_NS
+from loadgen.verdict.evidence import RunEvidence, percent
+
+ENDED = 0.05  # of the sessions
+WAITED = 0.05  # of the turns of users
+LATE_MS = 10.0  # by P99; a client with a core of its own is below 1
+KEPT = 0.1  # of the prompt tokens that a session had sent before
+CACHED_OFF = 0.02  # of the prompt tokens
+TAIL = 0.5  # of the run's time
+
+
+@suspect(
+    "sessions-ended-early",
+    f"more than {percent(ENDED)} of the sessions that began were ended by a turn that failed (not those at "
+    "the model's context limit): their later turns, with the longest prompts, are in no figure",
+    "resolve the errors listed under `sessions ended early:`, or raise --turn-timeout",
+)
+def sessions_ended_early(run: RunEvidence) -> Evidence | None:
+    """Failed turns cost the turns after them."""
+    sessions = run.sessions
+    if sessions is None:
+        return None
+    ended, dropped = 0, 0
+    for at in np.flatnonzero(sessions.early).tolist():
+        failure = run.records.failures[sessions.last[at]]
+        if failure is None or failure.kind in (FailureKind.CONTEXT_LIMIT, FailureKind.USER_CANCELLED):
+            continue
+        ended += 1
+        dropped += int(sessions.planned[at] - sessions.sent[at])
+    if ended <= ENDED * len(sessions):
+        return None
+    share = percent(ended / len(sessions))
+    unsent = f"{counted(dropped, 'later turn')} {'was' if dropped == 1 else 'were'} not sent"
+    return f"{ended} of {len(sessions)} sessions ({share}) ended early: {unsent}"
+
+
+@suspect(
+    "turns-late",
+    f"turns of sessions after the first were sent more than {LATE_MS:.0f} ms later than intended (the end of "
+    "the answer before them, and their delay), by P99: TTFT from sent leaves that out",
+    "give the client a core, use --transport wire, or hold fewer sessions at once",
+)
+def turns_late(run: RunEvidence) -> Evidence | None:
+    """Later turns left after their time."""
+    later = run.sent & ~run.begins
+    late_ns = (run.records.sent_ns - run.records.intended_ns)[later]
+    if run.sessions is None or not len(late_ns):
+        return None
+    most_ms, (p99_ns,) = float(late_ns.max()) / MS_NS, percentiles(late_ns, (99,))
+    if p99_ns <= LATE_MS * MS_NS:
+        return None
+    return f"later turns were sent {p99_ns / MS_NS:.2f} ms late by P99, {most_ms:.2f} ms at most"
+
+
+@suspect(
+    "users-waited",
+    f"--user-rate: more than {percent(WAITED)} of the users' turns were due before the answer to the turn "
+    "before had ended, and waited for it: the rate was lower than requested, and their latencies leave that "
+    "wait out (coordinated omission)",
+    "lower --user-rate, or read the rate that was reached",
+)
+def users_waited(run: RunEvidence) -> Evidence | None:
+    """Users could not keep their rate, since the server had not answered."""
+    sessions, records = run.sessions, run.records
+    rate_per_s = run.facts.profile.user_rate
+    if sessions is None or not rate_per_s or not run.sent.any():
+        return None
+    slots, due_ns = records.slot[run.sent], records.intended_ns[run.sent]
+    first_ns = np.full(int(slots.max()) + 1, NEVER_NS)
+    np.minimum.at(first_ns, slots, due_ns)
+    # A user's turns are whole periods apart, unless an answer was still on its way.
+    waited = int(((due_ns - first_ns[slots]) % round(SECOND_NS / rate_per_s) != 0).sum())
+    if waited <= WAITED * len(slots):
+        return None
+    turns = f"{waited} of {len(slots)} turns ({percent(waited / len(slots))})"
+    return f"{turns} waited for the answer before them: users did not reach their rate"
+
+
+@note(
+    "context-limit",
+    "sessions grew to the model's context limit and ended there: figures of their earlier turns count, later "
+    "turns were not sent",
+    "serve the model with a longer context (--context-len with --launch; vLLM: --max-model-len), or send "
+    "shorter conversations (--turns)",
+)
+def context_limit(run: RunEvidence) -> Evidence | None:
+    """Conversations came to the end of the model's context."""
+    count, sessions = run.context_ends, run.sessions
+    if sessions is None or not count:
+        return None
+    return f"{count} of {len(sessions)} sessions ended at the model's context limit"
+
+
+@note(
+    "session-forgotten",
+    "the server reports cached prompt tokens (in usage, else by its counters), and of those that a session "
+    f"had sent in the turn before fewer than {percent(KEPT)} were cached: each turn is computed as a whole",
+    "turn the prefix cache on, give it more memory, or route a session to one replica (--session-header)",
+)
+def session_forgotten(run: RunEvidence) -> Evidence | None:
+    """Nothing of a session was left in the server's cache when its next turn came."""
+    sessions = run.sessions
+    shared = 0 if sessions is None else _repeated(run, sessions)
+    if sessions is None or not shared:
+        return None
+    hits, looked_up = cached(run.records, ~run.begins)
+    source = "usage"
+    if not looked_up:
+        window = run.window
+        if window is None or window.prefix_hits is None:
+            return None
+        hits, source = window.prefix_hits, "the server's counters"
+    if hits >= KEPT * shared:
+        return None
+    repeated = f"of {shared} prompt tokens that sessions had sent in their turn before"
+    return f"{repeated}, {hits} ({percent(hits / shared)}) were cached ({source})"
+
+
+def _repeated(run: RunEvidence, sessions: SessionRows) -> int:
+    """The prompt tokens of each answered later turn that its session's turn before had too, by usage."""
+    records, later = run.records, np.flatnonzero(~run.begins)
+    both = later[
+        records.ok[later] & (records.input_tokens[later] >= 0) & (records.input_tokens[later - 1] >= 0)
+    ]
+    return int(np.minimum(records.input_tokens[both - 1], records.input_tokens[both]).sum())
+
+
+@note(
+    "cached-tokens-differ",
+    f"sessions: the cached share of the prompt tokens by usage differs by more than {percent(CACHED_OFF)} of "
+    "the tokens from that of the server's counters, which no failed or cancelled request explains",
+    "check that no other client uses the server, and that every replica's /metrics is scraped",
+    Source.COUNTERS,
+)
+def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
+    """Usage and counters have another share of cached tokens."""
+    window, (hits, looked_up) = run.window, cached(run.records, run.records.ok)
+    if run.sessions is None or window is None or not window.prefix_queries or not looked_up:
+        return None
+    if window.prefix_hits is None or run.failed or run.metrics.cancelled:
+        return None
+    usage, counted = hits / looked_up, window.prefix_hits / window.prefix_queries
+    if abs(usage - counted) <= CACHED_OFF:
+        return None
+    return (
+        f"{percent(usage)} of the prompt tokens cached by usage, {percent(counted)} by the server's counters"
+    )
+
+
+@note(
+    "sessions-ran-dry",
+    f"closed loop of sessions: more than {percent(TAIL)} of the run's time lies after the first slot had no "
+    "session left to begin: figures are of the time before that",
+    "send more sessions per slot (--num-sessions), or lower --max-concurrency",
+)
+def sessions_ran_dry(run: RunEvidence) -> Evidence | None:
+    """Most of the run is a tail that no figure is of."""
+    if run.quoted is None or not run.metrics.duration_s:
+        return None
+    measured_s, whole_s = run.quoted.duration_s, run.metrics.duration_s
+    if 1 - measured_s / whole_s <= TAIL:
+        return None
+    first = f"the first {measured_s:.1f} of {whole_s:.1f} s"
+    return f"figures are of {first}: then the first slot had no session left"
+
+
+@note(
+    "reconnected",
+    "the server closed the connection of a session between two of its turns: the turn after it went over a "
+    "new one, opened before the turn was due where there was time",
+    "raise the server's keep-alive timeout above the longest delay between turns (vLLM: "
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE, uvicorn: --timeout-keep-alive)",
+)
+def reconnected(run: RunEvidence) -> Evidence | None:
+    """Connections did not last from turn to turn."""
+    count = run.facts.client.reconnects
+    if run.sessions is None or not count:
+        return None
+    turns = f"{count} of {int(run.sent.sum())} turns"
+    return f"{turns} went over a new connection: the server had closed the old one"
+
+
+def ran_out_early(run: RunEvidence) -> Evidence | None:
+    """That with --duration the last session had begun, and a slot was idle, before the time was up."""
+    sessions, profile = run.sessions, run.facts.profile
+    if sessions is None or profile.duration is None or not run.closed_loop:
+        return None
+    own = run.facts.own_sessions
+    idle_ns = dry_ns(sessions, run.records, profile.duration_ns, own, run.facts.queues)
+    if idle_ns is None or len(sessions) < own:
+        return None
+    idle_s = (idle_ns - int(run.records.sent_ns[run.sent].min())) / SECOND_NS
+    if idle_s >= profile.duration:
+        return None
+    return (
+        f"all {len(sessions)} sessions began and the load fell {idle_s:.1f} s into the "
+        f"{profile.duration:g} s of --duration: raise --num-sessions"
+    )

@@ -1,0 +1,112 @@
+"""Shard checks: of a load that several processes made, some were lost, began apart, or have other clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadgen.base.clock import MS_NS
+from loadgen.base.rule import Evidence, invalid, joined, suspect
+from loadgen.verdict.evidence import RunEvidence, percent
+from loadgen.verdict.shard_facts import MergedShard
+
+CLOCK_MS = 10.0  # by which a shard's times may be off
+APART = (0.01, 10.0)  # of the duration, and ms: both exceeded
+_MOST_NAMED = 4  # shards, workers
+
+
+@invalid(
+    "load-lost",
+    "a worker or a shard was lost with the requests that it had not finished: throughput, concurrency and "
+    "what depends on them are not those of the requested load",
+    "run again; a lost process's own log, or the kernel's (out of memory), has the cause",
+)
+def load_lost(run: RunEvidence) -> Evidence | None:
+    """A part of the load was never made."""
+    lost = run.facts.lost
+    more = f"and {len(lost) - _MOST_NAMED} more were lost" if len(lost) > _MOST_NAMED else None
+    return joined((*lost[:_MOST_NAMED], more))
+
+
+@suspect(
+    "rest-of-the-load",
+    "as load-lost: latencies are those of the other requests, which had a server under less load",
+    "read them as those of a lower load, or run again",
+)
+def rest_of_the_load(run: RunEvidence) -> Evidence | None:
+    """The requests that are left were sent to a server that had less to do."""
+    if not run.facts.lost:
+        return None
+    left = f"{run.metrics.completed} of {run.facts.requests} requests succeeded"
+    return f"{left}: their latencies are under less load than was requested"
+
+
+@suspect(
+    "shards-started-apart",
+    f"the shards of a merged run began at different times, by more than {percent(APART[0])} of the duration "
+    f"and {APART[1]:.0f} ms, beyond what their clocks may be off: the load is not that of the plan",
+    "give all shards the same --start-at, late enough for the slowest to be ready",
+)
+def shards_started_apart(run: RunEvidence) -> Evidence | None:
+    """The shards did not send their parts of the plan at the same time."""
+    begun = [row for row in run.facts.shards if row.began_ns]
+    unsure_ms = max((row.error_ns for row in begun), default=0) / MS_NS
+    apart_ms = _apart_ns(run, [row.began_ns - _opens_ns(run, row) for row in begun]) / MS_NS - max(
+        unsure_ms, 0.0
+    )
+    if apart_ms <= max(APART[0] * run.metrics.duration_s * 1e3, APART[1]):
+        return None
+    return (
+        f"{len(begun)} shards began {apart_ms:.4g} ms apart: all were to send their part of the plan at once"
+    )
+
+
+def _apart_ns(run: RunEvidence, began_ns: list[int]) -> int:
+    """How much later than the first shard the last one began, at least.
+
+    At a rate, request i is due before request i + 1, whichever shards they are of: what contradicts that is
+    the time between two starts. Else every shard sends its first request once it has a slot.
+    """
+    if len(began_ns) < 2:
+        return 0
+    if not run.paced:
+        return max(began_ns) - min(began_ns)
+    due_ns = run.records.intended_ns[run.sent & run.begins]
+    return int((np.maximum.accumulate(due_ns) - due_ns).max(initial=0))
+
+
+def _opens_ns(run: RunEvidence, row: MergedShard) -> int:
+    """How long after the start a shard has its first slot: at once, unless the concurrency has stages."""
+    stages = run.facts.profile.stages
+    if stages is None or not stages.concurrency:
+        return 0
+    return stages.steps().part(row.number, row.of).opens_ns
+
+
+@suspect(
+    "clock-offset",
+    f"shards of a merged run had different clocks, and the offset between two is not known to {CLOCK_MS:.0f} "
+    "ms: duration, throughput, concurrency and peaks need it; latencies do not, each is of one clock",
+    "synchronize the machines' clocks (chronyc tracking), or use --cluster, which measures the offsets",
+)
+def clock_offset(run: RunEvidence) -> Evidence | None:
+    """The times of a shard may be off against those of the others."""
+    needing = "duration, throughput, concurrency and peaks may be off by it, latencies are not"
+    return joined(f"{how} to the clock of the first one: {needing}" for how in _unsure(run.facts.shards))
+
+
+def _unsure(shards: tuple[MergedShard, ...]) -> Iterator[str]:
+    """How unsure the offsets are, and of which shards."""
+    unknown = [row.name for row in shards if row.error_ns < 0]
+    if unknown:
+        yield f"{_shards(unknown)} at an unknown offset"
+    large = [row for row in shards if row.error_ns > CLOCK_MS * MS_NS]
+    if large:
+        worst_ms = max(row.error_ns for row in large) / MS_NS
+        yield f"{_shards([row.name for row in large])} at an offset that is known to ± {worst_ms:.3g} ms"
+
+
+def _shards(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"shard{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMED])}{more}"

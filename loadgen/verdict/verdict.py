@@ -1,0 +1,159 @@
+"""Verdict: VALID, SUSPECT or INVALID, which the worst of a run's doubts decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from loadgen.base import rule
+from loadgen.base.rule import Evidence, Finding, Rule, Severity, Source
+from loadgen.verdict.checkable import CHECKABLE, Checkable
+from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.sections import Broken, guarded
+
+_SHOWN = 2  # doubts shown in full under the block
+
+
+class Level(StrEnum):
+    """How far a run's figures can be believed."""
+
+    VALID = "VALID"
+    SUSPECT = "SUSPECT"
+    INVALID = "INVALID"
+    UNCHECKED = "UNCHECKED"  # of published figures alone: there was nothing to compare them with
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> Level:
+        """The level that the worst of some doubts gives a run; VALID if all are notes."""
+        worst = max((finding.rule.severity for finding in findings), default=Severity.NOTE)
+        return {Severity.INVALID: cls.INVALID, Severity.SUSPECT: cls.SUSPECT}.get(worst, cls.VALID)
+
+
+class RunVerdict(msgspec.Struct, frozen=True):
+    """The doubts found, worst first, and those that could not be checked."""
+
+    findings: tuple[Finding, ...]
+    unchecked: tuple[Rule[RunEvidence], ...]  # not found, because the run lacks their source
+    failed: tuple[Broken, ...] = ()  # not judged: these raised
+    lacking: tuple[Checkable, ...] = ()  # checks that matter and could not be made
+    simulated: bool = False  # no model ran
+
+    @property
+    def level(self) -> Level:
+        """The worst severity as a word; a run that could not be judged in full is SUSPECT at least."""
+        level = Level.of(self.findings)
+        return Level.SUSPECT if self.failed and level is Level.VALID else level
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """Short names of the checks that matter and could not be made, in a fixed order."""
+        return tuple(check.name for check in self.lacking)
+
+    @property
+    def checked(self) -> int:
+        """How many doubts were judged, found or not."""
+        failed = {broken.name for broken in self.failed}
+        return len(DOUBTS) - len(self.unchecked) - sum(doubt.code in failed for doubt in DOUBTS)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What the level rests on: the grave doubts by code, and that some could not be judged."""
+        codes = (finding.rule.code for finding in self.grave)
+        return (*codes, *("not judged in full",) * bool(self.failed))
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that change nothing."""
+        return tuple(finding for finding in self.findings if finding.rule.severity is Severity.NOTE)
+
+    @property
+    def grave(self) -> tuple[Finding, ...]:
+        """The findings that decide the level."""
+        return tuple(finding for finding in self.findings if finding.rule.severity is not Severity.NOTE)
+
+
+def judge(run: RunEvidence) -> RunVerdict:
+    """Check every doubt; one that raises is not judged, and costs no other."""
+    failed: list[Broken] = []
+    nothing: Evidence | None = None
+    held = [(doubt, guarded(doubt.code, partial(doubt.find, run), nothing, failed)) for doubt in DOUBTS]
+    findings = rule.gravest_first(
+        Finding(doubt, evidence) for doubt, evidence in held if evidence is not None
+    )
+    sources = guarded("sources", lambda: run.sources, set(Source), failed)
+    judged = {finding.rule.code for finding in findings} | {broken.name for broken in failed}
+    return RunVerdict(
+        findings=tuple(findings),
+        unchecked=tuple(
+            doubt for doubt in DOUBTS if doubt.code not in judged and doubt.source not in sources
+        ),
+        lacking=tuple(
+            check
+            for check in CHECKABLE
+            if guarded(check.name, partial(check.missing, run, sources), True, failed)
+        ),
+        failed=tuple(failed),
+        simulated=bool(run.facts.server.simulated),
+    )
+
+
+def stated(verdict: RunVerdict) -> str:
+    """The verdict in a few words: its level, SIMULATED before it, and what a VALID rests on no check of."""
+    simulated = "SIMULATED, " * verdict.simulated
+    lacking = f" (not checked: {', '.join(verdict.not_checked)})" * bool(verdict.lacking)
+    return f"{simulated}{verdict.level}{lacking if verdict.level is Level.VALID else ''}"
+
+
+def lines(verdict: RunVerdict) -> list[str]:
+    """What stands under the block, each line still to be wrapped: the gravest in full, the rest by code."""
+    full = [f"{finding.evidence}; fix: {finding.rule.remedy}" for finding in verdict.grave[:_SHOWN]]
+    also = ", ".join(finding.rule.code for finding in verdict.grave[_SHOWN:])
+    notes = ", ".join(finding.rule.code for finding in verdict.notes)
+    first = f"verdict: {stated(verdict)}"
+    named = [f"also {also}"] * bool(also) + [f"notes: {notes}"] * bool(notes)
+    named += ["details: --explain"] * bool(named)
+    unjudged = list(_unjudged(verdict))
+    if not full:
+        return ["; ".join([first, *named]), *unjudged]
+    rest = ["; ".join(named)] * bool(named)
+    return [f"{first}: {full[0]}", *(f"and: {doubt}" for doubt in full[1:]), *rest, *unjudged]
+
+
+def _unjudged(verdict: RunVerdict) -> Iterator[str]:
+    """A line for each exception that kept doubts from being judged: our fault, and no doubt about the run."""
+    for why in dict.fromkeys(broken.why for broken in verdict.failed):
+        names = ", ".join(broken.name for broken in verdict.failed if broken.why == why)
+        yield f"not judged: {names} raised {why}; please report it"
+
+
+def explain(verdict: RunVerdict) -> list[str]:
+    """Every doubt found, with evidence, condition and remedy; then what was not found or not checked."""
+    shown = [f"verdict: {stated(verdict)}"]
+    shown += [line for finding in verdict.findings for line in rule.explained(finding)]
+    shown += _unjudged(verdict)
+    absent = verdict.checked - len(verdict.findings)
+    shown.append(f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)")
+    for source in Source:
+        names = ", ".join(doubt.code for doubt in verdict.unchecked if doubt.source is source)
+        if names:
+            shown.append(f"not checked, without {source}: {names}")
+    shown += [f"not checked: {check.name}; to check: {check.remedy}" for check in verdict.lacking]
+    return shown
+
+
+def json(verdict: RunVerdict) -> dict[str, Any]:
+    """The verdict as it stands in the result."""
+    return {
+        "level": verdict.level.value,
+        "doubts": [rule.as_json(finding) for finding in verdict.findings],
+        "looked_at": verdict.checked,
+        "not_looked_at": [doubt.code for doubt in verdict.unchecked],
+        "not_judged": [asdict(broken) for broken in verdict.failed],
+        "not_checked": list(verdict.not_checked),
+    }

@@ -1,0 +1,1 @@
+"""Wire: bytes on the wire: HTTP, server-sent events, engines' dialects."""

@@ -1,0 +1,329 @@
+"""HTTP/1.1 responses: the head, where the body ends, and which read each of its bytes came in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import httptools
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+
+HEAD_END = b"\r\n\r\n"
+LONGEST_TAIL = len(HEAD_END)
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+LONGEST_HEAD_BYTES = 65536
+_SHOWN_BYTES = 40  # of what is no HTTP
+_WITHOUT_BODY = (204, 304)
+_CLOSING_STREAMS = ("llama.cpp",)  # servers that end a connection after each stream, whatever its head offers
+_PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
+_LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
+SWITCHED = "the server switched protocols, though the request did not ask for that"
+# A first chunk in order, or not all of its size has come; of anything else the parser reports what it is.
+_FIRST_SIZE = re.compile(rb"[0-9a-fA-F]{0,8}(?:\Z|[\r;])")
+
+Headers = dict[str, str]
+
+
+class Reads(Protocol):
+    """The reads of a response so far, head included."""
+
+    def __len__(self) -> int: ...
+
+    def since(self, count: int) -> list[bytes]:
+        """Those after the first `count`; where that is negative the last ones, as of a slice."""
+        ...
+
+
+class Framing(msgspec.Struct, kw_only=True):
+    """Finds from the reads of a response whether it is whole."""
+
+    tail: ClassVar[bytes] = b""  # no read ends the response that does not end so, or is shorter
+    broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
+
+    def done(self, reads: Reads) -> bool:
+        """Whether the last read ended the response."""
+        return False
+
+    def begins_well(self, rest: bytes) -> bool:
+        """Whether the first bytes of the body can be of this framing."""
+        return True
+
+    def checked(self, reads: Reads) -> bool:
+        """Have the parser read what it has not seen; whether the response is over, or broken."""
+        return False
+
+
+class Chunked(Framing):
+    """Ends with the last chunk: nearly always one fixed mark, else the parser is asked."""
+
+    tail: ClassVar[bytes] = HEAD_END  # however the last chunk is written, an empty line is its end
+    _ended: bool = False
+    _fed: int = 0  # reads
+    _parser: httptools.HttpResponseParser | None = None
+
+    def done(self, reads: Reads) -> bool:
+        """A test of the last bytes; a read too short to hold the whole mark is joined to those before."""
+        (last,) = reads.since(-1)
+        if len(last) < len(_LAST_CHUNK):
+            last = b"".join(reads.since(-len(_LAST_CHUNK)))
+        if not last.endswith(self.tail):
+            return False
+        return last.endswith(_LAST_CHUNK) or self.checked(reads)
+
+    def begins_well(self, rest: bytes) -> bool:
+        return _FIRST_SIZE.match(rest) is not None
+
+    def checked(self, reads: Reads) -> bool:
+        """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: the parser decides.
+
+        It is given each byte once. A chunk size that is no number is reported, where `done` would wait.
+        """
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
+        begin, self._fed = self._fed, len(reads)
+        try:
+            self._parser.feed_data(b"".join(reads.since(begin)))
+        except httptools.HttpParserError:
+            self.broken = True  # it will not get better: decoding reports what is wrong
+        return self._ended or self.broken
+
+    def on_message_complete(self) -> None:
+        self._ended = self._parser is not None and self._parser.get_status_code() >= 200
+
+
+class ContentLength(Framing):
+    """Ends after a number of bytes known from the head."""
+
+    total: int  # head and body
+    _counted: int = 0  # reads
+    _received: int = 0  # their bytes
+
+    def done(self, reads: Reads) -> bool:
+        self._received += sum(map(len, reads.since(self._counted)))
+        self._counted = len(reads)
+        return self._received >= self.total
+
+
+class UntilClose(Framing):
+    """Ends when the server closes the connection."""
+
+    tail: ClassVar[bytes] = bytes(LONGEST_TAIL)  # text never ends so
+
+
+class NoBody(Framing):
+    """Ends with the head."""
+
+    def done(self, reads: Reads) -> bool:
+        return True
+
+
+class ResponseHead(msgspec.Struct):
+    """A response's status line and headers, with lower-case names."""
+
+    status: int = 0
+    headers: Headers = msgspec.field(default_factory=dict)
+    keep_alive: bool = False
+    length: int = 0  # bytes, with any 1xx heads before it
+    framing: Framing = msgspec.field(default_factory=UntilClose)
+    rest: bytes = b""  # what of the body came in the read that ended the head
+    ended: bool = False  # the parser has seen all of it
+
+    def on_headers_complete(self) -> None:
+        self.ended = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """Why these bytes are not HTTP."""
+
+    detail: str
+
+
+class Heads:
+    """Finds the head of the final response while it arrives, 1xx ones skipped.
+
+    Every byte is read once, and what is no HTTP is known by its first bytes: the parser is fed as
+    they come, not when an empty line has been seen.
+    """
+
+    __slots__ = ("_begin", "_fed", "_head", "_length", "_parser", "_skipped", "_tail")
+
+    def __init__(self) -> None:
+        self._fed = self._length = self._skipped = 0  # reads; bytes; 1xx heads
+        self._begin = b""  # of the whole answer
+        self._tail = b""  # of the head under way: the end mark may lie in two reads
+        self._renew()
+
+    def _renew(self) -> None:
+        self._head, self._tail = ResponseHead(), b""
+        self._parser = httptools.HttpResponseParser(self._head)
+
+    def read(self, reads: Reads) -> ResponseHead | Malformed | None:
+        """The head, once it is whole among the reads so far; None while it is not."""
+        new = reads.since(self._fed)
+        self._fed = len(reads)
+        return self.feed(new[0] if len(new) == 1 else b"".join(new))
+
+    def feed(self, data: bytes) -> ResponseHead | Malformed | None:
+        """As `read`, with the bytes that came since."""
+        if len(self._begin) < _SHOWN_BYTES:
+            self._begin += data[: _SHOWN_BYTES - len(self._begin)]
+            if self._begin[:5] != b"HTTP/"[: len(self._begin)]:
+                return Malformed(f"not an HTTP response: {self._begin!r}")
+        while data:
+            held = len(self._tail)
+            end = (self._tail + data).find(HEAD_END) + len(HEAD_END) - held
+            whole = end >= len(HEAD_END) - held
+            piece = data[:end] if whole else data
+            self._length += len(piece)
+            if self._length > LONGEST_HEAD_BYTES:
+                more = ", with the 1xx ones before it" if self._skipped else ""
+                return Malformed(f"a response head of more than {LONGEST_HEAD_BYTES} bytes{more}")
+            if fault := self._fault(piece, whole):
+                return Malformed(fault)
+            if not whole:
+                self._tail = (self._tail + data)[1 - len(HEAD_END) :]
+                return None
+            if self._parser.get_status_code() >= _FINAL:
+                return self._finished(data[end:])
+            data = data[end:]
+            self._skipped += 1
+            self._renew()
+        return None
+
+    def _fault(self, piece: bytes, whole: bool) -> str:
+        """Give the parser a piece of a head; what is wrong with it, or nothing."""
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            return SWITCHED
+        except httptools.HttpParserError as error:
+            return str(error)
+        if not whole:
+            return "the response head's lines do not end in CRLF" if self._head.ended else ""
+        status = self._parser.get_status_code()
+        if status == SWITCHING:
+            return SWITCHED
+        return f"{status:03d} is not an HTTP status" if status < _LEAST else ""
+
+    def _finished(self, rest: bytes) -> ResponseHead:
+        head, parser = self._head, self._parser
+        head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
+        head.keep_alive = parser.should_keep_alive() and not _closes_anyway(head.headers)
+        head.framing = _framing(head.status, head.headers, self._length)
+        return head
+
+
+def _closes_anyway(headers: Headers) -> bool:
+    """Whether a server is known to close a connection after such an answer, although it offers to keep it."""
+    return headers.get("server") in _CLOSING_STREAMS and headers.get("transfer-encoding") == "chunked"
+
+
+def _framing(status: int, headers: Headers, head_length: int) -> Framing:
+    """RFC 9112, 6.3, for the answer to a POST."""
+    if status in _WITHOUT_BODY:
+        return NoBody()
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        return Chunked() if coding.lower().rstrip().endswith("chunked") else UntilClose()
+    length = headers.get("content-length", "").strip()
+    return ContentLength(head_length + int(length)) if length.isdecimal() else UntilClose()
+
+
+def compressed(headers: Mapping[str, str]) -> str:
+    """What is wrong with a response that is compressed, by which header; "" if it is not."""
+    for name in ("content-encoding", "transfer-encoding"):
+        for coding in headers.get(name, "").lower().split(","):
+            if coding.strip() not in _PLAIN:
+                header = f"{name}: {coding.strip()}"
+                return f"the answer is compressed ({header}), though the request allowed no compression"
+    return ""
+
+
+class HttpBody(msgspec.Struct, frozen=True):
+    """A response without its framing; `body_ends` is int64[reads], the body's length after each read."""
+
+    status: int  # 0: there was no whole head
+    headers: Headers
+    body: bytes
+    body_ends: Int64
+    complete: bool  # the framing's end was seen, or there is none but the end of the connection
+    malformed: str | None
+
+
+class Response:
+    """What a parser reports of one response while it is fed."""
+
+    __slots__ = ("complete", "headers", "on_body", "parser", "pieces", "status")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append  # a C method: no Python frame per chunk
+        self.headers: Headers = {}
+        self.status = 0
+        self.complete = False
+        # To be deleted once it has been fed: it refers to this too, and cycles are not collected here.
+        self.parser = httptools.HttpResponseParser(self)
+
+    def on_message_begin(self) -> None:
+        if not self.complete:
+            self.headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.complete:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        if status >= 200 and not self.complete:
+            self.status = status
+
+    def on_message_complete(self) -> None:
+        self.complete = self.complete or self.status > 0
+
+    def lengths(self) -> Int64:
+        """Bytes of each piece of the body, int64[pieces]."""
+        return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
+
+
+def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
+    """The body of a response, each of its bytes in the read in which it arrived.
+
+    `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's
+    end is left out; what came before malformed bytes is kept.
+    """
+    response = Response()
+    pieces, feed = response.pieces, response.parser.feed_data
+    counts: list[int] = []
+    malformed, begin = "", 0
+    try:
+        for end in read_ends.tolist():
+            feed(raw[begin:end])
+            begin = end
+            counts.append(len(pieces))
+            if response.complete:
+                break
+    except httptools.HttpParserUpgrade:
+        malformed = SWITCHED
+    except httptools.HttpParserError as error:
+        malformed = "" if response.complete else str(error)
+    finally:
+        del response.parser
+    counts += [len(pieces)] * (len(read_ends) - len(counts))
+    lengths = np.zeros(len(pieces) + 1, np.int64)
+    np.cumsum(response.lengths(), out=lengths[1:])
+    framing = _framing(response.status, response.headers, 0)
+    return HttpBody(
+        status=response.status,
+        headers=response.headers,
+        body=b"".join(pieces),
+        body_ends=lengths[counts],
+        complete=response.complete or (response.status > 0 and isinstance(framing, UntilClose)),
+        malformed=malformed or compressed(response.headers) or None,
+    )

@@ -1,0 +1,481 @@
+"""Dialects: what a request holds, and what a message carries, in each of the APIs; here the two of OpenAI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import NOT_JSON, error_text
+from loadgen.base.written_text import Written, WrittenText, has_written, read_written
+
+# What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
+NOTHING: Final = 0  # a role, a ping, a usage message
+CLOSING: Final = 1  # a finish reason without so much as an empty text
+ENDING: Final = 2  # an empty text with a finish reason: a last special token, or only the end
+MAYBE: Final = 3  # an empty text: incomplete UTF-8, a special token, or nothing
+TOKEN: Final = 4  # text
+
+# The bounds of what a server counts: beyond them its message is malformed. Sums of any run stay in 64 bits.
+MOST: Final = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # vLLM's -1: not counted
+Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+
+Thought = Any  # reasoning, in whichever form: a value of a type that is not expected is no text
+Answer = Any
+
+_EMPTY = (b"", b"null", b"false", b"[]")
+_ROLE = b'"role"'  # a message of another API, and no error
+_NO_MESSAGE = "an error without a message"
+_CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
+
+
+def _phrase(parts: Iterable[str]) -> str:
+    return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    """Of `usage.prompt_tokens`."""
+
+    cached_tokens: CountOrNone | None = None
+
+
+class CompletionDetails(msgspec.Struct, gc=False):
+    """Of `usage.completion_tokens`."""
+
+    reasoning_tokens: CountOrNone | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """The server's own counts."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    total_tokens: Any = None  # of any type: they are compared, and never counted by
+    reasoning_tokens: Any = None  # SGLang's place for those of the details
+
+    @property
+    def thought_tokens(self) -> int:
+        """How many of the tokens are counted as reasoning; 0 where that is not reported."""
+        details = self.completion_tokens_details
+        found = self.reasoning_tokens if details is None else details.reasoning_tokens
+        return max(found, 0) if isinstance(found, int) and found <= MOST else 0
+
+    @property
+    def hidden_tokens(self) -> int:
+        """How many tokens the total has beyond the prompt and the answer: reasoning that is counted apart."""
+        total, prompt, answer = self.total_tokens, self.prompt_tokens, self.completion_tokens
+        if not isinstance(total, int) or prompt is None or answer is None or total > MOST:
+            return 0
+        return max(total - prompt - answer, 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it counts nothing at all, as gateways write it that do not know the counts yet."""
+        return not self.prompt_tokens and not self.completion_tokens
+
+
+class Timing(msgspec.Struct, gc=False):
+    """vLLM's `metrics` (--enable-per-request-metrics): its own times of a request, with the usage."""
+
+    queue_time_ms: float | None = None  # taken into the queue → first scheduled
+    time_to_first_token_ms: float | None = None  # first scheduled → first token: without the queue
+
+
+class SlotTimings(msgspec.Struct, gc=False):
+    """llama.cpp's `timings` of a request, in its last message: from when a slot took it up."""
+
+    cache_n: CountOrNone | None = None  # prompt tokens found in the cache
+    prompt_n: CountOrNone | None = None  # prompt tokens computed
+    prompt_ms: float | None = None  # taken up → first token
+    predicted_n: CountOrNone | None = None
+    predicted_ms: float | None = None  # first → last token
+
+
+class ErrorObject(msgspec.Struct, gc=False):
+    """The `error` object of an answer."""
+
+    message: str | None = None
+    code: Code | str | None = None
+
+    def __str__(self) -> str:
+        return _phrase(str(part) for part in (self.code, self.message) if part is not None)
+
+    def __bool__(self) -> bool:
+        """Whether it holds anything: gateways write an empty one in messages that are whole."""
+        return bool(self.code or (self.message and self.message.strip()))
+
+
+Error = ErrorObject | str | bool | int | float | list[msgspec.Raw] | None  # in any form that servers write
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One choice of a message, in whichever dialect."""
+
+    index: Count = 0
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+    def carries(self) -> int:
+        """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
+        raise NotImplementedError
+
+    def content(self) -> str:
+        """The text, reasoning and tool calls included."""
+        raise NotImplementedError
+
+    def reasons(self) -> bool:
+        """Whether it carries reasoning, and no text of the answer itself."""
+        return False
+
+    def shows(self) -> bool:
+        """Whether it carries some of what a user sees: text of the answer itself, or of a tool call."""
+        return self.carries() == TOKEN and not self.reasons()
+
+    def repeats(self) -> bool:
+        """Whether it holds a whole answer, which in a stream repeats the messages before it."""
+        return False
+
+
+_Part = TypeVar("_Part")
+_TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | None)
+_TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTimings | None)
+
+
+def _optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
+    """A part of a message that a server may leave out; None too where it means something else by it."""
+    if not bytes(raw):
+        return None
+    try:
+        return decoder.decode(raw)
+    except NOT_JSON:
+        return None
+
+
+class Message(msgspec.Struct, gc=False):
+    """One event of a stream, or the whole answer where it is not streamed: the fields that matter."""
+
+    choices: Sequence[Choice] | None = None
+    usage: Usage | None = None
+    error: Error = None
+    metrics: msgspec.Raw = msgspec.Raw()  # unread: other servers may mean anything by it
+    timings: msgspec.Raw = msgspec.Raw()  # so is this
+
+    def timing(self) -> Timing | None:
+        """The server's own times of the request; None where it does not report them."""
+        return _optional(self.metrics, _TIMING)
+
+    def slot_timings(self) -> SlotTimings | None:
+        """llama.cpp's own times and counts of the request; None where there are none."""
+        return _optional(self.timings, _TIMINGS)
+
+    def why(self) -> str:
+        """What the server reports of an abort; "" where the API has no place for it."""
+        return ""
+
+    def fault(self) -> str | None:
+        """What the server reports went wrong, never blank; None if nothing did.
+
+        An error that holds nothing is one only where it stands alone: gateways write `"error": ""` in
+        every message.
+        """
+        error = self.error
+        if error is None or error is False or (not error and self.choices):
+            return None
+        if isinstance(error, list):
+            return _phrase(error_text(bytes(part)) for part in error)
+        return _phrase(() if error is True else (str(error),))
+
+
+class Remark(msgspec.Struct, gc=False):
+    """What an event without choices may hold: `{"object": "error", "message": …}`, `{"detail": …}`, others.
+
+    Such events are rare, and every field of Message costs time in all the others.
+    """
+
+    code: msgspec.Raw = msgspec.Raw()
+    message: msgspec.Raw = msgspec.Raw()
+    detail: msgspec.Raw = msgspec.Raw()  # FastAPI's: text, a list, an object
+    errors: msgspec.Raw = msgspec.Raw()  # Cloudflare's: a list
+    error_msg: msgspec.Raw = msgspec.Raw()  # Baidu's
+    error_message: msgspec.Raw = msgspec.Raw()
+    msg: msgspec.Raw = msgspec.Raw()
+
+
+_REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
+
+
+def remark(line: bytes) -> str | None:
+    """What a message without choices reports went wrong; None if nothing did."""
+    try:
+        event = _REMARK.decode(line)
+    except NOT_JSON:
+        return None
+    code, *texts = map(bytes, (getattr(event, name) for name in Remark.__struct_fields__))
+    text = next((text for text in texts if text not in _EMPTY), None)
+    if text is None or _ROLE in text:
+        return None
+    return _phrase(error_text(part) for part in (code, text) if part not in _EMPTY)
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What a chat message adds, or all of it where it is not streamed.
+
+    A field of type Thought holds reasoning, of type Answer what a user sees. Several may hold the same text
+    (OpenRouter's `reasoning` and `reasoning_details`), so the first one that has any counts.
+    """
+
+    role: str | None = None
+    content: Written = None
+    reasoning: Thought = None  # vLLM
+    reasoning_content: Thought = None  # SGLang, DeepSeek, older vLLM
+    tool_calls: Answer = None
+    reasoning_details: Thought = None  # OpenRouter, MiniMax
+    reasoning_text: Thought = None  # GitHub Copilot
+    thinking: Thought = None  # Ollama
+    thinking_blocks: Thought = None  # LiteLLM, of Anthropic
+    refusal: Answer = None
+    function_call: Answer = None  # before tool calls
+    audio: Answer = None  # its transcript
+
+    def written(self) -> WrittenText:
+        """All that the model wrote in it."""
+        content, thought = self.content or "", self.reasoning or self.reasoning_content or ""
+        usual = Delta(self.role, self.content, self.reasoning, self.reasoning_content)
+        if isinstance(content, str) and isinstance(thought, str) and self == usual:  # nearly all are so
+            return WrittenText(content, thought)
+        own = read_written(content)
+        reasoning, answers = own.reasoning, [own.answer]
+        for value in filter(None, _thought_values(self)):
+            if found := read_written(value, True).reasoning:
+                reasoning = found
+                break
+        answers += [read_written(value).answer for value in _other_values(self) if value]
+        return WrittenText("".join(answers), reasoning)
+
+    def has_text(self) -> bool:
+        """Whether the model wrote anything in it."""
+        return any(_values(self)) and any(map(has_written, filter(None, _values(self))))
+
+    def is_blank(self) -> bool:
+        """Whether it has a place for text, whatever is there."""
+        return self.content is not None or _thought_values(self) != _NO_THOUGHTS
+
+
+_THOUGHTS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Thought")
+_ANSWERS: Final = tuple(name for name, kind in Delta.__annotations__.items() if kind == "Answer")
+_NO_THOUGHTS: Final = (None,) * len(_THOUGHTS)
+_thought_values, _other_values = attrgetter(*_THOUGHTS), attrgetter(*_ANSWERS)
+_answer_values = attrgetter("content", *_ANSWERS)
+_values = attrgetter("content", *_THOUGHTS, *_ANSWERS)
+_NO_DELTA = Delta()
+
+
+class TextChoice(Choice, gc=False):
+    """A choice of OpenAI's APIs: `text` or a `delta` in a stream, `message` in a whole answer.
+
+    Gateways send the form of one API at the path of the other.
+    """
+
+    text: Written = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    reasoning: Thought = None  # OpenRouter, next to `text`
+    reasoning_content: Thought = None
+
+    def carries(self) -> int:
+        delta = self.delta
+        if delta is not None:
+            text = delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls
+            if text and (text.__class__ is str or has_written(text)):
+                return TOKEN  # nearly all are so
+        part, text = self._part(), self.text
+        if part.has_text() or (self._has_own() and self._written() != WrittenText()):
+            return TOKEN
+        empty = text is not None or part.is_blank()
+        if self.finish_reason is not None:
+            return ENDING if empty else CLOSING
+        return MAYBE if empty and part.role is None else NOTHING
+
+    def content(self) -> str:
+        delta = self.delta
+        if delta is not None and self.message is None and not self._has_own():
+            text = delta.content
+            if isinstance(text, str) and delta == Delta(delta.role, text):
+                return text  # nearly all are so
+        written = self._written()
+        return written.reasoning + written.answer
+
+    def reasons(self) -> bool:
+        text = self._written()
+        return bool(text.reasoning) and not text.answer
+
+    def shows(self) -> bool:
+        part = self.delta if self.message is None else self._part()
+        if part is not None and part.content and part.content.__class__ is str:
+            return True  # nearly all are so
+        if not self.text and (part is None or not any(_answer_values(part))):
+            return False  # quick, for reasoning in many messages
+        return bool(self._written().answer)
+
+    def repeats(self) -> bool:
+        return self.message is not None and self._part() is self.message and not self._has_own()
+
+    def _part(self) -> Delta:
+        """The delta, or the message where that is all there is."""
+        delta, message = self.delta, self.message
+        if message is None or (delta is not None and delta.has_text()):
+            return delta or _NO_DELTA
+        return message
+
+    def _has_own(self) -> bool:
+        return bool(self.text or self.reasoning or self.reasoning_content)
+
+    def _written(self) -> WrittenText:
+        text = self._part().written()
+        if not self._has_own():
+            return text
+        own = read_written(self.text)
+        thought = read_written(self.reasoning or self.reasoning_content, True).reasoning
+        return WrittenText(own.answer + text.answer, thought + own.reasoning + text.reasoning)
+
+
+class CompletionChoice(TextChoice, gc=False):
+    """A choice of `/v1/completions`."""
+
+    def carries(self) -> int:
+        text = self.text
+        if text and text.__class__ is str:
+            return TOKEN
+        if self.delta is None and self.message is None and not self._has_own():
+            return MAYBE if self.finish_reason is None else ENDING  # some servers leave an empty text out
+        return super().carries()
+
+    def content(self) -> str:
+        text = self.text
+        only_text = CompletionChoice(self.index, self.finish_reason, self.token_ids, text)
+        return text if isinstance(text, str) and self == only_text else super().content()
+
+    def shows(self) -> bool:
+        text = self.text
+        return bool(text and text.__class__ is str) or super().shows()
+
+
+class CompletionMessage(Message, gc=False):
+    """A message of `/v1/completions`."""
+
+    choices: list[CompletionChoice] | None = None
+
+
+class ChatChoice(TextChoice, gc=False):
+    """A choice of `/v1/chat/completions`."""
+
+
+class ChatMessage(Message, gc=False):
+    """A message of `/v1/chat/completions`."""
+
+    choices: list[ChatChoice] | None = None
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """One API: the path, the fields of a request that are its own, and its messages."""
+
+    path: str
+    cumulative: ClassVar[bool] = False  # a message repeats those before it
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        """What one request holds; raises UsageError where the API cannot take such a prompt."""
+        raise NotImplementedError
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """The other fields of every request; a table of both is merged. Sampling is spelled as in vLLM."""
+        raise NotImplementedError
+
+    def limited_by(self, field: str) -> Dialect:
+        """The same API with the length of an answer under another name, where it has a choice of them."""
+        return self
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
+        raise NotImplementedError
+
+    def token_seen(self, tail: bytes) -> bool:
+        """Whether some message that may carry a token lies whole in bytes cut out of a response."""
+        return any(kind >= ENDING for kind in self._kinds(reversed(_lines(tail))))
+
+    def token_messages(self, piece: bytes) -> int:
+        """How many messages with text lie whole in bytes cut out of a response."""
+        return sum(kind == TOKEN for kind in self._kinds(_lines(piece)))
+
+    def _kinds(self, lines: Iterable[bytes]) -> Iterator[int]:
+        for data in (line[5:] for line in lines if line.startswith(b"data:")):
+            try:
+                (message,) = self.messages(data)
+                kinds = [choice.carries() for choice in message.choices or ()]
+            except (*NOT_JSON, ValueError):
+                continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
+            yield from kinds
+
+
+def _lines(cut: bytes) -> list[bytes]:
+    """The lines of bytes cut out of a response, without the framing of its chunks."""
+    return _CHUNK_SEAM.sub(b"", cut).splitlines()
+
+
+class _OpenAI(Dialect, frozen=True):
+    """What both of OpenAI's APIs share."""
+
+    limit_field: str
+    _messages: ClassVar[msgspec.json.Decoder[Any]]
+
+    def limited_by(self, field: str) -> Dialect:
+        return replace(self, limit_field=field)
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        fields: dict[str, Any] = {**sampling, "stream": stream}
+        if stream:
+            fields["stream_options"] = {"include_usage": True}
+            if running_usage:
+                fields["stream_options"]["continuous_usage_stats"] = True
+        return fields
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        return self._messages.decode_lines(lines)
+
+
+class Completions(_OpenAI, frozen=True):
+    """`/v1/completions`: token ids or text in, text out."""
+
+    path: str = "/v1/completions"
+    limit_field: str = "max_tokens"
+    _messages: ClassVar = msgspec.json.Decoder(CompletionMessage)
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
+
+
+class Chat(_OpenAI, frozen=True):
+    """`/v1/chat/completions`: text in, content, reasoning and tool calls out."""
+
+    path: str = "/v1/chat/completions"
+    limit_field: str = "max_completion_tokens"  # `transformers serve` knows only `max_tokens`
+    _messages: ClassVar = msgspec.json.Decoder(ChatMessage)
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            raise UsageError(
+                "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"
+            )
+        messages = [{"role": "user", "content": prompt}]
+        return {"model": model, "messages": messages, self.limit_field: output_tokens}
+
+
+DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}

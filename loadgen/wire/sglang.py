@@ -1,0 +1,145 @@
+"""Generate: SGLang's own API, `/generate`, whose messages repeat the whole answer so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from loadgen.wire.openai import (
+    CLOSING,
+    MAYBE,
+    NOTHING,
+    TOKEN,
+    Choice,
+    Count,
+    CountOrNone,
+    Dialect,
+    Error,
+    Message,
+    PromptDetails,
+    Usage,
+)
+
+
+class Finish(msgspec.Struct, gc=False):
+    """`meta_info.finish_reason`."""
+
+    type: str = ""  # length, stop, abort
+    message: str | None = None  # of an abort
+
+
+class MetaInfo(msgspec.Struct, gc=False):
+    """`meta_info`: the counts are of the answer so far, whatever the text is."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count = 0
+    cached_tokens: CountOrNone | None = None
+    finish_reason: Finish | str | None = None  # text in early versions
+
+
+class RawMessage(msgspec.Struct, gc=False):
+    """A message as it comes: with --skip-tokenizer-init there is no text, only the ids."""
+
+    text: str | None = None
+    output_ids: msgspec.Raw = msgspec.Raw()  # unread: all of a stream's are the square of its length
+    meta_info: MetaInfo | None = None
+    index: Count = 0
+    error: Error = None
+
+
+class GenerateChoice(Choice, gc=False):
+    """The answer so far, or one message's part of it."""
+
+    tokens: int = 0  # more than in the message before
+    text: str | None = None  # None: only ids are sent
+    repeated: int = 0  # of the text, characters
+
+    def carries(self) -> int:
+        if self.content():
+            return TOKEN
+        if self.tokens > 0:
+            return TOKEN if self.text is None else MAYBE
+        return NOTHING if self.finish_reason is None else CLOSING
+
+    def content(self) -> str:
+        return "" if self.text is None else self.text[self.repeated :]
+
+
+class GenerateMessage(Message, gc=False):
+    """A message of `/generate`."""
+
+    choices: list[GenerateChoice] | None = None
+    abort: str = ""
+
+    def why(self) -> str:
+        return self.abort
+
+
+_NAMES = {"min_tokens": "min_new_tokens"}  # of vLLM's sampling parameters
+
+
+class Generate(Dialect, frozen=True):
+    """`/generate`: token ids or text in; text, ids and running counts out."""
+
+    path: str = "/generate"
+    cumulative: ClassVar[bool] = True
+    _answers: ClassVar = msgspec.json.Decoder(RawMessage)
+
+    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+        """SGLang serves one model, so requests do not name it."""
+        given = "text" if isinstance(prompt, str) else "input_ids"
+        return {given: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
+
+    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+        """Its sampling parameters are vLLM's but for two; the usage always runs along."""
+        given = {_NAMES.get(name, name): value for name, value in sampling.items()}
+        top = given.pop("logprobs", None)
+        asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
+        return {"sampling_params": given, "stream": stream, **asked}
+
+    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+        answers: list[RawMessage] = self._answers.decode_lines(lines)
+        repeating = _repeating(answers)
+        before: dict[int, tuple[int, int]] = {}  # of each choice: tokens, and characters that are repeated
+        messages = []
+        for answer in answers:
+            messages.append(_since(*before.get(answer.index, (0, 0)), answer))
+            counted, characters = before.get(answer.index, (0, 0))
+            if answer.meta_info is not None:
+                counted = answer.meta_info.completion_tokens
+            if answer.text is not None:
+                characters = len(answer.text) if repeating else 0
+            before[answer.index] = counted, characters
+        return messages
+
+
+def _repeating(answers: list[RawMessage]) -> bool:
+    """Whether a message repeats the text of those before: not with --incremental-streaming-output.
+
+    Then all messages together list no more ids than there are tokens. Servers that list none repeat.
+    """
+    lists = filter(None, (bytes(answer.output_ids).strip(b"[] ") for answer in answers))
+    listed = sum(ids.count(b",") + 1 for ids in lists)
+    counted = {answer.index: answer.meta_info.completion_tokens for answer in answers if answer.meta_info}
+    return listed == 0 or listed > sum(counted.values())
+
+
+def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
+    meta = answer.meta_info
+    if meta is None:
+        text = GenerateChoice(index=answer.index, text=answer.text, repeated=characters)
+        return GenerateMessage(choices=[text] if answer.text else None, error=answer.error)
+    finish = meta.finish_reason or Finish()
+    if isinstance(finish, str):
+        finish = Finish(finish)
+    choice = GenerateChoice(
+        index=answer.index,
+        finish_reason=finish.type or None,
+        tokens=meta.completion_tokens - tokens,
+        text=answer.text,
+        repeated=characters,
+    )
+    usage = Usage(meta.prompt_tokens, meta.completion_tokens, PromptDetails(meta.cached_tokens))
+    return GenerateMessage(choices=[choice], usage=usage, error=answer.error, abort=finish.message or "")

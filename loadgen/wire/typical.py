@@ -1,0 +1,182 @@
+"""Typical: a stream's messages of which most are one and the same but for their text, parsed once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.wire.openai import Dialect, Message
+from loadgen.wire.sse_fast import BEGIN, END, PlainStream, cut
+
+_FEWEST = 64  # messages; below them to parse them all is as quick
+_WORD = np.dtype(np.uint32).itemsize  # bytes compared at once
+_NOWHERE = slice(0, 0)
+_CREATED = re.compile(rb'"created": ?[0-9]{5}([0-9]{5})[,}]')  # which some servers take for each message
+_ZERO, _DIGITS = np.uint8(ord("0")), 10
+_QUOTE, _ESCAPE = b'"', b"\\"
+
+
+class TypicalMessages(Sequence[Message]):
+    """Messages of which all but the `parsed` ones, by their positions, carry text as `typical` does."""
+
+    __slots__ = ("_every", "parsed", "typical")
+
+    def __init__(self, typical: Message, parsed: dict[int, Message], count: int) -> None:
+        self.typical, self.parsed = typical, parsed
+        self._every = range(count)
+
+    def __len__(self) -> int:
+        return len(self._every)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in self._every[at]]
+        return self.parsed.get(self._every[at], self.typical)
+
+
+def parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
+    """Those messages, by their positions, that do not merely carry text, and maybe others."""
+    return messages.parsed.items() if isinstance(messages, TypicalMessages) else enumerate(messages)
+
+
+class _Template(msgspec.Struct, frozen=True):
+    """What is before and after the text of a message; `seconds` are places in what is before."""
+
+    message: Message
+    before: bytes
+    after: bytes
+    seconds: slice  # digits of a time that mean nothing here; empty where there is none
+
+
+def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
+    """One message an event, if many are alike; texts are not kept. None where all are to be parsed."""
+    count = len(stream.begins)
+    if dialect.cumulative or count < _FEWEST:
+        return None
+    for at in (count // 2, count // 3, 1):
+        template = _template(dialect, _data(stream, at))
+        if template is not None:
+            break
+    else:
+        return None
+    try:
+        odd = _odd(stream, template, _loose(stream, template))
+        if 2 * len(odd) > count:
+            return None
+        messages = dialect.messages(b"\n".join([_data(stream, at) for at in odd]))
+    except (*NOT_JSON, IndexError):  # UnicodeDecodeError of a text; IndexError: something short at the end
+        return None
+    # One without choices may be an error's remark, which is read from its line.
+    if len(messages) != len(odd) or None in [message.choices for message in messages]:
+        return None
+    return TypicalMessages(template.message, dict(zip(odd, messages, strict=True)), count)
+
+
+def _data(stream: PlainStream, at: int) -> bytes:
+    return stream.raw[stream.begins[at] : stream.ends[at]]
+
+
+def _template(dialect: Dialect, line: bytes) -> _Template | None:
+    """The template of a message that carries a text and nothing else; None of any other.
+
+    That the text stands where it seems to is not guessed: with a letter more there, the message's text must
+    have that letter too. So these bytes are the inside of a string and its value is the text: whatever else
+    is put there, if it neither ends a string nor escapes in it, the message is the same but for its text.
+    """
+    try:
+        (message,) = dialect.messages(line)
+        text = _only_text(message)
+        written = text.encode()
+        begin = line.rfind(b'"%b"' % written) + 1
+        if not begin or not text or _QUOTE in written or _ESCAPE in written:
+            return None
+        before, after = line[:begin], line[begin + len(written) :]
+        seconds = _seconds(before)
+        zeros = b"0" * (seconds.stop - seconds.start)
+        later = before[: seconds.start] + zeros + before[seconds.stop :]
+        (longer,) = dialect.messages(b"%b%bx%b" % (later, written, after))
+    except (*NOT_JSON, ValueError):  # ValueError: half a character, or no message at all
+        return None
+    if _only_text(longer) != f"{text}x":
+        return None
+    return _Template(message, before, after, seconds)
+
+
+def _seconds(before: bytes) -> slice:
+    """Where the last digits of a message's time are, which is the value of a key that no dialect reads."""
+    found = _CREATED.search(before)
+    return slice(*found.span(1)) if found else _NOWHERE
+
+
+def _loose(stream: PlainStream, template: _Template) -> slice:
+    """The digits of the time if it changes from the first messages to the last."""
+    same = template.before[: template.seconds.stop]
+    if _data(stream, 1).startswith(same) and _data(stream, len(stream.ends) - 2).startswith(same):
+        return _NOWHERE
+    return template.seconds
+
+
+def _only_text(message: Message) -> str:
+    """The text of a message that carries nothing else; "" of any other."""
+    if message.error is not None or message.usage is not None or len(message.choices or ()) != 1:
+        return ""
+    (choice,) = message.choices or ()
+    if choice.finish_reason is not None or choice.token_ids is not None:
+        return ""
+    return choice.content()
+
+
+def _odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
+    """Which events are not of a template, the last one among them; digits at `loose` may be others.
+
+    Raises UnicodeDecodeError where a text may be no UTF-8, IndexError where an event can be of no template.
+    """
+    begins, ends = stream.begins[:-1] + len(template.before), stream.ends[:-1] - len(template.after)
+    # A few bytes more, which are the same around every line, make whole words of both.
+    more = -len(template.before) % _WORD
+    before = BEGIN[len(BEGIN) - more :] + template.before
+    after = template.after + END[: -len(template.after) % _WORD]
+    if loose.stop:
+        loose = slice(loose.start + more, loose.stop + more)
+    alike = begins < ends
+    alike[_different(stream.raw, begins - len(before), before, loose)] = False
+    alike[_different(stream.raw, ends, after, _NOWHERE)] = False
+    at = alike.nonzero()[0]
+    begins = begins[at]
+    alike[at[_not_plain(stream.raw, begins, ends[at] - begins)]] = False
+    return [*(~alike).nonzero()[0].tolist(), len(alike)]
+
+
+def _not_plain(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
+    """Which texts hold a quote or an escape; raises UnicodeDecodeError where one may be no UTF-8."""
+    until = lengths.cumsum()
+    inside = (begins - until + lengths).repeat(lengths) + np.arange(until[-1])
+    texts = np.frombuffer(raw, np.uint8)[inside].tobytes()
+    if not texts.isascii():
+        raw.decode()  # where all of it is UTF-8, each text between two quotes is
+    found: list[int] = []
+    for mark in (_QUOTE, _ESCAPE):
+        if mark in texts:
+            places = (np.frombuffer(texts, np.uint8) == ord(mark)).nonzero()[0]
+            found += until.searchsorted(places, "right").tolist()
+    return found
+
+
+def _different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
+    """From which places on the bytes are not the wanted ones, which are whole words; int64 positions.
+
+    Where there are digits in all of `loose`, they are as good as those that are wanted.
+    """
+    found = cut(raw, places, len(wanted))
+    if loose.stop:
+        rows = found.view(np.uint8).reshape(len(places), -1)
+        numbers = (rows[:, loose] - _ZERO < _DIGITS).all(1)  # what is less than a zero becomes much more
+        rows[numbers, loose] = np.frombuffer(wanted[loose], np.uint8)
+    different: Int64 = (found.view(np.uint32) != np.frombuffer(wanted * len(places), np.uint32)).nonzero()[0]
+    return different // (len(wanted) // _WORD)

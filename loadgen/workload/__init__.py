@@ -1,1 +1,0 @@
-"""Workload: which requests are sent and when: profiles, prompts and arrivals, made into a plan."""

@@ -1,0 +1,139 @@
+"""What strangers say, as it is printed and written: no command of a terminal, no formula, no path."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.base.bounds import figure, shown, too_deep
+from loadgen.base.csv_text import csv_text
+from loadgen.base.errors import UsageError
+from loadgen.base.paths import place
+from loadgen.base.printable import file_name, json_text, plain
+
+# Each sets a title, clears a screen, turns the direction of writing, ends a line, or cannot be encoded.
+COMMANDS = [
+    "\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "\x00", "\x07", "\x08", "\r", "\x7f", "\x85", "\u202e", "\u2066",
+    "\u200f", "\u2028", "\u061c", "\ud800", "\udfff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_of_a_terminal_is_left(command: str) -> None:
+    said = plain(f"a{command}b")
+    assert said[0] == "a"
+    assert said[-1] == "b"
+    assert all(letter.isprintable() for letter in said)
+    said.encode()
+
+
+@pytest.mark.parametrize("text", ["", "a\tb\n", "é 漢字 × ± – …", "a\u0301", "\U0001f600", "\u200d"])
+def test_what_is_text_stays(text: str) -> None:
+    assert plain(text) == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_holds_the_same_and_is_ascii_where_a_terminal_would_obey(command: str) -> None:
+    text = json_text({f"k{command}": [f"v{command}é"]})
+    assert all(letter.isprintable() for letter in text)
+    surrogate = any("\ud800" <= letter <= "\udfff" for letter in command)
+    meant = "\ufffd" if surrogate else command
+    assert json.loads(text.encode()) == {f"k{meant}": [f"v{meant}é"]}
+
+
+def test_json_is_strict() -> None:
+    with pytest.raises(ValueError, match="Out of range"):
+        json_text([float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("../../x", "-..-x"),
+        ("/etc/passwd", "-etc-passwd"),
+        ("..", "-"),
+        ("", "-"),
+        (".hidden", "hidden"),
+        ("a\0b\n", "a-b-"),
+        ("m\ud800", "m-"),
+        ("Qwen3-8B (FP8), é", "Qwen3-8B (FP8), é"),
+        ("x" * 5000, "x" * 100),
+        ("\x1b[2J", "-[2J"),
+    ],
+)
+def test_a_name_stays_in_its_directory(said: str, name: str) -> None:
+    assert file_name(said) == name
+    assert (Path("d") / name).parent == Path("d")
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=cmd|'C calc'!A0", "'=cmd|'C calc'!A0"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+1+1", "'+1+1"),
+        ("-1-1", "'-1-1"),
+        ("\t=1", "'\t=1"),
+        ("\r=1", "'\ufffd=1"),
+        ("-", "-"),
+        ("-5", "-5"),
+        ("+5.5e3", "+5.5e3"),
+        ("-inf", "-inf"),
+        ("a=b", "a=b"),
+        ("é\ud800", "é\ufffd"),
+        (-5, "-5"),
+        (None, ""),
+        (1.5, "1.5"),
+    ],
+)
+def test_a_cell_is_no_formula(cell: Any, written: str) -> None:
+    text = csv_text([["h"], [cell, "x"]])
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [["h"], [written, "x"]]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("~nobody-here/x.toml", "~nobody-here is not a user of this machine"),
+        ("a\0b", "it holds a zero byte"),
+        ("a" * 256, "longer than 255 bytes"),
+        ("a/" * 3000, "4096 at most"),
+    ],
+)
+def test_what_is_no_path_is_refused(said: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        place(said)
+
+
+def test_home_is_filled_in() -> None:
+    assert place("~/x") == Path.home() / "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (0, 0), (1.5, 1.5), (-3, -3), (1e15, 1e15), (1e16, None), (10**400, None), (float("inf"), None),
+        (float("nan"), None), (5e-324, None), (True, None), ("1", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_figure_is_bounded(value: Any, kept: float | None) -> None:
+    assert figure(value) == kept
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_depth_is_looked_at_without_going_deep() -> None:
+    assert not too_deep(nested(64))
+    assert too_deep({"a": nested(64)})
+    assert too_deep(nested(100_000))
+    assert len(shown(nested(100_000))) < 100

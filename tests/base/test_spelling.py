@@ -1,0 +1,80 @@
+"""Spelling: what is proposed is a slip away or means the same; otherwise nothing is proposed."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadgen.base.spelling import near, nearest
+from loadgen.run.options import bench_parser
+
+FLAGS = [option for action in bench_parser()._actions for option in action.option_strings]
+KEYS = ["input_len", "output_len", "context_len", "max_concurrency", "num_warmups", "to_c", "seed"]
+NAMES = ["high-load", "low-load", "instant", "jetson-thor", "h200", "h20", "v"]
+
+
+@pytest.mark.parametrize(
+    ("word", "flag"),
+    [
+        ("--num-prompt", "--num-prompts"),
+        ("--num_prompts", "--num-prompts"),
+        ("--Max-Concurrency", "--max-concurrency"),
+        ("--nun-promtps", "--num-prompts"),
+        ("--profle", "--profile"),
+        ("--quite", "--quiet"),
+        ("--sed", "--seed"),
+        ("--concurrency", "--max-concurrency"),
+        ("--concurrency-max", "--max-concurrency"),
+        ("--max-conc", "--max-concurrency"),
+        ("--random-input", "--random-input-len"),
+        ("--rps", "--request-rate"),
+        ("--qps", "--request-rate"),
+        ("--isl", "--random-input-len"),
+        ("--osl", "--random-output-len"),
+        ("--url", "--base-url"),
+        ("--n", "--num-prompts"),
+        ("--num-requests", "--num-prompts"),
+        ("--warmup-requests", "--num-warmups"),
+        # Half their letters are those of a flag of ours, and they mean something else.
+        ("--sonnet-input-len", None),
+        ("--use-beam-search", None),
+        ("--max-loras", None),
+        ("--bfcl-categories", None),
+        ("--dataset-paths", "--dataset-path"),
+        ("--lora-modules", None),
+        ("--save", None),
+        ("--foo", None),
+        ("--x", None),
+        ("-c", None),
+    ],
+)
+def test_a_flag_is_proposed_only_where_it_must_be_meant(word: str, flag: str | None) -> None:
+    assert near(word, FLAGS) == flag
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "name"),
+    [
+        ("input_length", KEYS, "input_len"),
+        ("random_input_len", KEYS, "input_len"),
+        ("isl", KEYS, "input_len"),
+        ("concurrency", KEYS, "max_concurrency"),
+        ("warmups", KEYS, "num_warmups"),
+        ("to", KEYS, "to_c"),
+        ("temperatur", KEYS, None),
+        ("high-laod", NAMES, "high-load"),
+        ("high", NAMES, "high-load"),
+        ("instnat", NAMES, "instant"),
+        ("h2000", NAMES, "h200"),
+        ("vl", NAMES, "v"),
+        ("b", NAMES, None),
+        ("load", NAMES, None),
+        ("", NAMES, None),
+    ],
+)
+def test_keys_and_names_are_proposed_by_the_same_rule(word: str, names: list[str], name: str | None) -> None:
+    assert near(word, names) == name
+
+
+def test_the_proposal_is_a_question_or_nothing() -> None:
+    assert nearest("hihg-load", NAMES) == ", did you mean 'high-load'?"
+    assert nearest("medium", NAMES) == ""

@@ -1,0 +1,177 @@
+"""Numbers, texts, JSON and files from outside: bounded, or not there."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from loadgen.base import untrusted
+from loadgen.server import server_log
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (0, 0),
+        (1 << 53, 1 << 53),
+        (4.0, 4),
+        ((1 << 53) + 1, None),
+        (-1, None),
+        (True, None),
+        (4.5, None),
+        (math.inf, None),
+        (math.nan, None),
+        (10**400, None),
+        ("4", None),
+        ([1], None),
+        (None, None),
+    ],
+)
+def test_a_count_is_0_to_2_53(said: object, kept: int | None) -> None:
+    assert untrusted.whole(said) == kept
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (1.5, 1.5),
+        ("1.5", 1.5),
+        (3, 3.0),
+        ("x", None),
+        ("nan", None),
+        ("-inf", None),
+        (1e400, None),
+        ("9" * 400, None),
+        (10**400, None),
+        (-0.1, None),
+        (False, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_number_is_finite_and_not_negative(said: object, kept: float | None) -> None:
+    assert untrusted.number(said) == kept
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [("12", 12), ("", None), ("-1", None), ("٣", None), ("9" * 5000, None)],
+)
+def test_digits_are_ascii_and_few(said: str, kept: int | None) -> None:
+    assert untrusted.digits(said) == kept
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("a\nb\tc", "a b c"),
+        ("\x1b[2Jx\x00", "\ufffd[2Jx\ufffd"),
+        ("\ud800", "\ufffd"),
+        ("\u202egnp", "\ufffdgnp"),
+        ("x" * 1000, "x" * 299 + "…"),
+        (7, ""),
+        (None, ""),
+    ],
+)
+def test_a_text_is_printable_and_short(said: object, kept: str) -> None:
+    assert untrusted.text(said) == kept
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b'{"a":1}', {"a": 1}),
+        (b'\xef\xbb\xbf{"a":1}', {"a": 1}),
+        (b'{"a":NaN,"b":-Infinity,"c":1e400}', {"a": None, "b": None, "c": None}),
+        (b'{"a":' + b"9" * 5000 + b',"b":2}', {"a": None, "b": 2}),
+        (b'{"a":"\xff"}', {"a": "\ufffd"}),
+        (b"[1]", {}),
+        (b"{", {}),
+        (b"", {}),
+        (b"[" * 200_000, {}),
+        (b'{"a":' * 200_000, {}),
+    ],
+)
+def test_an_object_of_json_is_read_whatever_the_bytes(raw: bytes, found: dict[str, object]) -> None:
+    assert untrusted.json_object(raw) == found
+
+
+def test_json_that_is_nested_too_deep_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="too deep"):
+        untrusted.json_value(b"[" * 200_000 + b"]" * 200_000)
+
+
+def test_a_files_bytes_are_read_up_to_a_size(tmp_path: Path) -> None:
+    place = tmp_path / "a"
+    place.write_bytes(b"x" * 2048)
+    assert untrusted.file_bytes(place, 2048) == b"x" * 2048
+    assert untrusted.file_head(place, 5) == b"xxxxx"
+    with pytest.raises(OSError, match="larger than 1 KiB"):
+        untrusted.file_bytes(place, 1024)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "missing", "long", "null byte", "link"])
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "a"
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "link":
+        os.mkfifo(tmp_path / "b")
+        place.symlink_to(tmp_path / "b")
+    elif kind == "directory":
+        place.mkdir()
+    elif kind == "device":
+        place = Path(os.devnull)
+    elif kind == "long":
+        place = tmp_path / ("x" * 10_000)
+    elif kind == "null byte":
+        place = tmp_path / "a\0b"
+    with pytest.raises(OSError, match=r"regular file|No such file|too long|Invalid argument"):
+        untrusted.file_bytes(place, 100)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_a_file_of_proc_is_not_read() -> None:
+    assert untrusted.file_head(Path("/proc/self/stat"), 100) == b""
+
+
+@pytest.mark.parametrize(("size", "left_out"), [(0, 0), (10, 0), (64, 0), (70, 6), (1000, 936)])
+def test_a_log_is_its_beginning_and_its_end(
+    tmp_path: Path, size: int, left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_log, "_MOST_BYTES", 32)
+    whole = "".join(chr(97 + i % 26) for i in range(size))
+    log = tmp_path / "server.log"
+    log.write_text(whole, "utf-8")
+    gap = f"\n… {left_out} bytes left out …\n" if left_out else ""
+    assert server_log.text(log) == (whole[:32] + gap + whole[-32:] if size > 32 and left_out else whole)
+    assert server_log.beginning(log) == whole[:32]
+
+
+def test_a_log_that_was_removed_is_said_and_empty(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    assert server_log.beginning(log) == ""
+    assert "was removed" in server_log.text(log)
+
+
+def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:
+    assert untrusted.line(" a\n\tb \x1b ") == "a b \ufffd"
+    assert untrusted.line("x y " * 10, 8) == "x y x y…"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"error": {"message": "no room"}}', "no room"),
+        (b'{"message": "no"}', "no"),
+        (b'{"detail": [{"loc": 1}]}', '[{"loc":1}]'),
+        (b"Bad Gateway", "Bad Gateway"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_the_text_of_an_error_is_found_in_any_json(body: bytes, text: str) -> None:
+    assert untrusted.error_text(body) == text

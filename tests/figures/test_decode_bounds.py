@@ -1,0 +1,371 @@
+"""Whatever numbers, strings and sizes a server writes, the answer has a record, and the figures are right."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from figures.test_decode import DONE, fixed, stream
+from loadgen.figures.decode import Decoder
+from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.record import UNKNOWN, Record, Records
+from loadgen.figures.token_counts import SILENT_TOKENS
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import DIALECTS, MOST
+
+K = FailureKind
+DEEP = b"[" * 20_000
+
+
+def message(text: str = "a", reason: str | None = None, **more: Any) -> bytes:
+    """An event of `/v1/completions`; a value that is bytes is taken as JSON."""
+    fields = {"choices": [{"index": 0, "text": text, "finish_reason": reason}], **more}
+    raw = {name: msgspec.Raw(value) if isinstance(value, bytes) else value for name, value in fields.items()}
+    return b"data: %b\n\n" % msgspec.json.encode(raw)
+
+
+def usage(**counts: Any) -> bytes:
+    return message_of({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2, **counts}})
+
+
+def message_of(fields: Any) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(fields)
+
+
+def counted(*counts: int | None) -> list[bytes]:
+    """Messages with running usage, and the last of these once more alone."""
+    used = [{"prompt_tokens": 5, "completion_tokens": n} for n in counts]
+    last = len(used) - 1
+    return [message("a", "length" if i == last else None, usage=u) for i, u in enumerate(used)] + [
+        message_of({"choices": [], "usage": used[-1]})
+    ]
+
+
+A, LAST = message(), message("b", "length")
+MOST_SAID = "Expected `int` <= 2147483647 - at `$[0].usage"
+LEAST_SAID = "Expected `int` >= 0 - at `$[0].usage"
+TOO_DEEP = "maximum recursion depth exceeded while deserializing an object"
+
+
+def summed(*records: Record) -> tuple[int, int, int]:
+    """Successes, and their tokens in and out, by the metrics of a run of these."""
+    found = compute(Records.of(records), MetricOptions())
+    return found.completed, found.total_input_tokens, found.total_output_tokens
+
+
+# Events of an answer, what its failure's detail begins with, and the tokens of its messages.
+MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
+    "usage_huge": ([A, LAST, usage(completion_tokens=10**30)], f"event 3: {MOST_SAID}", [1, 1]),
+    "usage_huge_prompt": ([A, LAST, usage(prompt_tokens=10**30)], f"event 3: {MOST_SAID}", [1, 1]),
+    "usage_i63": ([A, LAST, usage(prompt_tokens=2**62)], f"event 3: {MOST_SAID}", [1, 1]),
+    "usage_1e18": ([A, LAST, usage(completion_tokens=10**18)], f"event 3: {MOST_SAID}", [1, 1]),
+    "usage_neg": ([A, LAST, usage(completion_tokens=-3)], f"event 3: {LEAST_SAID}", [1, 1]),
+    "usage_neg_prompt": ([A, LAST, usage(prompt_tokens=-1)], f"event 3: {LEAST_SAID}", [1, 1]),
+    "usage_run_neg": (counted(1, -5, 3), f"event 2: {LEAST_SAID}", [1]),
+    "usage_segv": (counted(1, 2**62 + 1), f"event 2: {MOST_SAID}", [1]),
+    "usage_cached_huge": (
+        [A, LAST, usage(prompt_tokens_details={"cached_tokens": 10**30})],
+        f"event 3: {MOST_SAID}.prompt_tokens_details.cached_tokens`",
+        [1, 1],
+    ),
+    "usage_digits": (
+        [A, b'data: {"usage":{"prompt_tokens":%b}}\n\n' % (b"9" * 5000)],
+        "event 2: Integer value out of range",
+        [1],
+    ),
+    "usage_2e9": (
+        [A, LAST, usage(completion_tokens=2 * 10**9)],
+        "usage counts 2000000000 tokens in an answer of ",
+        [1, 1],
+    ),
+    "usage_2e9_running": (counted(1, MOST), "usage counts 2147483647 tokens in an answer of ", [1, 1]),
+    "usage_2e9_running, cut": (
+        [A, message(usage={"completion_tokens": MOST}), b"data: {\n\n"],
+        "event 3: ",
+        [1, 1],
+    ),
+    "usage_of_many_choices": (
+        [
+            message_of({"choices": [{"index": i, "text": "a"}], "usage": {"completion_tokens": MOST}})
+            for i in range(3)
+        ],
+        "usage counts 6442450941 tokens in an answer of ",
+        [1, 1, 1],
+    ),
+    "index_huge": (
+        [A, message_of({"choices": [{"index": 2**40, "text": "a"}]})],
+        "event 2: Expected `int` <= 2147483647 - at `$[0].choices[0].index`",
+        [1],
+    ),
+    "index_negative": (
+        [A, message_of({"choices": [{"index": -1, "text": "a"}]})],
+        "event 2: Expected `int` >= 0 - at `$[0].choices[0].index`",
+        [1],
+    ),
+    "deep_json": (
+        [A, b"data: %b\n\n" % DEEP],
+        "event 2: Expected `object`, got `array` - at `$[0]`: [[[",
+        [1],
+    ),
+    "deep_field": ([A, b'data: {"x":%b\n\n' % DEEP], f'event 2: {TOO_DEEP}: {{"x":[[[', [1]),
+    "deep_metrics": ([A, b'data: {"metrics":%b\n\n' % DEEP], f"event 2: {TOO_DEEP}: ", [1]),
+    "error_code_huge": ([A, message_of({"error": {"code": 10**30}})], "event 2: Expected `int` <= ", [1]),
+    "finish_surrogate": ([A, message("b", "x").replace(b'"x"', rb'"\ud800"')], "event 2: ", [1]),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_number_that_cannot_be_makes_that_answer_malformed_and_no_other(name: str) -> None:
+    events, begins, tokens = MALFORMED[name]
+    odd = recorded.decode("completions", stream(*events, DONE))
+    assert odd.failure is not None
+    assert (odd.failure.kind, odd.failure.detail[: len(begins)]) == (K.MALFORMED, begins)
+    assert len(odd.failure.detail) <= 300
+    assert (odd.tokens.tolist(), odd.output_tokens) == (tokens, len(tokens))
+    good = recorded.decode("completions", stream(A, LAST, usage(), DONE))
+    assert summed(odd, good, odd) == (1, 5, 2)
+
+
+@pytest.mark.parametrize("keep_text", [False, True])
+@pytest.mark.parametrize(
+    ("place", "begin", "end"),
+    [
+        ("content", b'{"content":', b"}"),
+        ("content", b"[", b"]"),
+        ("reasoning", b'{"thinking":', b"}"),
+        ("tool_calls", b'[{"function":', b"}]"),
+        ("tool_calls", b'{"arguments":', b"}"),
+    ],
+)
+def test_text_at_any_depth_is_read_or_makes_that_answer_malformed(
+    place: str, begin: bytes, end: bytes, keep_text: bool
+) -> None:
+    # The parser's own limit is of the stack: what it lets pass may be too deep for what reads the text.
+    failures = []
+    for depth in (1, 100, 300, *range(400, 510), 700, *range(900, 1000)):
+        text = b'{"%b":%b"a"%b}' % (place.encode(), begin * depth, end * depth)
+        event = b'data: {"choices":[{"index":0,"delta":%b}]}\n\n' % text
+        record = recorded.decode("chat", stream(event, LAST, DONE), keep_text=keep_text)
+        failures.append(record.failure and record.failure.kind)
+        assert DIALECTS["chat"].token_messages(event) in (0, 1)
+    first = failures.index(K.MALFORMED)
+    assert failures[:first] == [None] * first
+    assert set(failures[first:]) == {K.MALFORMED}
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "kind", "begins"),
+    [
+        ("deep_json_whole", b'{"x":%b' % DEEP, K.MALFORMED, TOO_DEEP),
+        ("usage_whole", b'{"usage":{"completion_tokens":-1}}', K.MALFORMED, LEAST_SAID),
+        (
+            "usage_2e9_whole",
+            b'{"choices":[{"text":"a"}],"usage":{"completion_tokens":2000000000}}',
+            K.MALFORMED,
+            "usage counts 2000000000 tokens in an answer of 67 bytes",
+        ),
+    ],
+)
+def test_an_answer_in_one_piece_is_bounded_too(
+    name: str, body: bytes, kind: FailureKind, begins: str
+) -> None:
+    record = recorded.decode("nostream", fixed(b"200 OK", body))
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.detail[: len(begins)]) == (kind, begins), name
+    assert (record.output_tokens, record.usage) == (UNKNOWN, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "begins"),
+    [
+        (DEEP, "500: [[["),
+        (b'{"detail":' + DEEP, '500: {"detail":[[['),
+        (b'{"detail":' + b'{"a":' * 700 + b"1" + b"}" * 701, '500: {"a":{"a":'),
+        (b'{"detail":%b}' % (b"9" * 5000), '500: {"detail":999'),
+        (b'{"detail":%b}' % (b"9" * 4000), "500: 999"),
+        (b'{"detail":1e999}', '500: {"detail":1e999}'),
+        (rb'{"detail":"\ud800"}', '500: {"detail":"\\ud800"}'),
+        (b'{"detail":"a\\u0000\\u001b[2Jb\\u202ec\\n\\td"}', "500: a\ufffd\ufffd[2Jb\ufffdc d"),
+        (b"\xff\x00 <h1>", "500: \ufffd\ufffd <h1>"),
+        (b'{"detail":" "}', "500"),
+        (b" \n ", "500"),
+        (b"x" * 10_000_000, "500: xxx"),
+    ],
+)
+def test_an_errors_body_may_be_anything(body: bytes, begins: str) -> None:
+    failure = recorded.decode("completions", fixed(b"500 Oops", body)).failure
+    assert failure is not None
+    assert (failure.kind, failure.detail[: len(begins)]) == (K.HTTP_STATUS, begins)
+    assert len(failure.detail) <= 300
+    assert failure.detail.isprintable()
+
+
+def generated(count: Any, **meta: Any) -> bytes:
+    finish = {"type": "length"}
+    fields = {"prompt_tokens": 5, "completion_tokens": count, "finish_reason": finish, **meta}
+    return message_of({"text": "abc", "meta_info": fields})
+
+
+@pytest.mark.parametrize(
+    ("event", "begins"),
+    [
+        (generated(10**30), "event 1: Expected `int` <= 2147483647 - at `$[0].meta_info.completion_tokens`"),
+        (generated(-1), "event 1: Expected `int` >= 0 - at `$[0].meta_info.completion_tokens`"),
+        (generated(2, prompt_tokens=2**40), "event 1: Expected `int` <= 2147483647 - at `$[0].meta_info.pro"),
+        (generated(2, cached_tokens=2**40), "event 1: Expected `int` <= 2147483647 - at `$[0].meta_info.cac"),
+        (generated(MOST), "usage counts 2147483647 tokens in an answer of "),
+        (b'data: {"output_ids":%b\n\n' % DEEP, f"event 1: {TOO_DEEP}"),
+        (b'data: {"meta_info":{"x":%b\n\n' % DEEP, f"event 1: {TOO_DEEP}"),
+    ],
+)
+def test_the_api_of_sglang_is_bounded_too(event: bytes, begins: str) -> None:
+    record = recorded.decode("generate", stream(event, DONE))
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.detail[: len(begins)]) == (K.MALFORMED, begins)
+    assert summed(record)[0] == 0
+
+
+# What a server says, and what is known then: tokens in, cached; its queue and time to the first token, ns.
+PARTLY_KNOWN: dict[str, tuple[bytes, tuple[int, int, int, int]]] = {
+    "usual": (usage(prompt_tokens_details={"cached_tokens": 5}), (5, 5, -1, -1)),
+    "usage_cached_no_prompt": (
+        usage(prompt_tokens=0, prompt_tokens_details={"cached_tokens": 5}),
+        (-1, -1, -1, -1),
+    ),
+    "a prompt of nothing": (usage(prompt_tokens=0), (-1, -1, -1, -1)),
+    "more cached than there was": (usage(prompt_tokens_details={"cached_tokens": 6}), (5, -1, -1, -1)),
+    "cached of a prompt that is not counted": (
+        usage(prompt_tokens=None, prompt_tokens_details={"cached_tokens": 5}),
+        (-1, -1, -1, -1),
+    ),
+    "vLLM's own -1": (usage(prompt_tokens_details={"cached_tokens": -1}), (5, -1, -1, -1)),
+    "as many as may be": (usage(prompt_tokens=MOST), (MOST, -1, -1, -1)),
+    "times": (
+        message_of({"choices": [], "metrics": {"queue_time_ms": 1.5, "time_to_first_token_ms": 1e9}}),
+        (-1, -1, 1_500_000, 10**15),
+    ),
+    "metrics_inf": (
+        message_of({"choices": [], "metrics": {"queue_time_ms": 1e308, "time_to_first_token_ms": 2}}),
+        (-1, -1, -1, 2_000_000),
+    ),
+    "metrics_big": (
+        message_of({"choices": [], "metrics": {"queue_time_ms": 10**30, "time_to_first_token_ms": 2}}),
+        (-1, -1, -1, 2_000_000),
+    ),
+    "metrics_neg": (
+        message_of({"choices": [], "metrics": {"queue_time_ms": -0.1, "time_to_first_token_ms": 1e9 + 1}}),
+        (-1, -1, -1, -1),
+    ),
+    "metrics_1e400": (
+        message_of({"choices": []}).replace(b"}", b',"metrics":{"queue_time_ms":1e400}}'),
+        (-1, -1, -1, -1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY_KNOWN)
+def test_what_is_optional_and_cannot_be_is_not_known(name: str) -> None:
+    event, known = PARTLY_KNOWN[name]
+    record = recorded.decode("completions", stream(A, LAST, event, DONE))
+    assert record.failure is None
+    assert (record.input_tokens, record.cached_tokens, record.server_queue_ns, record.server_ttft_ns) == known
+    assert (record.output_tokens, record.tokens.tolist()) == (2, [1, 1])
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_tokens_that_are_not_shown_are_believed_up_to_a_million(more: int) -> None:
+    body = [A, LAST, usage(completion_tokens=9_999_999)]
+    most = sum(map(len, (*body, DONE))) + SILENT_TOKENS
+    body[-1] = usage(completion_tokens=most + more)
+    record = recorded.decode("completions", stream(*body, DONE))
+    assert (record.failure is None) == (more == 0)
+    assert (record.output_tokens, record.usage) == ((2, False) if more else (most, True))
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("length", "length"),
+        ("insufficient_context_and_so_on_x", "insufficient_context_and_so_on_x"),
+        ("x" * 10_000_000, "x" * 31 + "…"),
+        ("a\0b\x1b[2J\u202e", "a\ufffdb\ufffd[2J\ufffd"),
+        (" a \n b ", "a b"),
+        ("\0", "\ufffd"),
+        ("\U0001f994" * 40, "\U0001f994" * 31 + "…"),
+    ],
+    ids=lambda text: text[:20],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_finish_reason_is_kept_short_and_printable(reason: str, kept: str, streamed: bool) -> None:
+    event = message("b", reason, usage={"completion_tokens": 2, "prompt_tokens": 5})
+    if streamed:
+        record = recorded.decode("completions", stream(A, event, DONE))
+    else:
+        record = recorded.decode("nostream", fixed(b"200 OK", event.removeprefix(b"data: ")))
+    assert (record.failure, record.finish_reason) == (None, kept)
+
+
+SECRET = "sk-abcdefghijklmnopqrstuvwxyz"
+
+
+def hidden(text: str) -> str:
+    return text.replace(SECRET, "***")
+
+
+def whole(**fields: Any) -> list[bytes]:
+    return fixed(b"200 OK", msgspec.json.encode(fields))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        fixed(b"401 No", msgspec.json.encode({"error": {"message": f"no key {SECRET}"}})),
+        fixed(b"500 No", b" " * 1200 + f"{'x' * 285} {SECRET} {SECRET}".encode()),
+        fixed(b"500 No", b"x" * 100 + b" " * 1090 + SECRET.encode()),  # where it was cut before it was read
+        stream(A, message_of({"error": {"message": "x" * 290 + SECRET}}), DONE),
+        stream(A, message_of({"error": {"code": SECRET}}), DONE),
+        stream(A, message_of({"detail": SECRET}), DONE),
+        stream(A, b"error: %b\n\n" % SECRET.encode(), DONE),
+        stream(A, message("b", "x" * 20 + SECRET), DONE),
+        stream(A, message("b", SECRET), DONE),
+        stream(A, b"data: {%b\n\n" % SECRET.encode(), DONE),
+        stream(message(f"the key {SECRET}", "stop"), DONE),
+        whole(choices=[{"text": SECRET, "finish_reason": SECRET}], usage={"completion_tokens": 1}),
+        [b"HTTP/1.1 200 OK\r\ncontent-encoding: %b\r\ncontent-length: 1\r\n\r\nx" % SECRET.encode()],
+    ],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_repeated_secret_is_hidden_before_texts_are_shortened(data: list[bytes], streamed: bool) -> None:
+    decoder = Decoder(DIALECTS["completions"], streamed, keep_text=True, hide=hidden)
+    record = decoder.decode(recorded.capture(data, failure=Failure(K.CONNECT, f"Illegal header {SECRET}")))
+    plain = decoder.decode(recorded.capture(data))
+    for found in (record, plain):
+        said = f"{found.failure} {found.finish_reason} {found.text}"
+        assert "sk-a" not in said
+    assert "***" in f"{record.failure} {plain.failure} {plain.finish_reason} {plain.text}"
+
+
+@pytest.mark.parametrize(
+    ("transport", "detail"),
+    [
+        ("", "stall: unknown cause"),
+        (" \n", "stall: unknown cause"),
+        ("no\x1b token", "no\ufffd token"),
+    ],
+)
+def test_a_failure_is_never_without_words(transport: str, detail: str) -> None:
+    record = recorded.decode("completions", stream(A, end=b""), failure=Failure(K.STALL, transport))
+    assert record.failure == Failure(K.STALL, detail)
+    assert record.end_ns == 10**15
+
+
+def test_an_event_of_ten_megabytes_is_an_event() -> None:
+    big = message("a" * 10_000_000)
+    begin_s = time.process_time()
+    record = recorded.decode("completions", stream(big, LAST, usage(), DONE), keep_text=True)
+    assert (record.failure, record.tokens.tolist(), len(record.text or "")) == (None, [1, 1], 10_000_001)
+    assert time.process_time() - begin_s < 1

@@ -1,0 +1,171 @@
+"""Weighted numbers, and numbers in pieces, have the figures of all of them written out one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from builders import made_runs
+from loadgen.base.arrays import Int64, total
+from loadgen.figures import peaks, percentiles, record
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.percentiles import Piece
+from loadgen.figures.record import Record, Records
+from loadgen.report import report
+from loadgen.report.run_directory import Result
+from loadgen.transport.failure import Failure, FailureKind
+
+WANTED = (0.0, 0.1, 25.0, 50.0, 90.0, 99.0, 99.9, 100.0)
+GAPS = st.integers(0, 2**40) | st.integers(0, 5) | st.integers(-(2**62), 2**62)
+WEIGHED = st.lists(st.tuples(GAPS, st.integers(0, 7)), max_size=40)
+
+
+def expanded(found: Distribution, values_ns: NDArray[Any]) -> None:
+    """Compare with numpy's figures of every value: what is no sum exactly."""
+    assert found.n == len(values_ns)
+    if not len(values_ns):
+        assert np.isnan([found.mean_ms, found.std_ms, *found.percentiles_ms.values()]).all()
+        return
+    assert list(found.percentiles_ms.values()) == [
+        value / 1e6 for value in np.percentile(values_ns, WANTED).tolist()
+    ]
+    assert found.median_ms == float(np.percentile(values_ns, 50)) / 1e6
+    assert (found.min_ms, found.max_ms) == (values_ns.min() / 1e6, values_ns.max() / 1e6)
+    scale = float(np.abs(values_ns).max())
+    assert found.mean_ms * 1e6 == pytest.approx(values_ns.mean(), rel=1e-13, abs=1e-13 * scale)
+    assert found.std_ms * 1e6 == pytest.approx(values_ns.std(), rel=1e-12, abs=1e-13 * scale)
+
+
+@given(WEIGHED)
+def test_weights_are_as_many_values(weighed: list[tuple[int, int]]) -> None:
+    gap_ns, tokens = (np.array([pair[at] for pair in weighed], np.int64) for at in range(2))
+    values_ns = gap_ns / np.maximum(tokens, 1)
+    expanded(Distribution.weighted(values_ns, tokens, WANTED), np.repeat(values_ns, tokens))
+
+
+@given(WEIGHED, st.integers(1, 7), st.booleans(), st.sampled_from([1, 3, 1000]), st.sampled_from([2, 16]))
+def test_pieces_are_one_run(
+    weighed: list[tuple[int, int]], size: int, by_token: bool, held: int, bits: int
+) -> None:
+    gap_ns, tokens = (np.array([pair[at] for pair in weighed], np.int64) for at in range(2))
+    values_ns = gap_ns / np.maximum(tokens, 1)
+
+    def pieces() -> Iterator[Piece]:
+        for at in range(0, len(weighed), size):
+            part = slice(at, at + size)
+            yield (values_ns[part], tokens[part]) if by_token else (gap_ns[part], None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(percentiles, "_HELD", held)
+        patch.setattr(percentiles, "_BIN_BITS", bits)
+        found = Distribution.of_pieces(pieces, WANTED)
+    whole = np.repeat(values_ns, tokens) if by_token else gap_ns
+    if by_token or not len(gap_ns):
+        expanded(found, whole)
+    else:
+        assert list(found.percentiles_ms.values()) == [
+            value / 1e6 for value in percentiles.percentiles(gap_ns.copy(), WANTED)
+        ]
+        assert (found.n, found.min_ms) == (len(gap_ns), float(gap_ns.min()) / 1e6)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_a_total_never_wraps(values: list[int]) -> None:
+    assert total(np.array(values, np.int64)) == sum(values)
+
+
+def test_a_message_of_many_tokens_costs_no_more_than_one_of_two() -> None:
+    """10^9 tokens, one by one, were 8 GB; 2^62 of them wrote out of bounds."""
+    most = 2**31 - 1
+    at_ns, tokens = np.array([10, 20, 50]) * 1_000_000, np.array([1, most, most])
+    row = Record(0, 0, 1, 1, 60_000_000, arrival_ns=at_ns, tokens=tokens, output_tokens=most, usage=True)
+    began = time.process_time()
+    found = compute(Records.of([row]), MetricOptions(metric_percentiles=WANTED)).token_time
+    assert time.process_time() - began < 0.5
+    assert found.n == 2 * most
+    assert found.mean_ms == pytest.approx((10 + 30) / (2 * most))
+    assert (found.min_ms, found.max_ms) == (10 / most, 30 / most)
+
+
+def odd_run(draw: np.random.Generator, per_message: int) -> Result:
+    """Requests of any length, some failed, some of nothing, some never sent, over 30 seconds."""
+    of = made_runs.run(requests=60, tokens=40, concurrency=6, failed=5)
+    rows = []
+    for i in range(60):
+        count = int(draw.choice([0, 1, 2, 40, 300]))
+        begin_ns = 10**12 + int(draw.integers(0, 30 * 10**9))
+        at_ns = begin_ns + np.cumsum(draw.choice([0, 10**6, 2 * 10**7], count))
+        sent = i % 17 != 3
+        rows.append(
+            Record(
+                i, i % 6, begin_ns - 50, (begin_ns - 9) * sent, int(at_ns[-1]) if count else begin_ns,
+                arrival_ns=at_ns * 1, tokens=draw.integers(1, per_message + 1, count), planned_input=9,
+                output_tokens=count if i % 5 else -1, usage=True, reads=count + 1, shared_reads=count // 3,
+                failure=None if sent and i % 11 else Failure(FailureKind.STALL, "none"),
+            )
+        )  # fmt: skip
+    return Result(of.facts, Records.of(rows))
+
+
+def roughly(value: object) -> object:
+    """The same to eleven digits: a sum's last depend on its order."""
+    if isinstance(value, dict):
+        return {key: roughly(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [roughly(one) for one in value]
+    return float(f"{value:.11g}") if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 3000])
+@pytest.mark.parametrize("per_message", [1, 5])
+def test_blocks_change_no_figure(block: int, per_message: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = odd_run(np.random.default_rng(per_message), per_message)
+    whole = Result(run.facts, run.records)
+    expected, text = roughly(whole.json(detailed=True)), report.render(whole)
+    for module in (record, peaks):
+        monkeypatch.setattr(module, "BLOCK", block)
+    assert roughly(run.json(detailed=True)) == expected
+    assert report.render(run) == text
+
+
+def spans_of(counts: list[int]) -> list[tuple[int, int]]:
+    rows = [
+        Record(i, 0, 1, 1, 1, arrival_ns=np.zeros(n, np.int64), tokens=np.zeros(n, np.int64))
+        for i, n in enumerate(counts)
+    ]
+    return Records.of(rows).spans()
+
+
+@pytest.mark.parametrize(
+    ("counts", "spans"),
+    [
+        ([], [(0, 0)]),
+        ([10], [(0, 1)]),
+        ([11], [(0, 1)]),
+        ([5, 5, 1], [(0, 2), (2, 3)]),
+        ([5, 5, 0, 0, 1], [(0, 4), (4, 5)]),
+        ([0, 25, 0, 3], [(0, 1), (1, 2), (2, 4)]),
+        ([4, 8, 4, 8], [(0, 1), (1, 2), (2, 3), (3, 4)]),
+    ],
+)
+def test_a_block_holds_so_many_messages_or_one_request(
+    counts: list[int], spans: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "BLOCK", 10)
+    assert spans_of(counts) == spans
+
+
+def test_the_messages_of_each_request_are_summed() -> None:
+    def row(index: int, *tokens: int) -> Record:
+        carried: Int64 = np.array(tokens, np.int64)
+        return Record(index, 0, 1, 1, 1, arrival_ns=carried * 0, tokens=carried)
+
+    assert Records.of([row(0), row(1, 2, 3), row(2), row(3, 4)]).message_tokens().tolist() == [0, 5, 0, 4]

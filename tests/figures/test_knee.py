@@ -1,0 +1,95 @@
+"""Knee: the bend of a curve over the load is found with its interval, and not where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadgen.base.arrays import Float64
+from loadgen.figures.knee import Knee, knee
+
+LOADS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512], np.float64)
+BEND = 40.0
+
+
+def throughput(noise: Float64 | float = 0.0, loads: Float64 = LOADS) -> list[float]:
+    """In proportion to the load up to the bend, level after it."""
+    curve: list[float] = (np.minimum(loads, BEND) * np.exp(noise)).tolist()
+    return curve
+
+
+def latency(noise: Float64 | float = 0.0) -> list[float]:
+    """Level up to the bend, in proportion to the load after it."""
+    curve: list[float] = (100 * np.maximum(LOADS / BEND, 1.0) * np.exp(noise)).tolist()
+    return curve
+
+
+@pytest.mark.parametrize(("values", "rises"), [(throughput(), False), (latency(), True)])
+def test_a_curve_without_noise_bends_where_its_lines_meet(values: list[float], rises: bool) -> None:
+    found = knee(LOADS.tolist(), values, rises=rises)
+    assert found is not None
+    assert found.load == pytest.approx(BEND, rel=0.01)
+    assert found.low == pytest.approx(BEND, rel=0.02)
+    assert found.high == pytest.approx(BEND, rel=0.02)
+
+
+@pytest.mark.parametrize(("values", "rises"), [(throughput(), True), (latency(), False)])
+def test_a_bend_the_other_way_is_no_knee(values: list[float], rises: bool) -> None:
+    assert knee(LOADS.tolist(), values, rises=rises) is None
+
+
+def test_the_interval_holds_the_bend_in_most_of_200_curves() -> None:
+    random = np.random.default_rng(1)
+    knees = [
+        knee(LOADS.tolist(), throughput(random.normal(0, 0.1, len(LOADS))), rises=False) for _ in range(200)
+    ]
+    held = [(each.low or 0.0) <= BEND <= (each.high or 1e9) for each in knees if each is not None]
+    assert len(held) == 200
+    assert sum(held) >= 180  # 95 % of 200, less four standard errors of that
+
+
+def test_noise_around_one_line_has_a_knee_in_few_of_200_curves() -> None:
+    random = np.random.default_rng(1)
+    curves = (LOADS * np.exp(random.normal(0, 0.1, len(LOADS))) for _ in range(200))
+    found = [knee(LOADS.tolist(), curve.tolist(), rises=False) for curve in curves]
+    assert sum(each is not None for each in found) <= 20  # 5 % of 200, and three standard errors of that
+
+
+def test_a_bend_near_the_last_load_has_no_upper_end() -> None:
+    loads = np.array([2, 4, 8, 16, 32, 48], np.float64)
+    found = knee(loads.tolist(), throughput(0.01 * np.array([1, -1, 1, -1, 1, -1]), loads), rises=False)
+    assert found is not None
+    assert found.high is None
+    assert found.low is not None
+    assert found.low > 16
+
+
+def test_loads_that_were_repeated_narrow_the_interval() -> None:
+    noise = np.random.default_rng(3).normal(0, 0.1, (4, len(LOADS)))
+    once = knee(LOADS.tolist(), throughput(noise[0]), rises=False)
+    values = [value for row in noise for value in throughput(row)]
+    often = knee(LOADS.tolist() * 4, values, rises=False)
+
+    def width(found: Knee | None) -> float:
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        return found.high / found.low
+
+    assert width(often) < width(once)
+
+
+@pytest.mark.parametrize(
+    ("loads", "values"),
+    [
+        ([], []),
+        ([1, 2, 4, 8], [1, 2, 2, 2]),
+        ([1, 1, 2, 2, 4, 4], [1, 1, 2, 2, 2, 2]),
+        ([1, 2, 4, 8, 16], [3, 3, 3, 3, 3]),
+        ([1, 2, 4, 8, 16], [1, 2, 4, 8, 16]),
+        ([1, 2, 4, 8, 16, 32], [1, 2, 4, float("nan"), 0, 4]),
+    ],
+    ids=["none", "four-points", "three-loads", "level", "one-line", "no-logarithm"],
+)
+def test_too_little_to_tell_a_knee_from_a_line_has_none(loads: list[float], values: list[float]) -> None:
+    assert knee(loads, values, rises=False) is None

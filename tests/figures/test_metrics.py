@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.figures.goodput import parse_goodput
+from loadgen.figures.metrics import (
+    MetricOptions,
+    Metrics,
+    compute,
+    parse_percentile_metrics,
+    parse_percentiles,
+)
+from loadgen.figures.peaks import peak_concurrency, peak_tokens
+from loadgen.figures.record import Record, Records
+from loadgen.transport.failure import Failure, FailureKind
+
+MS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+def answer(
+    index: int = 0, sent_ms: int = 1000, at_ms: Sequence[int] = (), tokens: Sequence[int] = (), **more: object
+) -> Record:
+    """A successful request; its messages come `at_ms` after it was sent, one token each unless told."""
+    carried = tokens or [1] * len(at_ms)
+    fields: dict[str, object] = {
+        "intended_ns": sent_ms * MS,
+        "end_ns": (sent_ms + max(at_ms, default=0)) * MS,
+        "input_tokens": 10,
+        "output_tokens": sum(carried),
+        "usage": True,
+        **more,
+    }
+    return Record(
+        index=index,
+        slot=0,
+        sent_ns=sent_ms * MS,
+        arrival_ns=np.array([(sent_ms + at) * MS for at in at_ms], np.int64),
+        tokens=np.array(carried, np.int64),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def measured(*records: Record, **ask: object) -> Metrics:
+    return compute(Records.of(records), MetricOptions(**ask))  # type: ignore[arg-type]
+
+
+def test_latencies_of_two_requests_are_the_ones_worked_out_by_hand() -> None:
+    run = measured(
+        answer(0, 1000, [100, 110, 130], end_ns=1140 * MS),
+        answer(1, 1100, [200, 240], end_ns=1350 * MS),
+        metric_percentiles=(50.0, 75.0),
+    )
+    assert (run.ttft.mean_ms, run.ttft.std_ms, run.ttft.n) == (150.0, 50.0, 2)
+    assert (run.tpot.min_ms, run.tpot.max_ms) == (15.0, 40.0)
+    assert (run.itl.n, run.itl.median_ms, run.itl.max_ms) == (3, 20.0, 40.0)
+    assert run.itl.percentiles_ms == {50.0: 20.0, 75.0: 30.0}
+    assert (run.e2el.min_ms, run.e2el.max_ms) == (130.0, 240.0)
+    assert run.token_time == run.itl
+
+
+def test_rates_are_over_first_sent_to_last_end() -> None:
+    run = measured(
+        answer(0, 1000, [500, 1000]),
+        answer(1, 2000, [500, 1000], end_ns=3000 * MS, input_tokens=30),
+        answer(2, 4000, [], failure=Failure(FailureKind.TIMEOUT), end_ns=5000 * MS),
+        answer(3, 0, [], failure=Failure(FailureKind.CONNECT), end_ns=9000 * MS),
+    )
+    assert (run.requests, run.completed, run.failed, run.duration_s) == (4, 2, 2, 4.0)
+    assert (run.total_input_tokens, run.total_output_tokens) == (40, 4)
+    assert (run.request_throughput_per_s, run.output_throughput_per_s) == (0.5, 1.0)
+    assert run.total_throughput_per_s == 11.0
+    assert run.mean_concurrency == 0.75
+
+
+def test_a_message_of_several_tokens_is_one_gap_and_as_many_token_times() -> None:
+    run = measured(answer(at_ms=[100, 130, 140], tokens=[2, 3, 1]))
+    assert (run.itl.n, run.itl.mean_ms, run.itl.max_ms) == (2, 20.0, 30.0)
+    assert (run.token_time.n, run.token_time.mean_ms, run.token_time.std_ms) == (4, 10.0, 0.0)
+    assert run.tpot.mean_ms == 8.0
+    assert run.total_output_tokens == 6
+
+
+def test_time_per_token_weighs_each_gap_by_its_tokens() -> None:
+    run = measured(answer(at_ms=[100, 130, 190], tokens=[1, 3, 1]))
+    assert (run.token_time.n, run.token_time.median_ms, run.token_time.mean_ms) == (4, 10.0, 22.5)
+
+
+def test_a_message_without_a_whole_token_has_a_gap_but_no_token_time() -> None:
+    run = measured(answer(at_ms=[100, 130, 150], tokens=[1, 0, 1]))
+    assert (run.itl.n, run.token_time.n, run.token_time.mean_ms) == (2, 1, 20.0)
+
+
+def test_no_gap_reaches_from_one_request_to_another_nor_into_a_failed_one() -> None:
+    run = measured(
+        answer(0, 1000, [10, 12]),
+        answer(1, 1000, []),
+        answer(2, 1000, [10, 500], failure=Failure(FailureKind.TRUNCATED)),
+        answer(3, 9000, [10, 14, 18]),
+    )
+    assert (run.itl.n, run.itl.max_ms) == (3, 4.0)
+    assert run.total_output_tokens == 5
+
+
+def test_an_answer_of_one_token_has_no_tpot_but_meets_its_objective() -> None:
+    run = measured(answer(at_ms=[100]), goodput_slo_ms={"tpot": 1.0})
+    assert (run.tpot.n, run.itl.n, run.ttft.n) == (0, 0, 1)
+    assert math.isnan(run.tpot.mean_ms)
+    assert math.isnan(run.tpot.percentiles_ms[99.0])
+    assert run.good == 1
+
+
+def test_nothing_successful_gives_zero_rates_and_empty_distributions() -> None:
+    run = measured(answer(at_ms=[5], failure=Failure(FailureKind.IN_BAND, "boom")))
+    assert (run.completed, run.output_throughput_per_s, run.peak_output_throughput_per_s) == (0, 0.0, 0.0)
+    assert (run.ttft.n, run.e2el.n, run.itl.n) == (0, 0, 0)
+    assert run.peak_concurrency == 1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param([], id="no requests"),
+        pytest.param([answer(0, 0, [], failure=Failure(FailureKind.CONNECT))]),
+    ],
+)
+def test_nothing_sent_is_no_duration(records: list[Record]) -> None:
+    run = measured(*records, goodput_slo_ms={"e2el": 5.0})
+    assert (run.duration_s, run.request_throughput_per_s, run.peak_concurrency) == (0.0, 0.0, 0)
+    assert (run.goodput_per_s, run.slo_attainment) == (0.0, 0.0)
+
+
+def test_whole_answers_have_only_e2el_which_lasts_to_their_end() -> None:
+    run = measured(
+        answer(0, 1000, [], end_ns=1400 * MS, output_tokens=8),
+        answer(1, 1000, [600], end_ns=1600 * MS, output_tokens=8),
+        streamed=False,
+    )
+    assert (run.e2el.mean_ms, run.ttft.n, run.tpot.n, run.itl.n) == (500.0, 0, 0, 0)
+    assert (run.peak_output_throughput_per_s, run.total_output_tokens) == (None, 16)
+    whole = {"e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token"}
+    assert (set(run.selectable), run.selectable_rates) == (whole, {})
+
+
+def test_latencies_from_the_intended_time_include_the_wait_before_sending() -> None:
+    run = measured(answer(0, 1000, [100, 200], intended_ns=950 * MS))
+    assert run.queue_time.mean_ms == 50.0
+    assert (run.ttft.mean_ms, run.ttft_intended.mean_ms) == (100.0, 150.0)
+    assert (run.e2el.mean_ms, run.e2el_intended.mean_ms) == (200.0, 250.0)
+
+
+@pytest.mark.parametrize(
+    ("slo_ms", "good"),
+    [
+        ({"ttft": 100.0}, 1),
+        ({"ttft": 99.0}, 0),
+        ({"e2el": 400.0}, 2),
+        ({"ttft": 200.0, "tpot": 10.0}, 1),
+        ({"ttft": 200.0, "tpot": 20.0, "e2el": 140.0}, 1),
+    ],
+)
+def test_goodput_counts_what_meets_every_objective_exactly_or_better(
+    slo_ms: dict[str, float], good: int
+) -> None:
+    run = measured(
+        answer(0, 1000, [100, 110, 120]),
+        answer(1, 1000, [200, 220], end_ns=2000 * MS),
+        answer(2, 1000, [1], failure=Failure(FailureKind.ABORTED)),
+        answer(3, 1000, [1], failure=Failure(FailureKind.ABORTED)),
+        goodput_slo_ms=slo_ms,
+    )
+    assert (run.good, run.goodput_per_s, run.slo_attainment) == (good, float(good), good / 4)
+
+
+def test_token_counts_say_where_they_come_from() -> None:
+    run = measured(
+        answer(0, at_ms=[1, 2], input_tokens=12),
+        answer(
+            2,
+            at_ms=[1, 2],
+            planned_input=9,
+            input_tokens=-1,
+            output_tokens=-1,
+            usage=False,
+            exact_tokens=False,
+        ),
+    )
+    assert (run.total_input_tokens, run.planned_inputs, run.unknown_inputs) == (21, 1, 0)
+    assert (run.total_output_tokens, run.counted_by_usage, run.exact_tokens) == (4, 1, 1)
+    unplanned = measured(answer(0, at_ms=[1], input_tokens=-1))
+    assert (unplanned.total_input_tokens, unplanned.planned_inputs, unplanned.unknown_inputs) == (0, 0, 1)
+
+
+def test_failures_are_tallied_by_kind_with_what_the_first_said() -> None:
+    run = measured(
+        answer(0, failure=Failure(FailureKind.STALL, "late")),
+        answer(1, failure=Failure(FailureKind.HTTP_STATUS, "429 slow down")),
+        answer(2, failure=Failure(FailureKind.HTTP_STATUS, "500")),
+    )
+    assert [(kind, tally.count, tally.detail) for kind, tally in run.failures.items()] == [
+        ("http-status", 2, "429 slow down"),
+        ("stall", 1, "late"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CANCELLED, FailureKind.LOST])
+def test_what_this_side_ended_is_neither_a_failure_nor_a_missed_objective(kind: FailureKind) -> None:
+    run = measured(
+        answer(0, at_ms=[10]),
+        answer(1, at_ms=[10], failure=Failure(FailureKind.TIMEOUT)),
+        answer(2, at_ms=[10], failure=Failure(kind)),
+        answer(3, at_ms=[10], failure=Failure(FailureKind.USER_CANCELLED)),
+        goodput_slo_ms={"ttft": 20.0},
+    )
+    assert (run.requests, run.completed, run.failed, run.cut_off, run.cancelled) == (4, 1, 1, 1, 1)
+    assert run.slo_attainment == 1 / 2
+    assert {kind: tally.count for kind, tally in run.failures.items()} == {"timeout": 1, kind.value: 1}
+
+
+def test_client_health_adds_up_every_request() -> None:
+    health = measured(
+        answer(0, at_ms=[1, 2, 3, 4], shared_reads=1, reads=4, lag_sum_ns=6 * MS, lag_max_ns=4 * MS),
+        answer(1, reads=2, unstamped_reads=3, lag_max_ns=2 * MS, resends=1, connect_ns=5),
+    ).health
+    assert (health.messages, health.shared_reads, health.shared_share) == (4, 1, 0.25)
+    assert (health.reads, health.unstamped_reads, health.resends, health.connects) == (6, 3, 1, 1)
+    assert (health.lag_mean_ms, health.lag_max_ms) == (2.0, 4.0)
+
+
+def test_messages_stamped_like_their_answers_first_are_counted() -> None:
+    health = measured(
+        answer(0, at_ms=[3, 3, 3, 4, 4], end_ns=9 * MS),
+        answer(1, at_ms=[3, 4, 5]),
+        answer(2, failure=Failure(FailureKind.STALL, "late")),
+        answer(3, at_ms=[5, 5], failure=Failure(FailureKind.TRUNCATED, "cut")),
+    ).health
+    assert (health.answers, health.with_first) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("answers", "excess"),
+    [
+        ([[1, 2, 3, 4]], 0.0),
+        ([[1, 2, 4, 4]], 1 - 1.0 / (1 + 0.98)),  # 1 2 0 were 1 1 1
+        ([[1, 4, 4, 4], [5, 6]], 1 - 1.0 / (1 + 2 * 0.97)),  # 3 0 0 were 1 1 1, beside 1
+        ([[3, 3, 4], [9, 9, 9, 10]], 0.0),  # with a first one: its wait is TTFT
+        ([[5], [5, 5]], 0.0),
+        ([[]], 0.0),
+    ],
+    ids=["none", "one met", "two met", "with the first", "no wait at all", "no message"],
+)
+def test_coalesced_messages_spread_over_the_wait_bound_the_p99_itl(
+    answers: list[list[int]], excess: float
+) -> None:
+    rows = [answer(i, at_ms=at_ms, shared_reads=1) for i, at_ms in enumerate(answers)]
+    assert measured(*rows).health.p99_gap_excess == pytest.approx(excess, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "tokens", "per_s"),
+    [
+        pytest.param([0, 500, 999, 1000], [1, 1, 1, 1], 3.0, id="the window is half-open"),
+        pytest.param([1000, 1100, 1900, 2050], [1, 1, 1, 1], 3.0, id="across a whole second's boundary"),
+        pytest.param([0, 1500, 3000], [1, 7, 2], 7.0, id="a message counts as its tokens"),
+    ],
+)
+def test_peak_throughput_is_the_best_second(at_ms: list[int], tokens: list[int], per_s: float) -> None:
+    run = measured(answer(at_ms=at_ms, tokens=tokens, end_ns=9000 * MS))
+    assert run.peak_output_throughput_per_s == per_s
+
+
+def test_a_run_shorter_than_a_second_peaks_at_its_average() -> None:
+    run = measured(answer(0, 1000, [100, 200]), answer(1, 1000, [150, 250]))
+    assert (run.duration_s, run.peak_output_throughput_per_s, run.output_throughput_per_s) == (0.25, 16, 16)
+
+
+@pytest.mark.parametrize("count", [1, 40, 64, 65, 1000])
+@pytest.mark.parametrize("seed", range(20))
+def test_peak_tokens_is_that_of_every_window_tried_by_hand(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrival_ns, tokens = rng.integers(0, 60, count), rng.integers(1, 5, count)
+    window_ns = int(rng.integers(1, 30))
+    inside = [
+        int(tokens[(arrival_ns > edge - window_ns) & (arrival_ns <= edge)].sum())
+        for edge in range(-1, 61 + window_ns)
+    ]
+    assert peak_tokens(arrival_ns, tokens, window_ns) == max(inside)
+
+
+@pytest.mark.parametrize("busiest", [0, 7, 19_000, 29_998])
+def test_peak_tokens_finds_the_one_fullest_window_of_thousands(busiest: int) -> None:
+    arrival_ns = np.sort(np.append(np.arange(30_000) * 10, busiest * 10 + 1))
+    assert peak_tokens(arrival_ns, np.ones(30_001, np.int64), 1000) == 101
+
+
+@pytest.mark.parametrize(
+    ("spans", "peak"),
+    [
+        pytest.param([(0, 3), (3, 6), (6, 9)], 1, id="three in a row inside one second"),
+        pytest.param([(0, 5), (1, 3), (2, 4), (4, 6)], 3, id="overlapping"),
+        pytest.param([(2, 9), (2, 9), (2, 3)], 3, id="started together"),
+        pytest.param([], 0, id="none"),
+    ],
+)
+def test_peak_concurrency_is_exact(spans: list[tuple[int, int]], peak: int) -> None:
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    assert peak_concurrency(starts, ends) == peak
+
+
+@pytest.mark.parametrize(
+    ("pairs", "slo_ms"),
+    [(["ttft:500", "tpot:50.5"], {"ttft": 500.0, "tpot": 50.5}), (["e2el:0"], {"e2el": 0.0}), ([], {})],
+)
+def test_goodput_pairs_are_read(pairs: list[str], slo_ms: dict[str, float]) -> None:
+    assert parse_goodput(pairs) == slo_ms
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("itl:5", "unknown objective 'itl': choose from ttft, tpot, e2el"),
+        ("ttft", "NAME:MILLISECONDS"),
+        ("ttft:fast", "'fast' is not a number"),
+        ("ttft:-1", "0 or more"),
+        ("ttft:nan", "finite"),
+    ],
+)
+def test_a_wrong_objective_is_refused_by_name(pair: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_goodput([pair])
+
+
+def test_an_objective_given_twice_or_without_a_stream_is_refused() -> None:
+    with pytest.raises(UsageError, match="ttft is given twice"):
+        parse_goodput(["ttft:1", "ttft:2"])
+    with pytest.raises(UsageError, match="--goodput tpot needs a stream"):
+        MetricOptions(goodput_slo_ms={"tpot": 5.0}, streamed=False)
+
+
+def test_percentiles_and_metrics_are_read_in_order_and_once() -> None:
+    assert parse_percentiles("50,90, 99.9,90") == (50.0, 90.0, 99.9)
+    assert parse_percentile_metrics("e2el, ttft,e2el") == ("e2el", "ttft")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("50,x", "'x' is not a number"), ("101", "between"), ("nan", "between")]
+)
+def test_wrong_percentiles_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_percentiles(text)
+
+
+def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="unknown metric 'latency': choose from ttft, tpot"):
+        parse_percentile_metrics("ttft,latency")

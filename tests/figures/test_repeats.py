@@ -1,0 +1,181 @@
+"""Repeats: the spread over runs, worked out by hand, and when a figure counts as stable."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.figures import repeats
+from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.record import Record, Records
+from loadgen.figures.repeats import Spread, render, spreads, t_quantile
+from loadgen.figures.steady_state import Trim, Unsteady, steady
+from loadgen.transport.failure import Failure, FailureKind
+
+MS = 1_000_000
+ASK = MetricOptions()
+
+
+def records(ttft_ms: int, **more: Any) -> Records:
+    """Ten requests one after another: a first token after `ttft_ms`, the second and last 100 ms later."""
+    took_ms = ttft_ms + 100
+    return Records.of(
+        Record(
+            index=i,
+            slot=0,
+            intended_ns=0,
+            sent_ns=(1000 + i * took_ms) * MS,
+            end_ns=(1000 + (i + 1) * took_ms) * MS,
+            arrival_ns=np.array([1000 + i * took_ms + ttft_ms, 1000 + (i + 1) * took_ms], np.int64) * MS,
+            tokens=np.ones(2, np.int64),
+            input_tokens=8,
+            output_tokens=2,
+            **more,
+        )
+        for i in range(10)
+    )
+
+
+def run(ttft_ms: int, ask: MetricOptions = ASK, **more: Any) -> Metrics:
+    return compute(records(ttft_ms, **more), ask)
+
+
+def by_name(runs: Sequence[Metrics], *more: Any) -> dict[str, Spread]:
+    return {spread.name: spread for spread in spreads(runs, *more)}
+
+
+def test_a_figures_spread_is_the_one_worked_out_by_hand() -> None:
+    ttft = by_name([run(98), run(100), run(102)])["mean_ttft_ms"]
+    assert (ttft.runs, ttft.mean, ttft.std, ttft.cv) == (3, 100.0, 2.0, 0.02)
+    assert ttft.half_width == pytest.approx(4.302653 * 2 / math.sqrt(3))
+    interval = repeats.json([ttft])["mean_ttft_ms"]["interval"]
+    assert interval == [100 - ttft.half_width, 100 + ttft.half_width]
+    assert ttft.reach == pytest.approx(0.0497, abs=1e-4)
+    assert ttft.stable
+
+
+def test_every_headline_figure_is_there_and_every_percentile_asked_for() -> None:
+    found = by_name([run(98), run(100)])
+    assert list(found) == [
+        "request_throughput_per_s",
+        "output_throughput_per_s",
+        "total_throughput_per_s",
+        "mean_ttft_ms",
+        "p99_ttft_ms",
+        "mean_tpot_ms",
+        "p99_tpot_ms",
+        "mean_itl_ms",
+        "p99_itl_ms",
+        "mean_e2el_ms",
+    ]
+    assert found["output_throughput_per_s"].mean == pytest.approx(2 * found["request_throughput_per_s"].mean)
+    assert found["total_throughput_per_s"].mean == pytest.approx(5 * found["output_throughput_per_s"].mean)
+    ask = MetricOptions(metric_percentiles=(50.0, 99.9), goodput_slo_ms={"ttft": 99.0})
+    more = by_name([run(98, ask), run(100, ask)])
+    assert {"p50_ttft_ms", "p99.9_itl_ms"} <= set(more)
+    assert "p99_ttft_ms" not in more
+    assert more["goodput_per_s"].std > 0
+
+
+def test_the_steady_part_is_repeated_beside_the_whole() -> None:
+    windows = [steady(records(ttft_ms), 1, Trim(), MetricOptions()) for ttft_ms in (98, 100)]
+    found = by_name([run(98), run(100)], windows)
+    assert found["steady_output_throughput_per_s"].mean == found["output_throughput_per_s"].mean
+    assert {"steady_request_throughput_per_s", "steady_mean_ttft_ms", "steady_mean_tpot_ms"} <= set(found)
+    one = by_name([run(98), run(100)], [windows[0], Unsteady("why")])
+    assert not any(name.startswith("steady") for name in one)
+
+
+@pytest.mark.parametrize("runs", [[], [run(100)]])
+def test_a_single_run_gives_nothing(runs: list[Metrics]) -> None:
+    assert (spreads(runs), render(spreads(runs)), repeats.json(spreads(runs))) == ([], [], {})
+
+
+def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
+    failed = run(100, failure=Failure(FailureKind.STALL))
+    found = by_name([run(98), failed, run(102)])
+    assert (found["mean_ttft_ms"].runs, found["mean_ttft_ms"].mean) == (2, 100.0)
+    assert found["request_throughput_per_s"].runs == 3
+    table = render(list(found.values()))
+    assert any(line.startswith("Mean TTFT (ms) (of 2) ") for line in table)
+    assert any(line.startswith("Request throughput (req/s)    ") for line in table)
+
+
+@pytest.mark.parametrize(
+    ("ttfts_ms", "stable", "needed"),
+    [
+        pytest.param([100, 100], True, 2, id="no spread"),
+        pytest.param([98, 100, 102], True, 3, id="4.97 % of the mean"),
+        pytest.param([98, 102], False, 4, id="t of one degree is 12.7"),  # 3.18·2.83/√4 = 4.5
+        pytest.param([80, 100, 120], False, 64, id="2·20/√64 = 5"),
+        pytest.param([1, 1000], False, None, id="hopeless"),
+    ],
+)
+def test_a_figure_is_stable_within_5_percent_of_the_mean(
+    ttfts_ms: list[int], stable: bool, needed: int | None
+) -> None:
+    spread = by_name([run(ttft_ms) for ttft_ms in ttfts_ms])["mean_ttft_ms"]
+    assert (spread.stable, spread.runs_needed) == (stable, needed)
+
+
+def test_the_table_has_eighty_columns_and_names_what_is_not_stable() -> None:
+    table = render(
+        [s for s in spreads([run(80), run(100), run(120)]) if "ttft" in s.name or "tpot" in s.name]
+    )
+    assert table == [
+        "==================================== 3 runs ====================================",
+        "                                          mean       std   CV %   95 %: ±    ± %",
+        "Mean TTFT (ms)                          100.00     20.00   20.0     49.68   49.7",
+        "P99 TTFT (ms)                           100.00     20.00   20.0     49.68   49.7",
+        "Mean TPOT (ms)                          100.00      0.00    0.0      0.00    0.0",
+        "P99 TPOT (ms)                           100.00      0.00    0.0      0.00    0.0",
+        "not yet stable (95 % interval within ± 5 % of the mean): Mean TTFT, about 64",
+        "  runs likely; P99 TTFT, about 64 runs likely",
+        "================================================================================",
+    ]
+    hopeless = render(spreads([run(1), run(1000)]))
+    assert max(len(line) for line in hopeless) <= 80
+    assert "Mean TTFT, over 1000 runs likely" in " ".join(line.strip() for line in hopeless)
+    assert "stable: every figure (95 % interval within ± 5 % of the mean)" in render(spreads([run(100)] * 2))
+
+
+def test_the_json_is_strict_and_holds_the_interval() -> None:
+    found = json.loads(json.dumps(repeats.json(spreads([run(98), run(100), run(102)])), allow_nan=False))
+    assert found["mean_ttft_ms"] == {
+        "runs": 3,
+        "mean": 100.0,
+        "std": 2.0,
+        "cv": 0.02,
+        "half_width": pytest.approx(4.968, abs=1e-3),
+        "stable": True,
+        "runs_needed": 3,
+        "interval": [pytest.approx(95.032, abs=1e-3), pytest.approx(104.968, abs=1e-3)],
+    }
+
+
+def below(t: float, freedom: int) -> float:
+    """The probability that Student's t is below `t`, from its density by Simpson's rule."""
+    x = np.linspace(0, t, 20_001)
+    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    density = np.exp(scale - (freedom + 1) / 2 * np.log1p(x * x / freedom))
+    weights = np.ones(len(x))
+    weights[1:-1:2], weights[2:-1:2] = 4, 2
+    return 0.5 + float((weights * density).sum()) * float(x[1]) / 3
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 41), 60, 120, 999, 10**6])
+def test_students_t_has_97_5_percent_below_its_quantile(freedom: int) -> None:
+    assert below(t_quantile(freedom), freedom) == pytest.approx(0.975, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"),
+    [(1, 12.7062), (5, 2.5706), (30, 2.0423), (40, 2.0211), (60, 2.0003), (120, 1.9799), (10**9, 1.9600)],
+)
+def test_students_t_is_that_of_the_tables(freedom: int, t: float) -> None:
+    assert round(t_quantile(freedom), 4) == t

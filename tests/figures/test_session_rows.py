@@ -1,0 +1,139 @@
+"""Session rows: which turn a request is, how its session ended, and when a slot has none left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders.made_cases import START_NS
+from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
+from loadgen.figures.record import Record, Records
+from loadgen.figures.session_rows import SessionRows, dry_ns, session_rows
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind
+
+MS = 1_000_000
+CUT = Failure(FailureKind.TRUNCATED, "cut")
+TURNS = [3, 1, 2, 4]
+
+
+def rows(turns: Sequence[int], records: Sequence[Record]) -> tuple[SessionRows, Records]:
+    made = Records.of(records)
+    found = session_rows(made, turns)
+    assert found is not None
+    return found, made
+
+
+def test_each_request_has_its_session_and_its_turn_from_1() -> None:
+    found, _ = rows(TURNS, rows_of(TURNS))
+    assert found.session.tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3, 3]
+    assert found.turn.tolist() == [1, 2, 3, 1, 1, 2, 1, 2, 3, 4]
+    assert found.sent.tolist() == TURNS
+    assert found.finished.all()
+    assert found.dropped == 0
+
+
+def test_requests_without_sessions_have_no_rows() -> None:
+    assert session_rows(Records.of(rows_of([2])), ()) is None
+
+
+def test_a_request_beyond_the_planned_sessions_is_refused() -> None:
+    with pytest.raises(ValueError, match="request 2 is beyond the 1 planned sessions"):
+        session_rows(Records.of(rows_of([3])), (2,))
+
+
+@pytest.mark.parametrize(
+    ("failures", "states", "dropped"),
+    [
+        ({(0, 2): CUT}, "efff", [2]),
+        ({(0, 3): CUT, (3, 1): USER_CANCELLED}, "effe", [7, 8, 9]),
+        ({(2, 2): CANCELLED, (3, 2): Failure(FailureKind.LOST, "died")}, "ffuu", []),
+    ],
+    ids=["a failed turn", "the last one, and one cancelled as planned", "a run that was stopped"],
+)
+def test_a_session_is_finished_ended_early_or_unfinished(
+    failures: Mapping[tuple[int, int], Failure], states: str, dropped: list[int]
+) -> None:
+    found, records = rows(TURNS, rows_of(TURNS, failures=failures))
+    of = {"f": found.finished, "e": found.early, "u": found.unfinished}
+    assert [next(name for name, each in of.items() if each[at]) for at in range(4)] == list(states)
+    assert found.dropped_indices(records).tolist() == dropped
+    assert found.dropped == len(dropped)
+
+
+def test_a_session_whose_next_turn_was_not_sent_is_unfinished() -> None:
+    found, _ = rows([3, 2], rows_of([3, 2])[:2])
+    assert (found.numbers.tolist(), found.unfinished.tolist()) == ([0], [True])
+
+
+def test_a_session_lasts_from_its_first_send_to_its_last_end() -> None:
+    found, records = rows(TURNS, rows_of(TURNS))
+    begins_ns, ends_ns = found.spans_ns(records)
+    lasting = [count * TURN_MS + (count - 1) * DELAY_MS for count in TURNS]
+    assert ((ends_ns - begins_ns) // MS).tolist() == lasting
+
+
+def test_a_slot_is_dry_as_its_last_session_ends() -> None:
+    # Slot 0: 3 turns (440 ms), then 2 (until 700); slot 1: 1 turn (80), then 2 (340), 4 (until 960).
+    found, records = rows([3, 1, 2, 4, 2], rows_of([3, 1, 2, 4, 2]))
+    assert dry_ns(found, records, 0) == START_NS + 700 * MS
+
+
+# Sessions of one turn (80 ms) in two slots: the fourth fails at once in slot 1 (160), which waits for a new
+# connection; slot 0 takes the fifth to eighth meanwhile, the last of them 400 ms after the start, until 480.
+WAITING = [*[(slot, begin, begin + 80) for begin in (0, 80) for slot in (0, 1)], *[
+    (0, begin, begin + 80) for begin in (160, 240, 320, 400)
+]]  # fmt: skip
+
+
+def _waited(failure: Failure | None, of: int, slots: Sequence[int] = (0, 1)) -> tuple[SessionRows, Records]:
+    made = [
+        replace(turn_of(i, slots[slot], START_NS + begin * MS, 0), end_ns=START_NS + end * MS)
+        for i, (slot, begin, end) in enumerate(WAITING)
+    ]
+    made[3] = replace(made[3], failure=failure)
+    return rows([1] * of, made)
+
+
+@pytest.mark.parametrize(
+    ("failure", "of", "duration_ms", "slots", "queues", "dry_ms"),
+    [
+        (CUT, 8, 0, (0, 1), 1, 400),
+        (None, 8, 0, (0, 1), 1, 160),
+        (CUT, 8, 0, (0, 1), 2, 160),
+        (CUT, 8, 0, (0, 2), 2, 400),
+        (CUT, 8, 1000, (0, 1), 1, 400),
+        (CUT, 50, 450, (0, 1), 1, 450),
+        (CUT, 8, 0, (0, 1), 2**31 - 1, 160),
+    ],
+    ids=[
+        "a slot that waits", "one that does not", "its process has no session left", "one of its process",
+        "that ran out early", "the time was up first", "a number of processes that cannot be",
+    ],
+)  # fmt: skip
+def test_a_slot_that_connects_again_is_not_dry_while_sessions_begin(
+    failure: Failure | None, of: int, duration_ms: int, slots: tuple[int, int], queues: int, dry_ms: int
+) -> None:
+    found, records = _waited(failure, of, slots)
+    assert dry_ns(found, records, duration_ms * MS, of, queues) == START_NS + dry_ms * MS
+
+
+def test_one_slot_has_no_tail() -> None:
+    found, records = rows(TURNS, rows_of(TURNS, slots=1))
+    assert dry_ns(found, records, 0) is None
+
+
+def test_slots_that_the_time_stopped_are_dry_by_then() -> None:
+    stopped = [row for row in rows_of([9, 9]) if row.sent_ns < START_NS + 500 * MS]
+    found, records = rows([9, 9], stopped)
+    assert found.unfinished.all()
+    assert dry_ns(found, records, 600 * MS) == START_NS + 600 * MS
+
+
+def test_a_session_has_the_mean_of_its_requests() -> None:
+    found, _ = rows(TURNS, rows_of(TURNS))
+    values = np.arange(10, dtype=np.float64)
+    which, means = found.means(np.array([1, 2, 4, 6, 9]), values)
+    assert (which.tolist(), means[which].tolist()) == ([1, 4, 6], [1.5, 4.0, 7.5])

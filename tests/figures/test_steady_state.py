@@ -1,0 +1,346 @@
+"""The steady part: where it begins and ends, and what is counted in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders.virtual_engine import closed_loop
+from loadgen.base.errors import UsageError
+from loadgen.figures.metrics import MetricOptions
+from loadgen.figures.record import Record, Records
+from loadgen.figures.steady_state import Margin, Steady, Trim, Unsteady, held_ns, lines, ran_out, steady
+from loadgen.figures.steady_state import json as steady_json
+from loadgen.plan import profile
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen_servers.engine import presets
+from loadgen_servers.engine.scheduler import Scheduler
+
+MS = 1_000_000
+WHOLE = Trim()
+
+
+def answer(slot: int, sent_ms: int, end_ms: int, at_ms: Sequence[int] = (), **more: Any) -> Record:
+    """A request of a slot; its messages of one token come at these times."""
+    fields: dict[str, Any] = {"input_tokens": 5, "output_tokens": len(at_ms), "usage": True, **more}
+    return Record(
+        index=fields.pop("index", sent_ms * 10 + slot),
+        slot=slot,
+        intended_ns=sent_ms * MS,
+        sent_ns=sent_ms * MS,
+        end_ns=end_ms * MS,
+        arrival_ns=np.array(at_ms, np.int64) * MS,
+        tokens=np.ones(len(at_ms), np.int64),
+        **fields,
+    )
+
+
+def found(rows: Sequence[Record], concurrency: int | None, trim: Trim = WHOLE, **ask: Any) -> Steady:
+    window = steady(Records.of(rows), concurrency, trim, MetricOptions(**ask))
+    assert isinstance(window, Steady), window
+    return window
+
+
+def bounds_ms(window: Steady, first_ms: int = 1000) -> tuple[int, int]:
+    return round(window.begin_s * 1000) + first_ms, round(window.end_s * 1000) + first_ms
+
+
+# Two slots: the second begins at 1100; the first ends for good at 1900, the second at 2300.
+TWO = [
+    answer(0, 1000, 1400, [1100, 1200, 1400]),
+    answer(1, 1100, 1500, [1300, 1400, 1500]),
+    answer(0, 1410, 1900, [1600, 1800, 1900]),
+    answer(1, 1520, 2300, [1700, 2000, 2300]),
+]
+
+
+def test_steady_from_last_slots_first_request_to_first_slots_last() -> None:
+    window = found(TWO, 2)
+    assert bounds_ms(window) == (1100, 1900)
+    assert (window.duration_s, window.share) == (0.8, 800 / 1300)
+
+
+def test_waves_that_end_together_do_not_hide_an_idle_slot() -> None:
+    """Both end together, and the last prompt goes to one of them a little later."""
+    rows = [answer(0, 1000, 1400), answer(1, 1000, 1400), answer(0, 1405, 1900)]
+    assert held_ns(Records.of(rows), 2) == (1000 * MS, 1400 * MS)
+
+
+LOST = Failure(FailureKind.TRUNCATED, "closed without a byte")
+UNCONNECTED = Failure(FailureKind.CONNECT, "refused")
+CANCELLED = Failure(FailureKind.CANCELLED, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("last", "queues", "end_ms"),
+    [
+        ([answer(1, 1400, 1450, failure=LOST)], 1, 1800),
+        ([answer(1, 1400, 1450)], 1, 1450),
+        ([answer(1, 1400, 1430), replace(answer(1, 1430, 1450, failure=UNCONNECTED), sent_ns=0)], 1, 1800),
+        ([answer(1, 1400, 1450, failure=LOST)], 2, 1450),
+        ([answer(1, 1400, 1450, failure=CANCELLED)], 1, 1450),
+    ],
+    ids=["lost", "answered", "found no connection", "its shard had nothing left", "stopped by the client"],
+)
+def test_a_slot_that_connects_again_ends_no_steady_state(
+    last: Sequence[Record], queues: int, end_ms: int
+) -> None:
+    """Slot 0 goes on sending, its last request at 1800, while slot 1 has no connection."""
+    rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
+    rows += [answer(1, 1000, 1400), *last]
+    records = Records.of(sorted(rows, key=lambda row: row.index))
+    assert held_ns(records, 2, None, queues) == (1000 * MS, end_ms * MS)
+
+
+def test_a_closed_loop_has_not_run_out_where_a_slot_connects_again() -> None:
+    rows = [answer(0, begin, begin + 200) for begin in range(1000, 2000, 200)]
+    rows += [answer(1, 1000, 1400, failure=LOST)]
+    keys = {"name": "made", "max_concurrency": 2, "num_prompts": 6, "input_len": 5, "output_len": 3}
+    records = Records.of(sorted(rows, key=lambda row: row.index))
+    assert ran_out(records, profile.build({**keys, "duration": 0.7})) == ""
+    assert "the load fell 0.8 s into" in ran_out(records, profile.build({**keys, "duration": 0.9}))
+
+
+def test_tokens_count_by_arrival_after_begin_up_to_end() -> None:
+    window = found(TWO, 2)
+    # 1100 is the begin itself, 2000 and 2300 are after the end.
+    assert window.output_tokens == 9
+    assert window.output_throughput_per_s == pytest.approx(9 / 0.8)
+    assert window.completed == 3
+
+
+def test_requests_count_by_the_share_of_their_time_inside() -> None:
+    window = found(TWO, 2)
+    # 1000 to 1400 and 1520 to 2300 straddle an edge.
+    assert window.requests == pytest.approx(300 / 400 + 1 + 1 + 380 / 780)
+    assert window.request_throughput_per_s == pytest.approx(window.requests / 0.8)
+
+
+def closed(lasts: Callable[[int], Sequence[int]], slots: int, waves: int) -> list[Record]:
+    """Slots that turn around in no time; `lasts` gives a request's messages by its number, in ms."""
+    free_ms, rows = [1000] * slots, list[Record]()
+    for index in range(slots * waves):
+        slot = min(range(slots), key=free_ms.__getitem__)
+        sent_ms, at_ms = free_ms[slot], lasts(index)
+        free_ms[slot] = sent_ms + at_ms[-1]
+        rows.append(answer(slot, sent_ms, free_ms[slot], [sent_ms + at for at in at_ms], index=index))
+    return rows
+
+
+STEPS = range(40, 360, 10)  # 32 tokens, the first after 40 ms
+
+
+@pytest.mark.parametrize("waves", [2, 3, 5, 30])
+@pytest.mark.parametrize("slots", [1, 4, 16])
+def test_requests_and_tokens_have_one_rate_where_answers_are_alike(slots: int, waves: int) -> None:
+    """Slots are staggered: the window begins with one and ends with another."""
+    staggered = [
+        answer(slot, 1000 + 20 * slot + 350 * wave, 1350 + 20 * slot + 350 * wave,
+               [1000 + 20 * slot + 350 * wave + at for at in STEPS], index=wave * slots + slot)
+        for wave in range(waves)
+        for slot in range(slots)
+    ]  # fmt: skip
+    window = found(staggered, slots)
+    assert window.request_throughput_per_s == pytest.approx(slots / 0.35)
+    assert window.request_throughput_per_s * 32 == pytest.approx(
+        window.output_throughput_per_s, rel=0.1 / waves
+    )
+
+
+@pytest.mark.parametrize(
+    ("slots", "requests"), [(8, 20), (16, 32), (16, 100), (48, 96), (48, 100), (48, 240)]
+)
+def test_requests_and_tokens_have_one_rate_on_the_embedded_engine(slots: int, requests: int) -> None:
+    """In virtual time, with its prefills in turn; ends alone were 0 to 42 % too few."""
+    preset = presets.preset("h20/qwen3-8b-bf16")
+    outcome = closed_loop(Scheduler(preset.limits, preset.timing), [(1024, 128)] * requests, slots)
+    free_ns, rows = [0] * slots, list[Record]()
+    for index, made in enumerate(sorted(outcome.sequences, key=lambda made: made.arrived_ns)):
+        slot = min(range(slots), key=free_ns.__getitem__)
+        free_ns[slot] = made.last_ns
+        at_ns = MS + np.linspace(made.first_ns, made.last_ns, 128).astype(np.int64)
+        rows.append(
+            Record(
+                index, slot, MS, MS + made.arrived_ns, int(at_ns[-1]), arrival_ns=at_ns,
+                tokens=np.ones(128, np.int64), output_tokens=128, usage=True,
+            )
+        )  # fmt: skip
+    window = found(rows, slots)
+    assert window.request_throughput_per_s * 128 == pytest.approx(window.output_throughput_per_s, rel=0.02)
+
+
+def test_the_rate_of_requests_is_unbiased_where_answers_differ() -> None:
+    """Over 400 short runs of random lengths: Little's law gives the rate, slots by the mean time."""
+    draw = np.random.default_rng(1)
+    rates = []
+    for _ in range(400):
+        lengths = draw.integers(5, 16, 64)
+        rows = closed(lambda i, lengths=lengths: range(10, 10 * int(lengths[i]) + 1, 10), 8, 8)  # type: ignore[misc]
+        rates.append(found(rows, 8).request_throughput_per_s)
+    assert float(np.mean(rates)) == pytest.approx(8 / 0.1, rel=0.02)
+
+
+def test_latencies_are_of_requests_that_were_sent_and_ended_inside() -> None:
+    window = found(TWO, 2)
+    assert window.whole == 2
+    assert (window.ttft.min_ms, window.ttft.max_ms) == (190.0, 200.0)
+    assert (window.tpot.min_ms, window.tpot.max_ms) == (100.0, 150.0)
+    assert (window.itl.n, window.itl.max_ms) == (4, 200.0)
+    assert (window.e2el.min_ms, window.e2el.max_ms) == (400.0, 490.0)
+
+
+def test_turnaround_lowers_concurrency_without_ending_the_window() -> None:
+    assert found(TWO, 2).mean_concurrency == pytest.approx((2 * 800 - 10 - 20) / 800)
+
+
+def test_a_failed_request_adds_concurrency_but_no_tokens_or_latency() -> None:
+    rows = [*TWO[:2], answer(0, 1410, 1900, [1600, 1800], failure=Failure(FailureKind.TRUNCATED)), TWO[3]]
+    window = found(rows, 2)
+    assert bounds_ms(window) == (1100, 1900)
+    assert window.mean_concurrency == found(TWO, 2).mean_concurrency
+    assert (window.output_tokens, window.completed, window.whole) == (6, 2, 1)
+
+
+def test_a_connection_that_could_not_be_made_is_no_request_of_its_slot() -> None:
+    refused = answer(0, 0, 2500, failure=Failure(FailureKind.CONNECT), index=99)
+    assert found([*TWO, refused], 2) == found(TWO, 2)
+
+
+def test_whole_answers_count_by_the_share_of_their_time_inside() -> None:
+    rows = [answer(s, sent, end, output_tokens=8) for s, sent, end in [(0, 1000, 1400), (0, 1400, 1900)]]
+    window = found(rows, 1, streamed=False)
+    assert (window.output_tokens, window.whole, window.ttft.n, window.e2el.n) == (16, 2, 0, 2)
+    half = found(rows, 1, Trim.parse("0.2s", "0.25s"), streamed=False)
+    assert (half.requests, half.output_tokens, half.whole) == (1.0, 8, 0)
+
+
+def test_an_answer_that_took_no_time_counts_where_it_ended() -> None:
+    rows = [answer(0, 1000, 1400, [1400]), answer(0, 1400, 1400, [1400]), answer(0, 1400, 1900, [1900])]
+    for end, requests in (("0.5s", 2.0), ("0.6s", 0.75)):
+        assert found(rows, 1, Trim.parse("", end)).requests == requests
+
+
+def test_an_open_loop_is_steady_from_its_first_request_to_its_last() -> None:
+    window = found([*TWO, answer(9, 1950, 1990, [1980])], None)
+    assert bounds_ms(window) == (1000, 1950)
+    assert (window.completed, window.whole, window.output_tokens) == (3, 3, 10)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "cooldown", "expected"),
+    [
+        ("", "", (1100, 1900)),
+        ("0", "0s", (1100, 1900)),
+        ("0.1s", "", (1200, 1900)),
+        ("", "0.25s", (1100, 1650)),
+        ("0.1s", "0.25s", (1200, 1650)),
+        ("1", "", (1400, 1900)),  # the first to end inside
+        ("2", "", (1500, 1900)),
+        ("", "1", (1100, 1520)),  # the last sent inside
+        ("", "2", (1100, 1410)),
+        ("1", "1", (1400, 1520)),
+    ],
+)
+def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
+    warmup: str, cooldown: str, expected: tuple[int, int]
+) -> None:
+    assert bounds_ms(found(TWO, 2, Trim.parse(warmup, cooldown))) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "concurrency", "trim", "why"),
+    [
+        ([], 1, WHOLE, "no request was sent"),
+        ([answer(0, 0, 9, failure=Failure(FailureKind.CONNECT))], 1, WHOLE, "no request was sent"),
+        (TWO, 3, WHOLE, "concurrency 3 was requested and 2 was reached"),
+        ([answer(0, 1000, 1100), answer(1, 1200, 1300)], 2, WHOLE, "a slot ran out of requests before all 2"),
+        ([answer(0, 1000, 1100), answer(1, 1000, 1300)], None, WHOLE, "at the same moment"),
+        ([answer(0, 1000, 1100), answer(1, 1003, 1300)], None, WHOLE, "was sent before the first one ended"),
+        (TWO, 2, Trim.parse("2", "2"), "leave nothing"),
+        (TWO, 2, Trim.parse("0.4s", "0.4s"), "leave nothing"),
+        (TWO, 2, Trim.parse("4", ""), "leave nothing"),
+        (TWO, 2, Trim.parse("", "4"), "leave nothing"),
+        (TWO, 2, Trim.parse("", "9999s"), "leave nothing"),
+    ],
+)
+def test_where_there_is_none_it_says_why(
+    rows: list[Record], concurrency: int | None, trim: Trim, why: str
+) -> None:
+    window = steady(Records.of(rows), concurrency, trim, MetricOptions())
+    assert isinstance(window, Unsteady)
+    assert why in window.why
+    assert lines(window)[0].startswith("steady state: none: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "margin"),
+    [
+        ("", Margin()),
+        ("20", Margin(requests=20)),
+        ("5s", Margin(time_ns=5_000 * MS)),
+        ("2.5s", Margin(time_ns=2_500 * MS)),
+        (" 7 ", Margin(requests=7)),
+    ],
+)
+def test_a_margin_is_requests_or_seconds(text: str, margin: Margin) -> None:
+    assert Trim.parse(text, "") == Trim(warmup=margin)
+    assert Trim.parse("", text) == Trim(cooldown=margin)
+
+
+@pytest.mark.parametrize(
+    "text", ["-1", "1.5", "5m", "s", "5 s", "x", "inf", "nans", "1e3", "1e3s", "٣", "9" * 40]
+)
+def test_another_margin_is_refused_by_its_flag(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--warmup .*requests as 20, or seconds as 5s"):
+        Trim.parse(text, "")
+    with pytest.raises(UsageError, match=r"^--cooldown "):
+        Trim.parse("", text)
+
+
+def test_the_report_has_the_window_in_two_lines() -> None:
+    said = lines(found(TWO, 2))
+    assert said == [
+        "steady state: 0.1 to 0.9 s (62 %), concurrency 1.96, 11.2 tok/s, 4.05 req/s",
+        "  2 requests entirely inside it: mean TTFT 195.00, TPOT 125.00, E2EL 445.00 ms",
+    ]
+
+
+def test_a_window_without_whole_requests_has_rates_alone() -> None:
+    window = found([answer(0, 1000, 1900, [1200, 1300]), answer(1, 1100, 1500, [1300])], 2)
+    assert (window.whole, window.output_tokens, window.ttft.n) == (1, 3, 1)
+    window = found([answer(0, 1000, 1500, [1200, 1300]), answer(1, 1100, 1900, [1300])], 2)
+    assert (window.whole, window.output_tokens, window.ttft.n) == (0, 3, 0)
+    assert lines(window)[-1] == "  0 requests entirely inside it"
+
+
+def test_the_json_is_strict_and_names_every_figure() -> None:
+    short = [answer(0, 1000, 1300, [1300]), answer(0, 1300, 1500, [1500])]
+    stored = json.loads(json.dumps(steady_json(found(short, 1)), allow_nan=False))
+    assert list(stored) == list(Steady.__struct_fields__)
+    assert (stored["begin_s"], stored["whole"], stored["tpot"]) == (0.0, 2, None)
+    assert (stored["ttft"]["mean_ms"], stored["ttft"]["percentiles_ms"]) == (250.0, {"99": 299.0})
+    assert steady_json(Unsteady("so")) == {"why": "so"}
+
+
+TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({**TIMED, "duration": 2.0}, "all 4 prompts were sent and the load fell 0.9 s into the 2 s"),
+        ({**TIMED, "duration": 0.9}, ""),  # the first slot came free as the time was up
+        ({**TIMED, "num_prompts": 5, "duration": 2.0}, ""),
+        ({**TIMED}, ""),
+        ({**TIMED, "duration": 2.0, "request_rate": 5.0}, ""),  # the schedule was known before
+    ],
+)
+def test_prompts_that_run_out_before_the_time_is_up_are_told(keys: dict[str, Any], told: str) -> None:
+    said = ran_out(Records.of(TWO), profile.build(keys))
+    assert told in said
+    assert bool(said) == bool(told)

@@ -1,0 +1,95 @@
+"""How a cluster is reached, and the line for each way in which it cannot be."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.fleet import connection
+from loadgen.fleet.node_check import Node, check
+
+
+@pytest.mark.parametrize(
+    "text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"]
+)
+def test_an_address_of_a_cluster_is_taken_as_it_is(text: str) -> None:
+    assert connection.checked(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "head", "http://head:8265", "head:0", "head:99999", "ray://head", "a b:1"]
+)
+def test_what_is_no_address_is_refused_with_how_to_write_one(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no address: give auto, local, HOST:PORT or ray://HOST:PORT$"):
+        connection.checked(text)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"^--cluster needs the ray extra: .* install '\.\[ray\]'"):
+        connection._imported()
+
+
+def test_an_address_where_nothing_listens_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(MeasureError) as error:
+        connection._check_answers(f"127.0.0.1:{port}")
+    assert str(error.value) == (
+        f"no Ray cluster at 127.0.0.1:{port}: Connection refused: is it the head's address (the head's port "
+        "is 6379, that of ray:// 10001)?"
+    )
+
+
+@pytest.mark.whole
+def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_ANSWERS_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(MeasureError, match=f"what listens at 127.0.0.1:{port} is no Ray cluster"):
+            connection._check_answers(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "message"),
+    [
+        (ConnectionError("Could not find any"), "auto", "no Ray cluster runs on this machine: start one"),
+        (
+            RuntimeError("Version mismatch: Ray: 2.9"),
+            "head:1",
+            "at head:1 runs another Ray or Python: Version",
+        ),
+        (ValueError("line\n  and  line"), "head:1", "at head:1 refuses: line and line"),
+    ],
+)
+def test_why_ray_was_not_joined_is_one_line(error: Exception, where: str, message: str) -> None:
+    refusal = str(connection._refusal(where, error))
+    assert message in refusal
+    assert "\n" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("python", "version", "message"),
+    [
+        ("", "", "node a has no loadgen: install "),
+        ("3.11.1", "0.0.1", "node a has loadgen 0.0.1, here runs "),
+        ("2.7.18", None, "node a has Python 2.7.18, here runs "),
+    ],
+)
+def test_a_node_that_differs_is_named(python: str, version: str | None, message: str) -> None:
+    from loadgen import __version__
+
+    node = Node("a", "id", python, __version__ if version is None else version)
+    with pytest.raises(MeasureError, match=f"^{message}"):
+        check(node)
+
+
+def test_a_node_with_the_same_versions_is_taken() -> None:
+    import platform
+
+    from loadgen import __version__
+
+    check(Node("a", "id", platform.python_version(), __version__))

@@ -1,0 +1,82 @@
+"""The sensors of a machine are those that it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders.recorded_sensors import DATA, RecordedNvml, tree
+from loadgen.host import discovery
+from loadgen.host.nvml import Gpus
+from loadgen.host.sensor import Absent, Queries, Reading, Sensor
+
+
+def test_a_machine_without_a_gpu_says_so_and_has_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.host.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
+    found = discovery.sensors(tmp_path)
+    reading = Reading.merged(sensor.read([]) for sensor in found)
+    assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
+    assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are unknown")
+    assert reading.held_back is None
+    assert list(reading.values) == [("system_bytes", "")]
+    assert discovery.facts(found) == {}
+    assert discovery.device_memory_bytes() is None
+
+
+def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadgen.host.discovery.gpus", lambda: Gpus(RecordedNvml("thor")))
+    found = discovery.sensors(tree(tmp_path, (DATA / "agx_thor.txt").read_text("utf-8")))
+    reading = Reading.merged(sensor.read([41]) for sensor in found[:2])
+    assert reading.values["server_bytes", "GPU 0"] == 27_595_374_592
+    assert reading.values["board_w", "VIN"] == 20.986
+    assert reading.held_back == (("gpu", "throttle alert"),)
+    facts = discovery.facts(found)
+    assert (facts["gpu"], facts["jetson_linux"]) == ("NVIDIA Thor", "R38.4.0")
+
+
+@pytest.mark.parametrize(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
+def test_gpu_memory_in_use_is_one_number(
+    monkeypatch: pytest.MonkeyPatch, recorded: str, used: int | None
+) -> None:
+    monkeypatch.setattr("loadgen.host.discovery.gpus", lambda: Gpus(RecordedNvml(recorded)))
+    assert discovery.device_memory_bytes() == used
+
+
+@pytest.mark.parametrize(
+    ("refused", "missing"),
+    [
+        ([], ()),
+        ([("a", "why")], ("it does not report a: why",)),
+        ([("a", "why"), ("b", "why"), ("a", "why")], ("it does not report a and b: why",)),
+        (
+            [("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")],
+            ("it does not report a, c and d: 1", "it does not report b: 2"),
+        ),
+    ],
+)
+def test_refusals_are_one_line_a_reason(refused: list[tuple[str, str]], missing: tuple[str, ...]) -> None:
+    queries = Queries("it", OSError)
+    for what, why in refused:
+        queries.refuse(what, why)
+    assert queries.missing == missing
+
+
+def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
+    def no(why: str) -> int:
+        raise OSError(why)
+
+    queries = Queries("it", OSError)
+    assert queries.get("a", lambda: no("first"), lambda: 7) == 7
+    assert queries.get("b", lambda: no("first"), lambda: no("second")) is None
+    assert queries.missing == ("it does not report b: first",)
+
+
+@pytest.mark.whole
+def test_the_machine_at_hand_answers_without_a_fault() -> None:
+    found: list[Sensor] = discovery.sensors()
+    values = Reading.merged(sensor.read([]) for sensor in found).values
+    assert values["system_bytes", ""] > 0
+    assert isinstance(discovery.facts(found), dict)

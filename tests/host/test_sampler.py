@@ -1,0 +1,332 @@
+"""Many looks come to memory, energy and heat of the measured window, and what is not known is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from loadgen.host.aggregate import Energy, MemoryUse, SampleSpread, Window
+from loadgen.host.sensor import Key, Quantity, Reading, Sample
+from loadgen.host.sensor_summary import SensorSummary, render, summary
+
+S = 1_000_000_000
+GIB = 1 << 30
+GPU: Key = ("energy_j", "GPU 0")
+
+
+def looks(
+    series: dict[Key, Sequence[float | None]], period_s: float = 1.0, begin_s: float = 0.0
+) -> list[Sample]:
+    """A sample a period, each quantity's next value in it; None: it was not told."""
+    length = max(map(len, series.values()))
+    return [
+        Sample(
+            at_ns=int((begin_s + i * period_s) * S),
+            cpu_ns=400_000,
+            reading=Reading({k: v for k, vs in series.items() if i < len(vs) and (v := vs[i]) is not None}),
+        )
+        for i in range(length)
+    ]
+
+
+def sensed(
+    series: dict[Key, Sequence[float | None]],
+    begin_s: float,
+    end_s: float,
+    rest: dict[Key, Sequence[float | None]] | None = None,
+    before_bytes: int | None = None,
+) -> SensorSummary:
+    window = Window(looks(series), int(begin_s * S), int(end_s * S), 1.0)
+    return summary(window, looks(rest) if rest else (), before_bytes)
+
+
+def power(watts: Sequence[float], where: str = "GPU 0") -> dict[Key, Sequence[float | None]]:
+    return {("power_w", where): list(watts)}
+
+
+@pytest.mark.parametrize(
+    ("series", "begin_s", "end_s", "joules"),
+    [
+        pytest.param({GPU: [0, 10, 30, 60, 100]}, 0, 4, 100.0, id="a counter, samples at both ends"),
+        pytest.param({GPU: [0, 10, 30, 60, 100]}, 0.5, 2.25, 32.5, id="a counter, interpolated"),
+        pytest.param({GPU: [0, 10, 30]}, -0.5, 2.5, 45.0, id="a counter, its pace goes on"),
+        pytest.param({GPU: [5, 5, 5]}, 0, 2, 0.0, id="a counter that stands"),
+        pytest.param(power([10, 10, 10]), 0, 2, 20.0, id="constant power"),
+        pytest.param(power([0, 10, 20, 30]), 0, 3, 45.0, id="a ramp"),
+        pytest.param(power([0, 10, 20, 30]), 0.5, 2.5, 30.0, id="a ramp between samples"),
+        pytest.param(power([10, 20]), -1, 2, 45.0, id="constant beyond the samples"),
+        pytest.param(power([10]), -1, 1, 20.0, id="one sample"),
+        pytest.param({**power([10, 10]), **power([5, 5], "GPU 1")}, 0, 1, 15.0, id="two GPUs"),
+    ],
+)
+def test_energy_is_of_the_window(
+    series: dict[Key, Sequence[float | None]], begin_s: float, end_s: float, joules: float
+) -> None:
+    energy = sensed(series, begin_s, end_s).energy
+    assert energy is not None
+    assert energy.joules == pytest.approx(joules)
+    assert energy.mean_w == pytest.approx(joules / (end_s - begin_s))
+    assert sum(energy.parts.values()) == pytest.approx(joules)
+
+
+@pytest.mark.parametrize(
+    ("series", "missing"),
+    [
+        pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read only once",), id="once"),
+        pytest.param({GPU: [5, 9, 2, 4]}, ("energy of GPU 0: its counter went backwards",), id="backwards"),
+        pytest.param(
+            {GPU: [1, 2, 3, None], ("sm_mhz", "GPU 0"): [100] * 20},
+            ("energy of GPU 0: read for 2.0 of 19.0 s",),
+            id="a GPU that fell off",
+        ),
+        pytest.param(
+            {**power([1] * 20), ("energy_j", "GPU 1"): [None] * 15 + [1, 2, 3, 4, 5]},
+            ("energy of GPU 1: read for 4.0 of 19.0 s",),
+            id="never a part of the sum",
+        ),
+        pytest.param({("sm_mhz", "GPU 0"): [100]}, (), id="the sensor says why"),
+        pytest.param({("rss_bytes", ""): [100]}, (), id="no GPU"),
+    ],
+)
+def test_energy_that_is_not_known_whole_is_not_told(
+    series: dict[Key, Sequence[float | None]], missing: tuple[str, ...]
+) -> None:
+    end_s = max(map(len, series.values())) - 1.0
+    found = sensed(series, 0, end_s)
+    assert found.energy is None
+    assert found.missing == missing
+
+
+def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
+    board: dict[Key, Sequence[float | None]] = {
+        ("board_w", "VIN"): [40, 40, 40],
+        ("rail_w", "VDD_GPU"): [20, 20, 20],
+        **power([19, 19, 19]),
+    }
+    rest: dict[Key, Sequence[float | None]] = {("board_w", "VIN"): [18, 22, 18]}
+    assert sensed(board, 0, 2, rest).energy == Energy(
+        joules=80.0,
+        mean_w=40.0,
+        idle_w=20.0,
+        source="rail VIN, sampled every 1 s",
+        parts={"VIN": 80.0},
+        under={"VDD_GPU": 40.0, "GPU 0": 38.0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("series", "source"),
+    [
+        ({GPU: [0, 1]}, "NVML energy counter"),
+        (power([1, 1]), "NVML power, sampled every 1 s"),
+        (
+            {GPU: [0, 1], ("power_w", "GPU 1"): [1, 1]},
+            "NVML energy counter, else power, sampled every 1 s",
+        ),
+        (
+            {("board_w", "VDD_CPU_CV"): [1, 1], ("board_w", "VDD_GPU_SOC"): [1, 1]},
+            "rails VDD_CPU_CV + VDD_GPU_SOC, sampled every 1 s",
+        ),
+    ],
+)
+def test_energy_names_its_source(series: dict[Key, Sequence[float | None]], source: str) -> None:
+    energy = sensed(series, 0, 1).energy
+    assert energy is not None
+    assert energy.source == source
+
+
+def test_idle_power_is_of_the_same_gpus() -> None:
+    rest: dict[Key, Sequence[float | None]] = {GPU: [0, 20, 40], ("energy_j", "GPU 1"): [0, 500, 1000]}
+    run: dict[Key, Sequence[float | None]] = {
+        GPU: [100, 160, 220],
+        ("energy_j", "GPU 1"): [1000, 1500, 2000],
+        ("server_bytes", "GPU 0"): [GIB, GIB, GIB],
+    }
+    found = sensed(run, 0, 2, rest)
+    assert (found.gpus, found.gpus_how) == (("GPU 0",), "with memory of the server")
+    assert found.energy is not None
+    assert (found.energy.mean_w, found.energy.idle_w) == (60.0, 20.0)
+
+
+def test_memory_is_the_peak_and_the_second_halfs_median() -> None:
+    series: dict[Key, Sequence[float | None]] = {
+        ("server_bytes", "GPU 0"): [99, 1, 9, 3, 5, 4, 99],
+        ("server_bytes", "GPU 1"): [99, 1, 1, None, 1, 1, 99],
+        ("device_bytes", "GPU 0"): [100, 100, 100, 100, 100, 100, 100],
+        ("device_bytes", "GPU 1"): [50, 50, 50, 50, 50, 50, 50],
+        ("device_bytes", "GPU 2"): [7, 7, 7, 7, 7, 7, 7],
+        ("rss_bytes", ""): [1, 2, 3, 4, 5, 6, 7],
+    }
+    found = sensed(series, 1, 5)
+    assert found.server == MemoryUse(peak_bytes=10, steady_bytes=5, how="NVML, by process")
+    assert found.device == MemoryUse(peak_bytes=150, steady_bytes=150, how="NVML, all processes")
+    assert found.rss == MemoryUse(peak_bytes=6, steady_bytes=5, how="summed over its processes")
+    assert found.pss is None
+    assert (found.samples, found.cpu_ms_per_sample) == (5, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("before", "server"),
+    [
+        (None, None),
+        (
+            2 * GIB,
+            MemoryUse(
+                peak_bytes=3 * GIB,
+                steady_bytes=2 * GIB,
+                how="NVML, all processes, less the 2.00 GiB in use before it",
+            ),
+        ),
+        (
+            9 * GIB,
+            MemoryUse(
+                peak_bytes=0, steady_bytes=0, how="NVML, all processes, less the 9.00 GiB in use before it"
+            ),
+        ),
+    ],
+)
+def test_where_no_gpu_lists_processes_the_server_has_what_came_on_top(
+    before: int | None, server: MemoryUse | None
+) -> None:
+    series: dict[Key, Sequence[float | None]] = {
+        ("device_bytes", "GPU 0"): [4 * GIB, 3 * GIB, 3 * GIB],
+        ("device_bytes", "GPU 1"): [GIB, GIB, GIB],
+    }
+    found = sensed(series, 0, 2, before_bytes=before)
+    assert found.server == server
+    assert (found.gpus, found.gpus_how) == (("GPU 0", "GPU 1"), "all of the machine")
+
+
+def test_heat_and_clocks_are_of_the_server_s_gpus() -> None:
+    quantities: tuple[Quantity, ...] = ("temperature_c", "sm_mhz", "memory_mhz")
+    series: dict[Key, Sequence[float | None]] = {
+        ("server_bytes", "GPU 1"): [1, 1, 1],
+        ("device_bytes", "GPU 0"): [1, 1, 1],
+        ("device_bytes", "GPU 1"): [1, 1, 1],
+        **{(quantity, "GPU 0"): [90, 90, 90] for quantity in quantities},
+        **{(quantity, "GPU 1"): [10, 20, 60] for quantity in quantities},
+    }
+    found = sensed(series, 0, 1)
+    assert found.temperature_c == {"GPU 1": SampleSpread(min=10, mean=15, max=20)}
+    assert found.sm_mhz == found.memory_mhz == found.temperature_c
+
+
+def told(*held: tuple[tuple[str, str], ...] | None) -> Window:
+    samples = [Sample(i * S, 0, Reading(held_back=pairs)) for i, pairs in enumerate(held)]
+    return Window(samples, 0, (len(held) - 1) * S, 1.0)
+
+
+CAP, HOT = ("GPU 0", "power limit"), ("GPU 0", "hardware thermal slowdown")
+
+
+@pytest.mark.parametrize(
+    ("window", "held"),
+    [
+        (told(None, None), None),
+        (told((), (), None), {}),
+        (
+            told((CAP,), (CAP, HOT), (), None, ()),
+            {"GPU 0: power limit": 0.5, "GPU 0: hardware thermal slowdown": 0.25},
+        ),
+    ],
+)
+def test_what_held_the_clocks_back_is_a_share_of_the_samples_that_tell(
+    window: Window, held: dict[str, float] | None
+) -> None:
+    assert summary(window).held_back == held
+
+
+def test_what_is_missing_is_told_once_and_how_often() -> None:
+    reasons = (("always", "later"), ("always",), ("always", "later"), ("outside",))
+    samples = [Sample(i * S, 0, Reading(missing=missing)) for i, missing in enumerate(reasons)]
+    found = summary(Window(samples, 0, 2 * S, 1.0))
+    assert found.missing == ("always", "later (2 of 3 samples)")
+
+
+def test_a_run_between_two_samples_takes_the_one_next_to_it() -> None:
+    found = sensed({("rss_bytes", ""): [1, 2]}, 0.3, 0.8)
+    assert found.rss is not None
+    assert (found.rss.peak_bytes, found.samples, found.missing) == (2, 1, ())
+
+
+FULL = SensorSummary(
+    duration_s=20.0,
+    period_s=0.5,
+    samples=40,
+    cpu_ms_per_sample=0.4,
+    gpus=("GPU 0",),
+    gpus_how="with memory of the server",
+    server=MemoryUse(peak_bytes=int(12.34 * GIB), steady_bytes=int(12.3 * GIB), how="NVML, by process"),
+    rss=MemoryUse(peak_bytes=int(3.2 * GIB), steady_bytes=GIB, how="summed over its processes"),
+    energy=Energy(joules=1234.0, mean_w=61.2, idle_w=18.0, source="NVML energy counter"),
+    temperature_c={"GPU 0": SampleSpread(min=40, mean=50, max=54)},
+    sm_mhz={"GPU 0": SampleSpread(min=1900, mean=1980, max=2000)},
+    held_back={},
+)
+JETSON = SensorSummary(
+    duration_s=10.0,
+    period_s=0.5,
+    samples=20,
+    cpu_ms_per_sample=0.4,
+    pss=MemoryUse(peak_bytes=2 * GIB, steady_bytes=GIB, how="summed over its processes"),
+    system=MemoryUse(peak_bytes=90 * GIB, steady_bytes=90 * GIB, how="what is not available"),
+    energy=Energy(
+        joules=400.0,
+        mean_w=40.0,
+        source="rail VIN, sampled every 0.5 s",
+        parts={"VIN": 400.0},
+        under={"VDD_GPU": 200.0, "VIN_SYS_5V0": 50.0},
+    ),
+    temperature_c={
+        "tj-thermal": SampleSpread(min=60, mean=70, max=80),
+        "gpu-thermal": SampleSpread(min=50, mean=55, max=60),
+    },
+    held_back={"gpu: throttle alert": 0.25},
+    missing=("GPU 0 does not report power: Not Supported",),
+)
+
+
+@pytest.mark.parametrize(
+    ("known", "tokens", "lines"),
+    [
+        pytest.param(
+            FULL,
+            12854,
+            [
+                "memory: server 12.34 GiB of GPU memory at peak (steady 12.30; NVML, by process), "
+                "host RSS 3.20 GiB",
+                "energy: 1,234 J, 61.2 W mean (idle 18.0), 0.096 J per output token (NVML energy counter)",
+                "GPU: 54 °C max, SM 1,980 MHz mean; no throttling",
+            ],
+            id="a server's GPU",
+        ),
+        pytest.param(
+            JETSON,
+            0,
+            [
+                "memory: PSS 2.00 GiB, 90.00 GiB of the machine in use",
+                "energy: 400 J, 40.0 W mean (rail VIN, sampled every 0.5 s), "
+                "of it VDD_GPU 200 J, VIN_SYS_5V0 50 J",
+                "GPU: 60 °C max; gpu: throttle alert in 25 % of samples",
+                "not read: GPU 0 does not report power: Not Supported",
+            ],
+            id="a Jetson, no token",
+        ),
+        pytest.param(
+            SensorSummary(
+                duration_s=1, period_s=0.5, samples=0, cpu_ms_per_sample=0, missing=("no NVIDIA GPU", "b")
+            ),
+            10,
+            ["memory: unknown", "energy: unknown", "not read: no NVIDIA GPU; b"],
+            id="nothing",
+        ),
+    ],
+)
+def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: list[str]) -> None:
+    assert render(known, tokens) == lines
+
+
+@pytest.mark.parametrize("known", [FULL, JETSON])
+def test_what_was_sensed_comes_back_from_json(known: SensorSummary) -> None:
+    assert SensorSummary.model_validate_json(known.model_dump_json()) == known

@@ -1,0 +1,164 @@
+"""Custom: prompts of a JSONL file, in vLLM's order; whatever cannot be sent is named by file and row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.drop_in import DIRECTORY, TOKENIZER, planned
+from loadgen.base.errors import UsageError
+from loadgen.plan.plan import Plan
+from loadgen.plan.profile import Profile
+from loadgen.plan.prompts.listed_texts import FileTexts
+
+ROWS = ['{"prompt": "One", "output_tokens": 3}', '{"prompt": "Two two", "output_tokens": 4}']
+
+
+def made(directory: Path, rows: list[str], tokenizer: str | None = None, **keys: Any) -> Plan:
+    (directory / "p.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+    keys = {"skip_chat_template": True, "disable_shuffle": True, "no_oversample": True, **keys}
+    return planned(
+        ["--dataset-name", "custom", "--dataset-path", str(directory / "p.jsonl")], tokenizer, **keys
+    )
+
+
+def test_without_a_tokenizer_prompts_are_sent_and_not_counted(tmp_path: Path) -> None:
+    plan = made(tmp_path, ROWS)
+    assert [plan.payload(i)["prompt"] for i in range(2)] == ["One", "Two two"]
+    assert plan.requests.input_lens.tolist() == [-1, -1]
+    assert plan.requests.output_lens.tolist() == [256, 256]
+    assert (plan.facts.kind, plan.facts.rows, plan.facts.sent, plan.facts.repeated) == ("custom", 2, 2, 0)
+    assert len(plan.facts.file_digest) == 32
+
+
+def test_without_a_tokenizer_the_template_cannot_be_applied_here(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"pass --tokenizer, or --skip-chat-template .* --backend openai-chat"
+    ):
+        made(tmp_path, ROWS, skip_chat_template=False)
+
+
+def test_over_the_chat_api_the_server_applies_the_template(tmp_path: Path) -> None:
+    plan = made(tmp_path, ROWS, skip_chat_template=False, backend="openai-chat")
+    assert plan.payload(1)["messages"] == [{"role": "user", "content": "Two two"}]
+    assert plan.notes == (
+        "the server applies its chat template; vLLM's client would send it a prompt that has one already",
+    )
+
+
+def test_template_keywords_go_into_the_template_applied_here(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    for file in TOKENIZER.iterdir():
+        text = file.read_text("utf-8")
+        (tokenizer / file.name).write_text(text.replace("assistant\\n", "assistant{{ mood }}"), "utf-8")
+    plan = made(
+        tmp_path, ROWS, str(tokenizer), skip_chat_template=False, chat_template_kwargs={"mood": "calm"}
+    )
+    assert plan.payload(0)["prompt"].endswith("<|im_start|>assistantcalm")
+    assert "chat_template_kwargs" not in plan.payload(0)
+
+
+def test_a_template_that_fails_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the tokenizer extra is not installed")
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    for file in TOKENIZER.iterdir():
+        text = file.read_text("utf-8").replace("{% for message in messages %}", "{{ raise_exception('no') }}")
+        (tokenizer / file.name).write_text(text.replace("{% endfor %}", ""), "utf-8")
+    with pytest.raises(
+        UsageError, match=r"its chat template cannot be applied \(no\): pass --skip-chat-temp"
+    ):
+        made(tmp_path, ROWS, str(tokenizer), skip_chat_template=False)
+
+
+def test_a_row_sent_again_is_counted(tmp_path: Path) -> None:
+    plan = made(tmp_path, ROWS, no_oversample=False, num_prompts=7)
+    assert (len(plan), plan.facts.sent, plan.facts.repeated) == (7, 2, 5)
+    assert {plan.payload(i)["prompt"] for i in range(7)} == {"One", "Two two"}
+
+
+def test_the_digest_is_of_every_prompt(tmp_path: Path) -> None:
+    rows = [f'{{"prompt": "Number {i}"}}' for i in range(200)]
+    plans = [made(tmp_path, rows), made(tmp_path, [*rows[:-1], '{"prompt": "Number 198!"}'])]
+    assert plans[0].digest() != plans[1].digest()
+    assert plans[0].digest() == made(tmp_path, rows).digest()
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "message"),
+    [
+        ([*ROWS, '{"text": "x"}'], {}, "row 3: has no prompt"),
+        ([*ROWS, '{"prompt": 5}'], {}, "row 3: prompt is 5: give a text"),
+        ([*ROWS, "", '{"prompt": "x'], {}, "row 4: is not valid JSON"),
+        ([*ROWS, '{"prompt": ""}'], {}, "row 3: its prompt is empty"),
+        (
+            [*ROWS, '{"prompt": "x"}'],
+            {"custom_output_len": -1},
+            "row 3: has no output_tokens: add them, or pass --custom-output-len N",
+        ),
+        (
+            ['{"prompt": "x", "output_tokens": 0}'],
+            {"custom_output_len": -1},
+            "row 1: output_tokens is 0: give 1 or more",
+        ),
+        (
+            ['{"prompt": "x", "output_tokens": "a"}'],
+            {"custom_output_len": -1},
+            'row 1: output_tokens is "a": give a whole number',
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_named(
+    tmp_path: Path, rows: list[str], keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        made(tmp_path, rows, **keys)
+    assert str(raised.value).startswith(f"--dataset-path {tmp_path / 'p.jsonl'} {message}")
+
+
+@pytest.mark.parametrize(("tokens", "asked"), [("7", 7), ("7.0", 7), ('"7"', 7)])
+def test_output_tokens_are_read_as_vllm_reads_them(tmp_path: Path, tokens: str, asked: int) -> None:
+    plan = made(tmp_path, [f'{{"prompt": "x", "output_tokens": {tokens}}}'], custom_output_len=-1)
+    assert plan.payload(0)["max_tokens"] == asked
+
+
+def test_a_csv_file_is_the_same_rows(tmp_path: Path) -> None:
+    sheet = tmp_path / "p.csv"
+    sheet.write_text("prompt,output_tokens\nOne,3\nTwo two,4\n", "utf-8")
+    command = ["--dataset-name", "custom", "--dataset-path", str(sheet)]
+    keys: dict[str, Any] = {"skip_chat_template": True, "no_oversample": True, "custom_output_len": -1}
+    plan = planned(command, None, **keys)
+    lines = made(tmp_path, ROWS, disable_shuffle=False, custom_output_len=-1)
+    assert [plan.payload(i) for i in range(2)] == [lines.payload(i) for i in range(2)]
+
+
+@pytest.mark.parametrize("count", [0, -1, None])
+def test_no_count_of_prompts_is_every_row_as_in_vllm(tmp_path: Path, count: int | None) -> None:
+    plan = made(tmp_path, ROWS, num_prompts=count, no_oversample=False)
+    assert (len(plan), plan.profile.num_prompts) == (2, None)
+    assert Profile.model_validate_json(plan.profile.model_dump_json()) == plan.profile
+
+
+def test_of_other_data_sets_a_count_of_prompts_is_needed() -> None:
+    with pytest.raises(UsageError, match=r"^--num-prompts 0: "):
+        planned(["--dataset-name", "prefix_repetition"], None, num_prompts=0)
+
+
+def test_the_files_of_these_tests_are_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(DIRECTORY)
+    command = "--dataset-name custom --dataset-path custom.jsonl --skip-chat-template --no-oversample"
+    assert len(planned(command.split(), None)) == 14
+
+
+def test_a_shuffled_request_knows_its_row(tmp_path: Path) -> None:
+    rows = ['{"prompt": "0"}', "", *(f'{{"prompt": "{number}"}}' for number in range(1, 9))]
+    plan = made(tmp_path, rows, disable_shuffle=False, no_oversample=False, num_prompts=12)
+    assert isinstance(plan.requests, FileTexts)
+    prompts = [int(plan.payload(i)["prompt"]) for i in range(12)]
+    assert prompts != sorted(prompts)
+    lines = [prompt + 1 + (prompt > 0) for prompt in prompts]  # one is blank
+    assert [plan.requests.where(i) for i in range(12)] == [f"{tmp_path}/p.jsonl row {line}" for line in lines]

@@ -1,0 +1,129 @@
+"""Sheets: CSV and Parquet are sent as the rows that they stand for, and refused by file and row."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from builders.data_files import planned
+from loadgen.base.errors import UsageError
+
+CHAT_API = {"backend": "openai-chat"}
+
+
+def written(directory: Path, text: str | bytes, name: str = "data.csv") -> str:
+    path = directory / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def table(directory: Path, columns: dict[str, list[Any]]) -> str:
+    path = directory / "data.parquet"
+    parquet.write_table(pa.table(columns), path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('prompt,output_tokens\n"a, ""b""",1\n"c\nd",2\n', "data.csv"),
+        ('prompt,output_tokens\r\n"a, ""b""",1\r\n\r\n"c\nd",2\r\n', "data.csv"),
+        ('\ufeffid,prompt , output_tokens\n7,"a, ""b""", 1\n8,"c\nd",2\n', "data"),
+        ('output_tokens\tprompt\n1\t"a, ""b"""\n2\t"c\nd"\n', "data.tsv"),
+    ],
+    ids=["plain", "CRLF and a blank line", "byte order mark, no suffix", "tabs"],
+)
+def test_csv_is_rows_of_prompts(tmp_path: Path, text: str, name: str) -> None:
+    path = written(tmp_path, text, name)
+    plan = planned(path)
+    assert [plan.payload(i)["prompt"] for i in range(len(plan))] == ['a, "b"', "c\nd"]
+    assert plan.requests.output_lens.tolist() == [1, 2]
+    assert (plan.facts.kind, plan.facts.file, plan.facts.rows) == ("prompts", path, 2)
+
+
+def test_a_long_cell_is_read_and_the_limit_put_back(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    plan = planned(written(tmp_path, f"prompt,output_tokens\n{'a' * 200_000},1\n"))
+    assert len(plan.payload(0)["prompt"]) == 200_000
+    with pytest.raises(UsageError) as error:
+        planned(written(tmp_path, "prompt,output_tokens\na\n"))
+    assert csv.field_size_limit() == before, error  # which holds on to all that was under way
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("prompt,output_tokens\na,1\n\nb\n", " row 4: has 1 cells, and the header 2"),
+        ("prompt,output_tokens\na,1\nb,1.5\n", " row 3: has '1.5' as output_tokens: give 1 to 20000000"),
+        ("prompt,output_tokens\na,0\n", " row 2: has 0 `output_tokens`: give 1 to 20000000"),
+        ("prompt,output_tokens\na,1\n,1\n", " row 3: has an empty prompt: leave out the row"),
+        (
+            "prompt,output_tokens\na,1\n\nb,\n",
+            " row 4: has no `output_tokens`: give each row its own",
+        ),
+        ("prompt,output_tokens\n", ": holds no rows"),
+        ("prompt,prompt\na,b\n", " row 1: has the column 'prompt' twice"),
+        ("prompt,max_tokens\na,1\n", " row 1: is CSV of completion bodies: give them as JSONL"),
+        ("question,answer\na,1\n", " row 1: its keys ('question', 'answer') are of no kind that is known"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", " row 1: is of a trace: pass --trace FILE"),
+        ('prompt,output_tokens\n"a" b,1\n', " row 2: is not valid CSV: ',' expected after '\"'"),
+        ('prompt,output_tokens\n"a,1\n', " row 2: is not valid CSV: unexpected end of data"),
+        (b"prompt,output_tokens\n\xe9,1\n", " row 1: is not UTF-8: convert the file to it"),
+    ],
+)
+def test_csv_that_cannot_be_sent_is_refused(tmp_path: Path, text: str | bytes, why: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as error:
+        planned(path)
+    assert str(error.value).startswith(f"--dataset-path {path}{why}")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["prompt", *(f"x{i}" for i in range(150_000))], " row 2: has 1 cells, and the header 150001"),
+        (["prompt", "", ""], " row 1: has the column '' twice"),
+        (
+            ["x"] * 1_000_000,
+            " row 1: its keys ('x', 'x', 'x', 'x', 'x', 'x', 'x', 'x' and 999992 more) are of",
+        ),
+    ],
+    ids=["all different", "two without a name", "all alike"],
+)
+def test_a_header_of_any_length_is_read_in_a_moment(tmp_path: Path, names: list[str], why: str) -> None:
+    path = written(tmp_path, ",".join(names) + "\na\n")
+    begin_s = time.process_time()
+    with pytest.raises(UsageError) as error:
+        planned(path)
+    assert str(error.value).startswith(f"--dataset-path {path}{why}")
+    assert time.process_time() - begin_s < 4
+
+
+def test_parquet_has_rows_of_any_kind(tmp_path: Path) -> None:
+    messages = [[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]]
+    plan = planned(table(tmp_path, {"messages": messages, "max_tokens": [3, None]}), **CHAT_API)
+    assert [plan.payload(i)["messages"] for i in range(2)] == messages
+    assert b'"messages":[{"role":"user","content":"b"}],"model":"served"' in plan.body(1)
+    assert plan.requests.output_lens.tolist() == [3, -1]
+    plan = planned(table(tmp_path, {"prompt": [[1, 2], [3]], "output_tokens": [4, 5]}))
+    assert [plan.payload(i)["prompt"] for i in range(2)] == [[1, 2], [3]]
+
+
+def test_parquet_that_cannot_be_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table(tmp_path, {"prompt": ["a", "b"], "output_tokens": [1, None]})
+    with pytest.raises(UsageError, match=r"data\.parquet row 2: has no `output_tokens`"):
+        planned(path)
+    Path(path).write_bytes(Path(path).read_bytes()[:40])
+    with pytest.raises(UsageError, match=r"data\.parquet: is not valid Parquet: Parquet magic bytes"):
+        planned(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"is Parquet, which needs pyarrow: in the clone, \.venv/bin/"):
+        planned(path)

@@ -1,0 +1,145 @@
+"""Load schedules: what is written is what is planned, and what cannot be planned says what to write."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from loadgen.base.bounds import seconds
+from loadgen.plan.load.load_schedule import parse
+
+NS = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "concurrency", "stages"),
+    [
+        ("rate 2 for 60s", False, [(60.0, 2.0, 2.0, False)]),
+        ("rate 2 for 1m, 8 for 120s", False, [(60.0, 2.0, 2.0, False), (120.0, 8.0, 8.0, False)]),
+        ("rate 2 for 60s,rate 0 for 500ms", False, [(60.0, 2.0, 2.0, False), (0.5, 0.0, 0.0, False)]),
+        ("rate 2 to 16 over 60s", False, [(60.0, 2.0, 16.0, False)]),
+        ("rate 2 to 16 over 60s linearly", False, [(60.0, 2.0, 16.0, False)]),
+        ("  rate  16 to 0.01   over 2h exponentially ", False, [(7200.0, 16.0, 0.01, True)]),
+        (
+            "concurrency 1 to 64 over 120 s, 64 for 60s",
+            True,
+            [(120.0, 1.0, 64.0, False), (60.0, 64.0, 64.0, False)],
+        ),
+    ],
+)
+def test_a_schedule_is_the_stages_it_writes(
+    text: str, concurrency: bool, stages: list[tuple[float, float, float, bool]]
+) -> None:
+    made = parse(text)
+    assert made.concurrency == concurrency
+    assert [(s.span_s, s.begin, s.end, s.exponential) for s in made.stages] == stages
+    assert made.duration_s == sum(stage[0] for stage in stages)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("2 for 60s", "stage 1 `2 for 60s`: begin with `rate` or `concurrency`"),
+        ("rate 2 fr 60s", "stage 1 `rate 2 fr 60s`: write `8 for 120s`"),
+        ("ratio 2 for 60s", "stage 1 `ratio 2 for 60s`: begin with"),
+        ("rate 2 for 60", "stage 1 `rate 2 for 60`: '60' is no time: write it as 60s; units ms, s, m, h"),
+        ("rate 2 for 60sec", "'60sec' is no time"),
+        ("rate 2 for 1d", "'1d' is no time"),
+        ("rate 2 for 60 sec", "'60' is no time"),
+        ("rate 2 for", "write `8 for 120s`"),
+        ("rate", "write `8 for 120s`"),
+        ("rate 1e3 for 60s", "'1e3' is no number: write it as 2 or 0.5"),
+        ("rate inf for 60s", "'inf' is no number"),
+        ("rate 2/s for 60s", "'2/s' is no number"),
+        ("concurrency 1 to x over 60s", "'x' is no number"),
+        ("rate 2 to 16 for 1s", "stage 1 `rate 2 to 16 for 1s`: write `8 for 120s`, or `2 to 16 over 60s`"),
+        ("rate 2 over 1s", "write `8 for 120s`, or `2 to 16 over 60s`"),
+        ("rate 2 to 16 over 1s exponential", "'exponential' has no place there: write `linearly` or"),
+        ("rate 2 for 1s exponentially", "write `8 for 120s`"),
+        ("rate 2 for 60s, 8 for 120", "stage 2 `8 for 120`: '120' is no time: write it as 60s"),
+        ("rate 2 for 60s,", "stage 2 ``: write `8 for 120s`"),
+        ("rate -2 for 60s", "stage 1 `rate -2 for 60s`: '-2' is no number"),
+        ("rate nan for 60s", "stage 1 `rate nan for 60s`: 'nan' is no number"),
+        (
+            "rate 2 for 60s, concurrency 8 for 60s",
+            "stage 2 `concurrency 8 for 60s`: one schedule",
+        ),
+        ("rate 0 for 60s", "every rate is 0"),
+        ("rate 2 for 0s", "a stage takes 1ms at least"),
+        ("rate 2 for 9000h", "longer than a year"),
+        ("rate 0 to 8 over 60s exponentially", "an exponential ramp never is at 0"),
+        ("concurrency 0 for 60s", "a concurrency is a whole number from 1 to 1000000"),
+        ("concurrency 1.5 for 60s", "a concurrency is a whole number"),
+        ("rate 99999999999 for 60s", "a rate is 0 (a pause), or from 1e-9 to 1e9"),
+        (",".join(["rate 1 for 1s"] * 1001), "1001 stages: 1000 are the most"),
+    ],
+)
+def test_a_wrong_schedule_names_the_stage_and_what_to_write(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        parse(text)
+
+
+def test_a_time_needs_its_unit() -> None:
+    assert [seconds(text) for text in ("60s", "2m", "1.5h", "500 ms")] == [60.0, 120.0, 5400.0, 0.5]
+    with pytest.raises(ValueError, match="units ms, s, m, h"):
+        seconds("60")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rate 2 for 60s, 8 for 120s",
+        "rate 0 to 16 over 60s",
+        "rate 16 to 0 over 60s, 3 for 10s",
+        "rate 0.01 to 100 over 60s exponentially, 100 to 0.01 over 60s exponentially",
+        "rate 1 for 10s, 0 for 10s, 1 to 2 over 10s",
+        "rate 5 to 5.000000001 over 60s",
+    ],
+)
+def test_offsets_are_the_inverse_of_the_integral_of_the_rate(text: str) -> None:
+    schedule = parse(text)
+    counts = np.linspace(0.0, sum(stage.count for stage in schedule.stages), 1001)[:-1]
+    offsets_s = schedule.offsets_s(counts)
+    assert (np.diff(offsets_s) > 0).all()
+    begins = np.cumsum([0.0, *(stage.span_s for stage in schedule.stages)])
+    integral = []
+    for offset_s in offsets_s.tolist():
+        at = min(int(np.searchsorted(begins, offset_s, "right")) - 1, len(schedule.stages) - 1)
+        before = sum(stage.count for stage in schedule.stages[:at])
+        integral.append(before + schedule.stages[at].counted(offset_s - begins[at]))
+    np.testing.assert_allclose(integral, counts, rtol=1e-9, atol=1e-7)
+
+
+def test_the_integral_of_each_stage_is_its_formula() -> None:
+    counts = [stage.count for stage in parse("rate 2 for 60s, 2 to 16 over 60s").stages]
+    assert counts == [120.0, 540.0]
+    (ramp,) = parse("rate 2 to 16 over 60s exponentially").stages
+    assert ramp.count == pytest.approx(14 * 60 / math.log(8))
+    assert parse("rate 2 for 60s, 8 for 20s").mean_rate_per_s == 3.5
+
+
+def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
+    schedule = parse("rate 2 for 2s, 0 for 3s, 1 for 2s")
+    assert schedule.offsets_s(np.arange(8.0)).tolist() == [0.0, 0.5, 1.0, 1.5, 5.0, 6.0, 7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "from_s", "limits"),
+    [
+        ("concurrency 8 for 60s", [0], [8]),
+        ("concurrency 1 to 4 over 8s, 64 for 2s", [0, 2, 4, 6, 8], [1, 2, 3, 4, 64]),
+        ("concurrency 4 to 1 over 8s", [0, 2, 4, 6], [4, 3, 2, 1]),
+        ("concurrency 2 for 3s, 2 to 3 over 2s", [0, 4], [2, 3]),
+        ("concurrency 1 to 3 over 2s exponentially", [0, 1, 2 * math.log(3) / math.log(4)], [1, 2, 3]),
+        ("concurrency 3 to 1 over 2s exponentially", [0, 2 - 2 * math.log(3) / math.log(4), 1], [3, 2, 1]),
+    ],
+)
+def test_a_ramp_of_concurrency_goes_through_every_whole_number(
+    text: str, from_s: list[float], limits: list[int]
+) -> None:
+    steps = parse(text).steps()
+    assert steps.from_ns.tolist() == [round(at_s * NS) for at_s in from_s]
+    assert steps.limits.tolist() == limits

@@ -1,0 +1,194 @@
+"""Lengths: each distribution has the moments it was asked for, its bounds hold, a seed names its draws."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.plan import plan, profile
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.prompts import lengths
+from loadgen.wire.engines import UNKNOWN
+
+N = 200_000
+
+
+def drawn(text: str, usual_mean: int = 1024, n: int = N) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return lengths.parse(text, "--input-dist", usual_mean).draw(np.random.default_rng(3), n)
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "sd", "least", "most"),
+    [
+        ("fixed", 1024, 0, 1024, 1024),
+        ("fixed:mean=7", 7, 0, 7, 7),
+        ("uniform:min=10,max=20", 15, math.sqrt(10), 10, 20),
+        ("uniform:min=1000", 1024, math.sqrt(200), 1000, 1048),
+        ("uniform:mean=100,max=110", 100, math.sqrt(36.67), 90, 110),
+        ("uniform:sd=50", 1024, 50, 938, 1110),
+        ("normal:mean=500,sd=20", 500, 20, 400, 600),
+        ("lognormal:mean=1024,sd=512,min=16,max=32768", 1024, 512, 16, 32768),
+        ("zipf:mean=500,min=16,max=8192", 500, 1154, 16, 8192),
+    ],
+)
+def test_a_distribution_has_the_moments_it_is_asked_for(
+    text: str, mean: float, sd: float, least: int, most: int
+) -> None:
+    lens = drawn(text)
+    assert lens.dtype == np.int64
+    assert least <= int(lens.min()) <= int(lens.max()) <= most
+    assert float(lens.mean()) == pytest.approx(mean, abs=max(1e-9, 5 * sd / math.sqrt(N)))
+    assert float(lens.std()) == pytest.approx(sd, rel=0.02)
+    assert lengths.parse(text, "--input-dist", 1024).remark() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "pinned"),
+    [
+        ("fixed", [1024, 1024, 1024, 1024, 1024, 1024]),
+        ("uniform:min=16,max=2032", [1652, 188, 377, 493, 381, 1632]),
+        ("normal:sd=256", [1546, 370, 1131, 879, 908, 969]),
+        ("lognormal:sd=512,min=16,max=8192", [2402, 274, 1116, 700, 740, 827]),
+        ("zipf:min=16,max=8192,mean=1024", [23, 49, 1615, 355, 24, 143]),
+    ],
+)
+def test_a_seed_names_the_same_lengths_in_every_version(text: str, pinned: list[int]) -> None:
+    assert drawn(text, n=6).tolist() == pinned
+
+
+def test_what_is_out_of_bounds_is_drawn_again_and_piles_up_nowhere() -> None:
+    made = lengths.parse("lognormal:mean=160000,sd=233600,min=10000,max=990000", "--input-dist", 1)
+    lens = made.draw(np.random.default_rng(0), N)
+    assert 10_000 <= int(lens.min()) <= int(lens.max()) <= 990_000
+    assert np.count_nonzero(lens == 10_000) < 20
+    assert made.remark() == "its mean is about 145125, not 160000, within min and max"
+    # As the truncated distribution has it: Φ of the bounds, shifted by sigma for the mean.
+    sigma = math.sqrt(math.log1p((233600 / 160000) ** 2))
+    middle = math.log(160000) - sigma**2 / 2
+    low, high = ((math.log(bound) - middle) / sigma for bound in (9999.5, 990000.5))
+
+    def phi(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    exact = 160000 * (phi(high - sigma) - phi(low - sigma)) / (phi(high) - phi(low))
+    assert float(lens.mean()) == pytest.approx(exact, rel=0.01)
+
+
+def test_zipf_is_a_power_of_the_length() -> None:
+    counts = np.bincount(drawn("zipf:mean=5,max=64"), minlength=65)[1:]
+    slope = np.polyfit(np.log(np.arange(1, 17)), np.log(counts[:16]), 1)[0]
+    residuals = np.log(counts[:16]) - slope * np.log(np.arange(1, 17)) - np.log(counts[0])
+    assert float(np.abs(residuals).max()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gamma:mean=3", "'gamma' is no distribution"),
+        ("", "'' is no distribution"),
+        ("log-normal:sd=3", "did you mean 'lognormal'?"),
+        ("lognormal", "sd is missing"),
+        ("normal:mean=100", "sd is missing"),
+        ("normal:sd=x", "sd 'x' is not a number from 0"),
+        ("normal:sd=nan", "sd 'nan' is not a number from 0"),
+        ("normal:sd=-1", "sd '-1' is not a number from 0"),
+        ("normal:sd=1,sd=2", "sd is given twice"),
+        ("normal:sigma=1", "'sigma' is no parameter"),
+        ("normal:sd=1,min=2.5", "min '2.5' is not a whole number"),
+        ("normal:sd=1,min=0", "min '0' is not a number from 1"),
+        ("normal:sd=1,min=9,max=8", "min 9 is more than max 8"),
+        ("normal:mean=10,sd=1,min=500,max=600", "hardly anything lies from 500 to 600"),
+        ("fixed:sd=3", "fixed has no sd"),
+        ("uniform", "uniform needs min or max, or both, or sd"),
+        ("uniform:min=1,max=9,mean=3", "give two of the three"),
+        ("uniform:min=5000", "uniform would be from 5000 to -2952"),
+        ("uniform:sd=3,max=9", "uniform with sd has no max"),
+        ("zipf", "zipf needs max"),
+        ("zipf:max=9000000", "1048576 lengths at most"),
+        ("zipf:max=1000,mean=800", "has a mean above 1 and up to 500.5"),
+        ("histogram:", "names no file"),
+        ("histogram:/no/such", "No such file"),
+    ],
+)
+def test_what_is_no_distribution_is_refused_by_its_parameter(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=r"^--output-dist ") as refused:
+        lengths.parse(text, "--output-dist", 1024)
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"128": 3, "256": 1}',
+        "[[128, 3], [256, 1]]",
+        "length,count\n128,3\n256,1\n",
+        "128;3\n\n256;1",
+        "\ufeff128\t3\n256\t1",
+    ],
+)
+def test_a_histogram_is_read_in_each_form(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "lens"
+    file.write_text(content, "utf-8")
+    lens = drawn(f"histogram:{file}")
+    assert np.unique(lens).tolist() == [128, 256]
+    assert float((lens == 128).mean()) == pytest.approx(0.75, abs=0.005)
+
+
+def test_the_lengths_of_a_bin_are_all_alike(tmp_path: Path) -> None:
+    file = tmp_path / "bins.csv"
+    file.write_text("from,to,count\n1,4,1\n100,100,1\n", "utf-8")
+    shares = np.bincount(drawn(f"histogram:{file}"))[[1, 2, 3, 4, 100]] / N
+    assert shares.tolist() == pytest.approx([0.125] * 4 + [0.5], abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "holds no lengths"),
+        ("length,count\n", "holds no lengths"),
+        ("[]", "holds no lengths"),
+        ("[1, 2]", "row 1 has not two or three numbers"),
+        ("{", "is not valid JSON"),
+        ("12,1\nx,2\n", "row 2: 'x' is not a length"),
+        ("1.5,1\n", "row 1: '1.5' is not a length"),
+        ("0,1\n", "row 1: lengths are from 1"),
+        ("9,4,1\n", "row 1: lengths are from 1"),
+        ("12,-1\n", "row 1: '-1' is not a count"),
+        ("12,many\n", "row 1: 'many' is not a count"),
+        ("12,0\n", "every count is 0"),
+        ("12\n", "row 1 has not two or three numbers"),
+    ],
+)
+def test_a_bad_histogram_is_refused_by_file_and_row(tmp_path: Path, content: str, why: str) -> None:
+    file = tmp_path / "lens.csv"
+    file.write_text(content, "utf-8")
+    with pytest.raises(UsageError) as refused:
+        drawn(f"histogram:{file}")
+    assert str(refused.value).startswith(f"--input-dist histogram:{file}")
+    assert why in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_no_histogram(tmp_path: Path) -> None:
+    file = tmp_path / "lens.csv.gz"
+    file.write_bytes(b"\x1f\x8b\x08\x00rest")
+    with pytest.raises(UsageError, match="it is no text, JSON or CSV"):
+        drawn(f"histogram:{file}")
+
+
+def test_a_plan_has_the_lengths_of_its_distributions() -> None:
+    keys = {"name": "p", "num_prompts": 400, "input_dist": "uniform:min=16,max=64", "prefix_len": 100}
+    keys |= {"output_len": 300, "output_dist": "normal:mean=100,sd=200"}
+    made = plan.make(profile.build(keys), ModelTarget(UNKNOWN, "m"), Seed(7))
+    assert made.facts.input is not None
+    assert made.facts.output is not None
+    assert (made.facts.input.least, made.facts.input.most) == (116, 164)
+    assert made.facts.output.least >= 1
+    assert made.requests.input_lens.tolist() == [len(made.payload(i)["prompt"]) for i in range(400)]
+    assert made.requests.output_lens.tolist() == [made.payload(i)["max_tokens"] for i in range(400)]
+    assert [note for note in made.notes if note.startswith("--output-dist")] == [
+        "--output-dist normal:mean=100,sd=200: its mean is about 202, not 100, within min and max"
+    ]

@@ -1,0 +1,254 @@
+"""Prompts: exact lengths, the same for the same seed, never the same for another stream."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.plan.profile import build
+from loadgen.plan.prompts.random_ids import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
+from loadgen.plan.requests import PromptRequests
+from loadgen.plan.streams import RandomStream, arrival_rng
+from loadgen.plan.vocabulary import Vocabulary, default_vocabulary
+
+PINNED_IDS = [3594, 4953, 3534, 1871]
+PINNED_DIGEST = "5b3b37c33c85f66e40856e93d2bed0a4"
+STREAM = RandomStream(seed=7, profile="high-load")
+VOCABULARY = default_vocabulary()
+
+
+def token_ids(
+    shape: PromptShape, stream: RandomStream = STREAM, vocabulary: Vocabulary = VOCABULARY
+) -> TokenIds:
+    return TokenIds(shape, vocabulary, stream)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", (0.0, 0.0)),
+        ("0.0", (0.0, 0.0)),
+        ("0.25", (0.25, 0.25)),
+        ('{"input": 0.1, "output": 0.5}', (0.1, 0.5)),
+        ('{"output": 0, "input": 0.9}', (0.9, 0.0)),
+    ],
+)
+def test_range_ratio_reads_what_vllm_takes(text: str, expected: tuple[float, float]) -> None:
+    assert parse_range_ratio(text) == expected
+
+
+@pytest.mark.parametrize("compat", RANGE_RULES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.001",
+        "-0.1",
+        "nan",
+        "inf",
+        "",
+        "half",
+        '{"input": 0.1}',
+        '{"input": 0.1, "output": 1.5}',
+        '{"input": 0.1, "output": "x"}',
+        '{"input": 0.1, "output": 0.1, "prefix": 0}',
+        "[0.1, 0.2]",
+        "{",
+    ],
+)
+def test_other_range_ratios_are_refused(text: str, compat: str) -> None:
+    with pytest.raises(UsageError, match=r"^--random-range-ratio .*--compat"):
+        parse_range_ratio(text, compat)
+
+
+@pytest.mark.parametrize("compat", ["vllm", "vllm-0.9"])
+@pytest.mark.parametrize("text", ["1", "1.0", '{"input": 0.1, "output": 1}'])
+def test_a_ratio_of_one_is_refused_where_it_would_mean_no_prompt(text: str, compat: str) -> None:
+    with pytest.raises(UsageError, match=r"^--random-range-ratio "):
+        parse_range_ratio(text, compat)
+
+
+def test_every_prompt_has_its_exact_length_and_allowed_ids() -> None:
+    allowed = np.array([5, 7, 11, 4000, 151642])
+    prompts = token_ids(PromptShape(20, 300, 128), vocabulary=Vocabulary(allowed, "five ids"))
+    assert prompts.format == "ids"
+    assert prompts.input_lens.tolist() == [300] * 20
+    assert prompts.output_lens.tolist() == [128] * 20
+    for i in range(20):
+        prompt = prompts.prompt(i)
+        assert len(prompt) == 300
+        assert set(prompt) == set(allowed.tolist())
+        assert all(type(token) is int for token in prompt)
+
+
+def test_ids_are_uniform_over_the_vocabulary() -> None:
+    prompts = token_ids(PromptShape(100, 2000, 1), vocabulary=Vocabulary(np.arange(100), "a hundred ids"))
+    counts = np.bincount(np.concatenate([prompts.ids(i) for i in range(100)]), minlength=100)
+    assert float(((counts - 2000) ** 2 / 2000).sum()) == pytest.approx(99, abs=50)  # chi², deviation 14
+
+
+@pytest.mark.parametrize(
+    ("length", "ratio", "low", "high"),
+    [(100, 0.0, 100, 100), (100, 0.25, 75, 125), (10, 0.33, 6, 14), (1, 0.9, 1, 2), (100, 0.1, 90, 111)],
+)
+def test_lengths_cover_the_range_of_vllm(length: int, ratio: float, low: int, high: int) -> None:
+    prompts = token_ids(PromptShape(5000, length, length, ratio, ratio))
+    for lens in (prompts.input_lens, prompts.output_lens):
+        assert lens.dtype == np.int64
+        assert (int(lens.min()), int(lens.max())) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("compat", "length", "ratio", "low", "high"),
+    [
+        ("vllm", 100, 0.1, 90, 111),
+        ("vllm-0.9", 100, 0.1, 90, 110),
+        ("vllm-0.9", 10, 0.33, 6, 13),
+        ("vllm-0.9", 1, 0.9, 1, 1),
+        ("sglang", 100, 0.25, 25, 100),
+        ("sglang", 10, 0.33, 3, 10),
+        ("sglang", 10, 0.0, 1, 10),
+        ("sglang", 10, 1.0, 10, 10),
+        ("inferencex", 1024, 0.8, 819, 1024),
+        ("inferencex", 10, 0.05, 1, 10),
+        ("inferencex", 10, 1.0, 10, 10),
+    ],
+)
+def test_a_range_ratio_means_what_it_means_to_the_named_client(
+    compat: str, length: int, ratio: float, low: int, high: int
+) -> None:
+    assert parse_range_ratio(str(ratio), compat) == (ratio, ratio)
+    prompts = token_ids(PromptShape(20_000, length, length, ratio, ratio, compat=compat))
+    for lens in (prompts.input_lens, prompts.output_lens):
+        assert (int(lens.min()), int(lens.max())) == (low, high)
+
+
+def test_a_thousand_by_a_thousand_of_inferencex_is_nine_tenths_of_it() -> None:
+    prompts = token_ids(PromptShape(20_000, 1024, 1024, 0.8, 0.8, compat="inferencex"))
+    assert float(prompts.input_lens.mean()) == pytest.approx(0.9 * 1024, rel=0.002)
+
+
+def test_without_a_ratio_inferencex_has_fixed_lengths() -> None:
+    assert build({"compat": "inferencex"}).range_ratio == "1.0"
+    assert build({"compat": "inferencex", "range_ratio": "0.8"}).range_ratio == "0.8"
+    assert build({"compat": "sglang"}).range_ratio == "0.0"
+
+
+def test_a_ratio_of_one_names_the_client_that_has_it() -> None:
+    with pytest.raises(UsageError, match="--compat sglang or --compat inferencex"):
+        parse_range_ratio("1.0")
+
+
+def test_input_and_output_ranges_are_apart() -> None:
+    prompts = token_ids(PromptShape(1000, 100, 100, 0.5, 0.0))
+    assert len(np.unique(prompts.input_lens)) > 50
+    assert np.unique(prompts.output_lens).tolist() == [100]
+
+
+def test_prompts_are_the_same_in_whichever_order_they_are_asked() -> None:
+    shape = PromptShape(8, 64, 16, 0.5, 0.5, prefix_len=3)
+    forwards = token_ids(shape)
+    one_way = [forwards.prompt(i) for i in range(8)]
+    backwards = token_ids(shape)
+    other_way = [backwards.prompt(i) for i in reversed(range(8))]
+    assert one_way == other_way[::-1]
+    assert [len(prompt) for prompt in one_way] == forwards.input_lens.tolist()
+
+
+def test_a_prompt_does_not_depend_on_how_many_there_are() -> None:
+    assert token_ids(PromptShape(3, 50, 5)).prompt(2) == token_ids(PromptShape(300, 50, 5)).prompt(2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RandomStream(8, "high-load"),
+        RandomStream(-7, "high-load"),
+        RandomStream(7, "low-load"),
+        RandomStream(7, ""),
+        RandomStream(7, "high-load", repeat=1),
+        RandomStream(7, "high-load", purpose="warmup"),
+    ],
+)
+def test_no_two_streams_share_a_first_block(other: RandomStream) -> None:
+    shape = PromptShape(200, 64, 1)
+    here, there = token_ids(shape), token_ids(shape, other)
+    blocks = {tuple(prompts.prompt(i)[:16]) for prompts in (here, there) for i in range(200)}
+    assert len(blocks) == 400
+    assert here.digest() != there.digest()
+
+
+def test_stream_names_that_run_together_are_still_two_streams() -> None:
+    assert RandomStream(1, "12").key("x") != RandomStream(11, "2").key("x")
+    assert RandomStream(1, "a", purpose="measure").key("b") != RandomStream(1, "a", purpose="warmup").key("b")
+
+
+def test_the_shared_prefix_is_one_for_all_prompts_of_a_stream() -> None:
+    shape = PromptShape(50, 20, 1, prefix_len=32)
+    prompts = token_ids(shape)
+    assert prompts.input_lens.tolist() == [52] * 50
+    assert len({tuple(prompts.prompt(i)[:32]) for i in range(50)}) == 1
+    assert len({tuple(prompts.prompt(i)[32:]) for i in range(50)}) == 50
+    assert token_ids(shape, RandomStream(7, "high-load", 1)).prompt(0)[:32] != prompts.prompt(0)[:32]
+
+
+def test_when_is_drawn_apart_from_what() -> None:
+    assert arrival_rng(STREAM).random() == arrival_rng(STREAM).random()
+    assert arrival_rng(STREAM).random() != STREAM.rng("gaps").random()
+    assert arrival_rng(STREAM).random() != arrival_rng(RandomStream(7, "low-load")).random()
+
+
+class Texts(PromptRequests):
+    """Prompts that are given."""
+
+    format = "text"
+
+    def __init__(self, texts: list[str], output_len: int = 1) -> None:
+        self._texts = texts
+        self.input_lens = np.array([len(text) for text in texts])
+        self.output_lens = np.full(len(texts), output_len)
+
+    def prompt(self, i: int) -> str:
+        return self._texts[i]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Texts(["ab", "c"]), Texts(["ab", "d"])),
+        (Texts(["ab", "cd"]), Texts(["a,", "cd"])),
+        (Texts(["ab"], 1), Texts(["ab"], 2)),
+        (Texts(["ab"]), Texts(["ab", "ab"])),
+        (token_ids(PromptShape(1, 4, 1)), token_ids(PromptShape(1, 5, 1))),
+    ],
+)
+def test_the_digest_tells_plans_apart(one: PromptRequests, other: PromptRequests) -> None:
+    assert one.digest() == one.digest()
+    assert one.digest() != other.digest()
+
+
+def test_the_digest_reads_no_more_than_64_prompts() -> None:
+    texts = [f"text {i}" for i in range(100)]
+    assert Texts(texts).digest() == Texts([*texts[:64], *("-" * 7 for _ in range(36))]).digest()
+
+
+def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
+    """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
+    script = (
+        "from loadgen.plan.prompts.random_ids import PromptShape, TokenIds\n"
+        "from loadgen.plan.streams import RandomStream\n"
+        "from loadgen.plan.vocabulary import default_vocabulary\n"
+        "shape, stream = PromptShape(10, 64, 16, 0.5, 0.5, 8), RandomStream(7, 'high-load')\n"
+        "p = TokenIds(shape, default_vocabulary(), stream)\n"
+        "print(p.prompt(3)[8:12], p.digest())\n"
+    )
+    root = Path(__file__).parents[3]
+    ran = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    here = token_ids(PromptShape(10, 64, 16, 0.5, 0.5, 8))
+    assert ran.stdout == f"{here.prompt(3)[8:12]} {here.digest()}\n"
+    assert here.prompt(3)[8:12] == PINNED_IDS
+    assert here.digest() == PINNED_DIGEST

@@ -1,0 +1,227 @@
+"""Synthetic turns: conversations of text that no other session has, their lengths and pauses as asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
+from loadgen.plan.streams import RandomStream
+from loadgen.wire.engines import ENGINES
+
+SMALL = {"turns": 3, "num_sessions": 4, "input_len": 8, "output_len": 5, "max_concurrency": 2}
+ANSWER = {"role": "assistant", "content": "I know"}
+
+
+def made(seed: int = 1, counts: WordCounts | None = None, **keys: Any) -> Plan:
+    target = ModelTarget(ENGINES[0], "m", word_counts=counts)
+    return plan.make(profile.build({**SMALL, **keys}), target, Seed(seed, chosen=True))
+
+
+def messages(of: Plan, i: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = of.payload(i)["messages"]
+    return found
+
+
+def words(of: Plan, i: int) -> int:
+    return sum(len(message["content"].split()) for message in messages(of, i))
+
+
+@pytest.mark.parametrize(
+    ("keys", "begins"),
+    [
+        ({}, [0, 3, 6, 9, 12]),
+        ({"num_prompts": 7}, [0, 3, 6, 7]),
+        ({"num_sessions": None, "num_prompts": 7}, [0, 3, 6, 7]),
+        ({"num_sessions": None, "num_prompts": 2}, [0, 2]),
+        ({"turns": 1}, [0, 1, 2, 3, 4]),
+        ({"num_sessions": None, "turns": 400}, [0, 400, 800]),
+        ({"num_sessions": None, "turns": 2000}, [0, 2000]),
+    ],
+)
+def test_there_are_as_many_sessions_as_asked_for(keys: dict[str, Any], begins: list[int]) -> None:
+    of = made(**keys)
+    assert of.turns is not None
+    assert of.sessions is not None
+    assert of.turns.begins.tolist() == begins
+    assert len(of) == begins[-1]
+    assert of.sessions.tolist() == of.turns.numbers().tolist()
+
+
+def test_a_turn_has_all_messages_before_it_and_one_of_its_own() -> None:
+    of = made()
+    first, second, third = (messages(of, i) for i in range(3))
+    assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
+    assert (third[:1], third[:3]) == (first, second)
+    assert of.payload(2)["max_completion_tokens"] == 5
+    assert of.payload(2)["ignore_eos"] is True
+
+
+def test_no_message_and_no_answer_is_of_two_sessions() -> None:
+    of = made(input_len=20, output_len=20)
+    texts = [message["content"] for session in range(4) for message in messages(of, 3 * session + 2)]
+    assert len(set(texts)) == len(texts) == 4 * 5
+    assert len({text[:40] for text in texts}) == len(texts)
+
+
+def test_the_planned_length_is_that_of_the_whole_history() -> None:
+    of = made(prefix_len=6)
+    assert of.requests.input_lens.tolist() == [14, 27, 40] * 4
+    assert [words(of, i) for i in range(12)] == [14, 27, 40] * 4
+
+
+def test_the_servers_own_count_sets_the_number_of_words() -> None:
+    of = made(
+        counts=WordCounts(words=("a", "b", "c"), overhead=4.0, per_word=2.0), input_len=12, output_len=6
+    )
+    assert of.requests.input_lens.tolist()[:3] == [12, 30, 48]
+    assert [len(message["content"].split()) for message in messages(of, 2)] == [4, 3, 4, 3, 4]
+
+
+def test_lengths_vary_as_asked_for() -> None:
+    of = made(num_sessions=50, input_dist="uniform:min=5,max=9", output_dist="uniform:min=2,max=4")
+    own = [len(messages(of, i)[-1]["content"].split()) for i in range(150)]
+    assert (min(own), max(own)) == (5, 9)
+    assert set(of.requests.output_lens.tolist()) == {2, 3, 4}
+    assert [words(of, i) for i in range(150)] == of.requests.input_lens.tolist()
+    ratio = made(range_ratio="0.5")
+    assert [words(ratio, i) for i in range(12)] == ratio.requests.input_lens.tolist()
+    assert len(set(ratio.requests.output_lens.tolist())) > 1
+
+
+def test_system_prompts_are_shared_by_groups_of_sessions() -> None:
+    of = made(prefix_len=20, prefix_groups=2)
+    systems = [messages(of, i)[0] for i in range(12)]
+    assert {message["role"] for message in systems} == {"system"}
+    assert [systems[i]["content"] == systems[i - i % 3]["content"] for i in range(12)] == [True] * 12
+    assert len({message["content"] for message in systems}) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "tokens"),
+    [
+        ({}, (8 + 21) * 4),
+        ({"prefix_len": 6}, (14 + 27) * 4 + 3 * 6),
+        ({"assistant": "live"}, (8 + 5 + 21 + 5) * 4),
+        ({"num_sessions": None, "duration": 5.0}, None),
+    ],
+)
+def test_what_a_cache_may_hold_is_known(keys: dict[str, Any], tokens: int | None) -> None:
+    assert made(**keys).facts.reusable_tokens == tokens
+
+
+def test_live_answers_stand_in_place_of_those_made_here() -> None:
+    of = made()
+    recorded = messages(of, 2)
+    body = msgspec.json.decode(of.body_after(2, [ANSWER]))
+    assert body["messages"] == [recorded[0], ANSWER, *recorded[2:]]
+    assert msgspec.json.decode(of.body_after(2, [ANSWER, ANSWER]))["messages"][3] == ANSWER
+    assert messages(of, 2) == recorded
+
+
+def test_one_seed_makes_the_same_conversations_in_any_order() -> None:
+    one, same, other = made(), made(), made(seed=2)
+    bodies = [one.body(i) for i in range(12)]
+    assert [same.body(i) for i in reversed(range(12))] == bodies[::-1]
+    assert one.digest() == same.digest() != other.digest()
+    assert messages(one, 0) != messages(other, 0)
+
+
+@pytest.mark.parametrize(
+    ("think_time", "delays_ms"),
+    [
+        ("", [0, 0, 0]),
+        ("0", [0, 0, 0]),
+        ("2", [0, 2000, 2000]),
+        ("0.25", [0, 250, 250]),
+        ("fixed:mean=1.5", [0, 1500, 1500]),
+    ],
+)
+def test_think_time_is_seconds_before_each_turn_but_the_first(think_time: str, delays_ms: list[int]) -> None:
+    turns = made(think_time=think_time).turns
+    assert turns is not None
+    assert (turns.delays_ns // 1_000_000).tolist() == delays_ms * 4
+
+
+def test_think_time_is_drawn_from_its_distribution() -> None:
+    turns = made(num_sessions=2000, think_time="lognormal:mean=2.5,sd=1,max=20").turns
+    assert turns is not None
+    drawn_s = turns.delays_ns[turns.delays_ns > 0] / 1e9
+    assert len(drawn_s) == 4000
+    assert (drawn_s.mean(), drawn_s.std()) == pytest.approx((2.5, 1), rel=0.05)
+    none = made(think_time="2", turn_delays="none").turns
+    assert none is not None
+    assert not none.delays_ns.any()
+
+
+@pytest.mark.parametrize(
+    ("think_time", "why"),
+    [
+        ("x", "is no number, and no distribution: fixed, uniform, normal, lognormal, zipf; write it in sec"),
+        ("-1", "is not a number from 0 to 20000; write it in seconds, as 2.5 or as lognormal:mean=2.5,sd"),
+        ("nan", "is not a number from 0 to 20000"),
+        ("lognormal:sd=1", "mean is missing; write it in seconds"),
+        ("lognormal:mean=2", "sd is missing"),
+        ("normal:mean=0.0001,sd=1", "mean '0.0001' is not a number from 0.001 to 20000"),
+        ("uniform:min=0.5,max=0.2", "min 500 is more than max 200"),
+        ("histogram:x", "is no number, and no distribution"),
+    ],
+)
+def test_a_wrong_think_time_is_named(think_time: str, why: str) -> None:
+    with pytest.raises(UsageError) as error:
+        made(think_time=think_time)
+    assert str(error.value).startswith(f"--think-time '{think_time}': {why}")
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (
+            {"prompt_format": "ids"},
+            "--prompt-format ids: the messages of --turns are words, or corpus: leave",
+        ),
+        (
+            {"prompt_corpus": "a.txt", "prompt_format": "words"},
+            "--prompt-corpus and --prompt-format words are",
+        ),
+        ({"num_sessions": 10**8}, "--num-sessions 100000000 of 3 turns are more than 100000000"),
+    ],
+)
+def test_what_no_conversation_can_be_made_of_is_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError) as error:
+        made(**keys)
+    assert str(error.value).startswith(why)
+
+
+def test_the_chat_api_is_chosen_where_none_is_named() -> None:
+    assert made().path == "/v1/chat/completions"
+    with pytest.raises(
+        UsageError, match="--turns makes conversations of the chat API, and requests go to /v1"
+    ):
+        made(backend="openai")
+
+
+def test_sessions_begin_at_a_rate() -> None:
+    of = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None)
+    assert of.offsets_ns is not None
+    assert len(of.offsets_ns) == 4
+    assert len(of) == 12
+    short = made(request_rate=2.0, burstiness=float("inf"), max_concurrency=None, duration=1.2)
+    assert short.turns is not None
+    assert short.offsets_ns is not None
+    assert (len(short.offsets_ns), len(short.turns), len(short)) == (3, 3, 9)
+
+
+def test_messages_of_real_text_need_a_tokenizer() -> None:
+    with pytest.raises(UsageError, match="--prompt-format corpus sends text, which needs a tokenizer"):
+        made(prompt_format="corpus")
+
+
+def test_answers_and_messages_are_drawn_apart() -> None:
+    names = ("p", "p answers", "p systems")
+    assert len({RandomStream(1, name).key("prompt") for name in names}) == 3

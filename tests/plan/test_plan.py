@@ -1,0 +1,376 @@
+"""Plans: a function of seed, profile and repeat; the digest tells two apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.wire.engines import ENGINES, UNKNOWN, Engine, by_owner
+from loadgen.wire.refusals import Adaptation, AdaptedField
+
+TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
+SUBJECT = ModelTarget(UNKNOWN, "m")
+TRANSFORMERS = next(engine for engine in ENGINES if engine.name == "transformers serve")
+
+
+CHOSEN = Seed(7, chosen=True)
+
+
+def made(seed: Seed = CHOSEN, subject: ModelTarget = SUBJECT, **keys: Any) -> Plan:
+    table = {"name": "p", "input_len": 20, "output_len": 4, "num_prompts": 6, **keys}
+    return plan.make(profile.build(table), subject, seed)
+
+
+def prompts(of: Plan) -> list[Any]:
+    return [of.payload(i)["prompt"] for i in range(len(of))]
+
+
+def test_the_same_seed_gives_the_same_plan_and_digest() -> None:
+    first, second = made(request_rate=5.0), made(request_rate=5.0)
+    assert [first.body(i) for i in range(6)] == [second.body(i) for i in range(6)]
+    assert first.offsets_ns is not None
+    assert second.offsets_ns is not None
+    assert first.offsets_ns.tolist() == second.offsets_ns.tolist()
+    assert first.digest() == second.digest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(made(Seed(8)), id="seed"),
+        pytest.param(made(Seed(7, repeat=1)), id="repeat"),
+        pytest.param(made(Seed(7, attempt=1)), id="attempt"),
+        pytest.param(made(name="q"), id="profile"),
+    ],
+)
+def test_another_seed_repeat_attempt_or_profile_shares_no_prompt(other: Plan) -> None:
+    ours = made()
+    assert ours.digest() != other.digest()
+    starts = [tuple(prompt[:4]) for prompt in prompts(ours) + prompts(other)]
+    assert len(set(starts)) == 12
+
+
+@pytest.mark.parametrize("attempts", [(0, 1), (1, 2), (0, 2)])
+def test_an_attempt_that_is_made_again_has_prompts_of_its_own_and_says_so(attempts: tuple[int, int]) -> None:
+    first, other = (made(Seed(7, chosen=True, repeat=2, attempt=attempt)) for attempt in attempts)
+    assert set(map(tuple, prompts(first))).isdisjoint(map(tuple, prompts(other)))
+    assert first.digest() != other.digest()
+    assert [f"attempt {attempts[1] + 1}: " in note for note in other.notes] == [True]
+    assert "the plan digest is another" in other.notes[0]
+    same = made(Seed(7, chosen=True, repeat=2, attempt=attempts[1]))  # of another checkpoint
+    assert [same.body(i) for i in range(6)] == [other.body(i) for i in range(6)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output_len": 5},
+        {"input_len": 21},
+        {"temperature": 0.5},
+        {"request_rate": 3.0},
+        {"ignore_eos": False},
+        {"backend": "openai-chat", "prompt_format": "ids"},
+        {"extra_body": {"a": 1}},
+    ],
+)
+def test_whatever_changes_a_request_changes_the_digest(change: dict[str, Any]) -> None:
+    try:
+        other = made(**change)
+    except UsageError:
+        assert "backend" in change
+        return
+    assert other.digest() != made().digest()
+
+
+def test_a_chosen_seed_and_the_same_drawn_seed_give_the_same_ids() -> None:
+    assert prompts(made(Seed(7))) == prompts(made(Seed(7, chosen=True)))
+
+
+def test_drawn_seeds_differ() -> None:
+    assert len({Seed.drawn().value for _ in range(20)}) > 15
+
+
+def test_warm_up_prompts_are_never_measured_ones() -> None:
+    workload = profile.build({"name": "p", "input_len": 20, "num_prompts": 50, "max_concurrency": 8,
+                              "num_warmups": "wave", "request_rate": 3.0})  # fmt: skip
+    warm, measured = (make(workload, SUBJECT, Seed(7)) for make in (plan.warmup, plan.make))
+    assert len(warm) == 8
+    assert warm.offsets_ns is None
+    assert warm.profile.max_concurrency == 8
+    starts = [tuple(prompt[:4]) for prompt in prompts(warm) + prompts(measured)]
+    assert len(set(starts)) == 58
+
+
+@pytest.mark.parametrize("num_prompts", [None, 40])
+def test_a_closed_loop_with_a_duration_draws_prompts_when_needed(
+    num_prompts: int | None,
+) -> None:
+    timed = made(duration=60.0, max_concurrency=2, num_prompts=num_prompts)
+    counted = made(max_concurrency=2)
+    assert (len(timed), timed.total, timed.offsets_ns) == (num_prompts or 1_000_000, None, None)
+    assert [timed.body(i) for i in range(6)] == [counted.body(i) for i in range(6)]
+    assert counted.total == 6
+    assert timed.notes == ("requests are sent for 60 s; those still running then are finished",)
+
+
+def test_an_open_loop_with_a_duration_has_the_requests_due_in_it() -> None:
+    keys: dict[str, Any] = {"request_rate": 2.0, "burstiness": "inf", "duration": 1.8}
+    free = made(num_prompts=None, **keys)
+    assert free.offsets_ns is not None
+    assert (free.total, (free.offsets_ns / 1e8).tolist()) == (4, [0, 5, 10, 15])
+    assert len(free.notes) == 1
+    exact, short = made(num_prompts=4, **keys), made(num_prompts=3, **keys)
+    assert (exact.total, len(exact.notes)) == (4, 1)
+    assert (short.total, short.notes[1]) == (3, "the schedule ends after 1.0 s, with the last of 3 prompts")
+
+
+def test_texts_for_a_duration_need_a_count_warm_up_has_none() -> None:
+    pytest.importorskip("transformers")
+    subject = ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER)
+    keys: dict[str, Any] = {"duration": 5.0, "prompt_format": "text-vllm"}
+    with pytest.raises(UsageError, match="--duration with text-vllm needs --num-prompts"):
+        made(subject=subject, num_prompts=None, max_concurrency=2, **keys)
+    assert len(made(subject=subject, max_concurrency=2, **keys)) == 6
+    assert len(made(subject=subject, num_prompts=None, request_rate=3.0, burstiness="inf", **keys)) == 15
+    workload = profile.build({"duration": 5.0, "max_concurrency": 3, "num_warmups": "wave"})
+    warm = plan.warmup(workload, SUBJECT, Seed(7))
+    assert (len(warm), warm.total, warm.profile.duration_ns, warm.notes) == (3, 3, 0, ())
+
+
+def test_prompts_that_equal_an_earlier_one_are_counted() -> None:
+    assert plan.repeated_prompts(made(num_prompts=300, prefix_len=50)) == 0
+    alike = made(num_prompts=300, input_len=1, subject=ModelTarget(UNKNOWN, "m", vocab_size=1010))
+    assert plan.repeated_prompts(alike) == 300 - len({tuple(prompt) for prompt in prompts(alike)}) > 0
+
+
+def test_what_and_when_are_drawn_apart() -> None:
+    assert prompts(made(request_rate=5.0)) == prompts(made(request_rate=50.0)) == prompts(made())
+
+
+@pytest.mark.parametrize(
+    ("keys", "offsets"),
+    [
+        ({"max_concurrency": 2}, None),
+        ({}, [0] * 6),
+        ({"request_rate": 2.0, "burstiness": "inf"}, [0, 5, 10, 15, 20, 25]),
+        ({"request_rate": 2.0, "burstiness": "inf", "max_concurrency": 1}, [0, 5, 10, 15, 20, 25]),
+    ],
+)
+def test_a_loop_is_closed_only_where_nothing_but_concurrency_limits_it(
+    keys: dict[str, Any], offsets: list[int] | None
+) -> None:
+    found = made(**keys).offsets_ns
+    assert (None if found is None else (found / 1e8).tolist()) == offsets
+
+
+def test_a_request_says_what_the_profile_says() -> None:
+    body = json.loads(
+        made(temperature=0.0, top_k=3, extra_body={"top_k": 4, "x": None}, continuous_usage=True).body(2)
+    )
+    assert len(body.pop("prompt")) == 20
+    assert body == {
+        "model": "m",
+        "max_tokens": 4,
+        "temperature": 0.0,
+        "top_k": 4,
+        "x": None,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "ignore_eos": True,
+    }
+
+
+def test_a_whole_answer_is_asked_for_without_stream_options() -> None:
+    body = json.loads(made(stream=False).body(0))
+    assert body["stream"] is False
+    assert "stream_options" not in body
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys", "endpoint", "told"),
+    [
+        (TRANSFORMERS, {"prompt_format": "ids"}, None, "transformers serve takes text, not token ids"),
+        (UNKNOWN, {"backend": "openai-chat", "prompt_format": "ids"}, None, "the chat API takes text"),
+        (UNKNOWN, {"prompt_format": "ids"}, "/v1/chat/completions", "the chat API takes text"),
+        (UNKNOWN, {"backend": "openai-chat"}, "/v1/completions", "/chat/completions, not /v1/completions"),
+        (UNKNOWN, {}, "/v1/embeddings", "must end in one of /chat/completions, /completions, /generate"),
+        (UNKNOWN, {"backend": "sglang"}, "/v1/completions", "needs an endpoint ending in /generate, not"),
+        (UNKNOWN, {"backend": "openai-chat"}, "/generate", "ending in /chat/completions, not /generate"),
+        (UNKNOWN, {"chat_template_kwargs": {"a": 1}}, None, "use --backend openai-chat"),
+        (UNKNOWN, {"prompt_format": "text-vllm"}, None, "--tokenizer"),
+    ],
+)
+def test_what_profile_and_server_cannot_do_together_is_refused(
+    engine: Engine, keys: dict[str, Any], endpoint: str | None, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        made(subject=ModelTarget(engine, "m", endpoint=endpoint), **keys)
+
+
+def test_without_ignore_eos_an_empty_eos_list_does_the_same() -> None:
+    subject = ModelTarget(TRANSFORMERS, "m", tokenizer=TOKENIZER)
+    pytest.importorskip("transformers")
+    of = made(subject=subject)
+    assert "ignore_eos" not in of.fields
+    assert json.loads(of.fields["generation_config"]) == {"eos_token_id": [], "pad_token_id": 0}
+    assert of.notes == (
+        "ignore_eos is not sent: transformers serve refuses it; "
+        "its generation_config without an end of sequence does the same",
+    )
+    assert isinstance(of.payload(0)["prompt"], str)
+    assert "generation_config" not in made(subject=subject, ignore_eos=False).fields
+
+
+def test_an_engine_that_knows_no_other_way_may_answer_shorter() -> None:
+    of = made(subject=ModelTarget(replace(UNKNOWN, takes_ignore_eos=False), "m"))
+    assert of.fields.keys() == {"stream", "stream_options"}
+    assert of.notes == ("ignore_eos is not sent: unknown refuses it, so answers may be shorter",)
+
+
+@pytest.mark.parametrize("endpoint", [None, "/generate", "generate", "/proxied/generate"])
+def test_sglangs_own_api_is_chosen_by_backend_and_by_endpoint(endpoint: str | None) -> None:
+    keys: dict[str, Any] = {} if endpoint else {"backend": "sglang"}
+    of = made(
+        subject=ModelTarget(UNKNOWN, "m", endpoint=endpoint),
+        temperature=0.0,
+        extra_body={"sampling_params": {"stop": "x"}, "priority": 1},
+        **keys,
+    )
+    body = json.loads(of.body(0))
+    assert len(body.pop("input_ids")) == 20
+    assert of.path.endswith("/generate")
+    assert body == {
+        "sampling_params": {"max_new_tokens": 4, "temperature": 0.0, "ignore_eos": True, "stop": "x"},
+        "stream": True,
+        "priority": 1,
+    }
+
+
+def test_sglangs_own_api_takes_text_too() -> None:
+    pytest.importorskip("transformers")
+    of = made(
+        subject=ModelTarget(UNKNOWN, "m", tokenizer=TOKENIZER), backend="sglang", prompt_format="text-vllm"
+    )
+    assert isinstance(of.payload(0)["text"], str)
+
+
+def test_chat_says_the_length_in_the_engines_own_word() -> None:
+    pytest.importorskip("transformers")
+    vllm = by_owner("vllm")
+    assert vllm is not None
+    words = ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_tokens"), (vllm, "max_completion_tokens"))
+    for engine, word in words:
+        subject = ModelTarget(engine, "m", tokenizer=TOKENIZER)
+        assert made(subject=subject, backend="openai-chat").payload(0)[word] == 4
+
+
+def test_bodies_are_json_of_any_index_in_any_order() -> None:
+    of = made(range_ratio="0.5", num_prompts=30)
+    backwards = [of.body(i) for i in reversed(range(30))][::-1]
+    assert backwards == [of.body(i) for i in range(30)]
+    lens = np.array([len(json.loads(body)["prompt"]) for body in backwards])
+    assert (lens == of.requests.input_lens).all()
+    assert of.longest == int((of.requests.input_lens + of.requests.output_lens).max())
+
+
+def test_vllm_is_known_by_its_signature() -> None:
+    engine = by_owner("vllm")
+    assert engine is not None
+    assert engine.takes_ids
+
+
+def test_chat_finds_the_models_tokenizer_where_ids_do() -> None:
+    pytest.importorskip("transformers")
+    for subject in (ModelTarget(UNKNOWN, "m", model_root=TOKENIZER), ModelTarget(UNKNOWN, TOKENIZER)):
+        of = made(subject=subject, backend="openai-chat")
+        assert (of.requests.format, of.tokenizer) == ("text-vllm", TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys", "what"),
+    [
+        (
+            UNKNOWN,
+            {"backend": "openai-chat", "prompt_format": "text-vllm"},
+            "--prompt-format text-vllm sends text, which needs a tokenizer, and",
+        ),
+        (
+            UNKNOWN,
+            {"prompt_format": "text-vllm-0.9"},
+            "--prompt-format text-vllm-0.9 sends text, which needs",
+        ),
+        (
+            TRANSFORMERS,
+            {"prompt_corpus": __file__},
+            "--prompt-corpus sends text, which needs a tokenizer, and",
+        ),
+    ],
+)
+def test_without_a_tokenizer_what_was_typed_is_named(
+    engine: Engine, keys: dict[str, Any], what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match=f"^{what}.*pass --tokenizer with a directory or a name of the Hug"):
+        made(subject=ModelTarget(engine, "org/m"), **keys)
+
+
+@pytest.mark.parametrize(
+    ("subject", "backend", "path"),
+    [
+        (ModelTarget(UNKNOWN, "m", prefix="/v4"), "openai", "/v4/completions"),
+        (
+            ModelTarget(UNKNOWN, "m", prefix="", query="?api-version=1"),
+            "openai",
+            "/completions?api-version=1",
+        ),
+        (ModelTarget(UNKNOWN, "m", prefix="/v4"), "sglang", "/generate"),
+        (ModelTarget(UNKNOWN, "m", endpoint="/x/completions?a=1"), "openai", "/x/completions?a=1"),
+    ],
+)
+def test_the_path_is_under_the_version_of_the_base_url(subject: ModelTarget, backend: str, path: str) -> None:
+    assert made(subject=subject, backend=backend).path == path
+
+
+def test_a_plan_that_is_adapted_has_the_same_prompts_and_another_digest() -> None:
+    of = made()
+    left_out, renamed = AdaptedField(name="ignore_eos"), AdaptedField(name="max_tokens", sent_as="max_new")
+    adapted = of.adapted(Adaptation((left_out, renamed)))
+    assert prompts(adapted) == prompts(of)
+    assert set(of.payload(0)) - set(adapted.payload(0)) == {"ignore_eos", "max_tokens"}
+    assert adapted.payload(0)["max_new"] == 4
+    assert adapted.digest() != of.digest()
+    assert (of.refuses_ignore_eos(UNKNOWN), adapted.refuses_ignore_eos(UNKNOWN)) == (False, True)
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ROWS: dict[str, Any] = {"dataset_path": str(EXAMPLES / "prompts.jsonl"), "num_prompts": None}
+
+
+def test_the_warm_up_of_a_file_is_random_prompts_like_its_own() -> None:
+    of = made(**ROWS, num_warmups=3)
+    first = plan.warmup(of.profile, SUBJECT, CHOSEN, like=of)
+    assert of.facts.output is not None
+    assert (first.facts.kind, len(first)) == ("random", 3)
+    assert set(first.requests.output_lens.tolist()) == {of.facts.output.p50}
+    assert set(first.requests.input_lens.tolist()) == {64}  # only the server counts the rows
+    assert first.requests.format == "words"
+    known = replace(SUBJECT, engine=next(engine for engine in ENGINES if engine.name == "vLLM"))
+    assert plan.warmup(of.profile, known, CHOSEN, like=of).requests.format == "ids"
+
+
+def test_a_repeat_that_sends_the_same_rows_is_noted() -> None:
+    again = Seed(7, chosen=True, repeat=1)
+    note = "were sent in an earlier run too: --reset-cache has none cached"
+    assert [note in line for line in made(again, **ROWS).notes] == [True]
+    assert made(**ROWS).notes == made(again).notes == ()
+    trace: dict[str, Any] = {"trace": str(EXAMPLES / "weka.jsonl"), "num_prompts": None}
+    assert not any(note in line for line in made(again, **trace).notes)

@@ -1,0 +1,346 @@
+"""Profiles: every shipped one loads, and what is wrong in one's own is named."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.plan import data_files, plan, profile
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings, validated
+from loadgen.verdict import run_metadata
+from loadgen.wire.engines import UNKNOWN, by_name, by_owner
+
+CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
+ANSWERS = 7  # in it
+
+
+@pytest.mark.parametrize("name", sorted(profile.shipped()))
+def test_every_shipped_profile_loads_plans_and_can_be_reported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = profile.load(name, {})
+    if loaded.dataset_path:
+        shutil.copy(CONVERSATION, loaded.dataset_path)
+    assert loaded.name == name
+    assert loaded.description
+    assert loaded.temperature == 0
+    assert loaded.ignore_eos == (not loaded.dataset_path)
+    assert loaded.warmups > 0
+    run_metadata.check(loaded)
+    made = plan.make(loaded, ModelTarget(UNKNOWN, "m"), Seed(1))
+    data_files.check(loaded)
+    turns = (loaded.turns or 0) * (loaded.num_sessions or 0)
+    assert len(made) == (loaded.num_prompts or turns or ANSWERS)
+
+
+def test_a_shipped_profile_says_which_file_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as error:
+        data_files.check(profile.load("agentic-edge", {}))
+    assert str(error.value) == (
+        "--profile agentic-edge reads agentic_coding_2.5h.jsonl, which is not in this directory: pass "
+        "--dataset-path FILE (`loadgen profiles agentic-edge` says where it is from)"
+    )
+    with pytest.raises(UsageError, match=r"--dataset-path mine\.jsonl: No such file or directory"):
+        data_files.check(profile.load("agentic-edge", {"dataset_path": "mine.jsonl"}))
+    data_files.check(profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)}))
+
+
+def test_the_edge_agents_requests_are_mlperfs() -> None:
+    loaded = profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)})
+    made = plan.make(loaded, ModelTarget(by_name("vLLM"), "m"), Seed(1))
+    body = made.payload(6)
+    assert {key: value for key, value in body.items() if key not in ("messages", "tools")} == {
+        "model": "m",
+        "max_completion_tokens": 1024,
+        "temperature": 0,
+        "seed": 42,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert made.turns is not None
+    assert (made.profile.max_concurrency, made.profile.turn_timeout) == (1, 600)
+    assert (made.turns.delays_ns > 0).tolist() == [False] + [True] * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "lens", "prompts", "concurrency"),
+    [("high-load", (2048, 128), 100, 8), ("low-load", (2048, 128), 10, 1)],
+)
+def test_the_fields_two_loads_are_as_published(
+    name: str, lens: tuple[int, int], prompts: int, concurrency: int
+) -> None:
+    loaded = profile.load(name, {})
+    assert (loaded.input_len, loaded.output_len) == lens
+    assert (loaded.num_prompts, loaded.max_concurrency) == (prompts, concurrency)
+
+
+def test_the_defaults_are_those_of_vllm_bench_serve() -> None:
+    built = profile.build({})
+    assert (built.input_len, built.output_len, built.num_prompts) == (1024, 128, 1000)
+    assert (built.max_concurrency, built.request_rate, built.burstiness) == (None, math.inf, 1)
+    assert (built.percentile_metrics, built.metric_percentiles) == ("ttft,tpot,itl", "99")
+    assert built.ignore_eos
+
+
+@pytest.mark.parametrize(
+    ("warmups", "concurrency", "prompts", "sent"),
+    [("wave", 8, 100, 8), ("wave", 8, 3, 3), ("wave", None, 100, 8), (0, 8, 100, 0), (5, 8, 3, 5)],
+)
+def test_a_wave_is_one_request_a_slot(
+    warmups: int | str, concurrency: int | None, prompts: int, sent: int
+) -> None:
+    built = profile.build({"num_warmups": warmups, "max_concurrency": concurrency, "num_prompts": prompts})
+    assert built.warmups == sent
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        ("input_ln = 5", "unknown key 'input_ln', did you mean 'input_len'?"),
+        ("xyzzy = 5", "unknown key 'xyzzy'"),
+        ("num_prompts = 0", "num_prompts = 0: input should be greater than or equal to 1"),
+        ("num_prompts = 1.5", "num_prompts = 1.5"),
+        ("num_prompts = '9x'", "num_prompts = '9x'"),
+        ("temperature = nan", "temperature = nan"),
+        ("num_warmups = -1", "num_warmups = -1"),
+        ("num_warmups = 'waves'", "num_warmups = 'waves'"),
+        ("backend = 'trt'", "backend = 'trt'"),
+        ("request_timeout = inf", "request_timeout = inf"),
+        ("[extra_body]\nx = nan", "cannot be sent as json"),
+        ("[extra_body]\nx = 2020-01-01", "cannot be sent as json"),
+        ("input_len = ", "is not valid TOML"),
+        ("\xff", "is not valid TOML"),
+        ("[input_len]\nx = 1", "input_len = "),
+        ("duratoin = 5", "unknown key 'duratoin', did you mean 'duration'?"),
+        ("duration = 0\nmax_concurrency = 1", "duration = 0: input should be greater than or equal to 0.001"),
+        ("duration = -1\nmax_concurrency = 1", "duration = -1"),
+        ("duration = nan\nmax_concurrency = 1", "duration = nan"),
+        ("duration = inf\nmax_concurrency = 1", "duration = inf"),
+        ("duration = '5m'\nmax_concurrency = 1", "duration = '5m'"),
+        ("duration = 5", "duration = 5: needs max_concurrency or request_rate"),
+        ("warmups = 5", "unknown key 'warmups', did you mean"),
+        ("cool_down = 5", "unknown key 'cool_down', did you mean 'cooldown'?"),
+        ("warmup = [5]", "warmup = [5]"),
+        ("cooldown = 1.5", "cooldown = 1.5"),
+        ("warmup = true", "warmup = True: input should be a valid string"),
+        ("ladder = []", "ladder = []: needs at least one input length, and none of them twice"),
+        ("ladder = [1, 64, 1]", "ladder = [1, 64, 1]: needs at least one input length"),
+        ("ladder = [1, 0]", "ladder = 0: input should be greater than or equal to 1"),
+        ("ladder = [1.0]", "ladder = 1.0: input should be a valid integer"),
+        ("ladder = [true]", "ladder = True: input should be a valid integer"),
+        ("ladder = 64", "ladder = 64: "),
+        ("laddr = [1]", "unknown key 'laddr', did you mean 'ladder'?"),
+        ("table = 'through'", "table = 'through': input should be 'throughput'"),
+        ("server = 'vllm'", "server = 'vllm': "),
+        ("[server]\ncontxt_len = 5", "[server] unknown key 'contxt_len', did you mean 'context_len'?"),
+        ("[server]\ncontext_len = '5'", "[server] context_len = '5': input should be a valid integer"),
+        ("[server]\ncontext_len = 0", "[server] context_len = 0: input should be greater than or equal to 1"),
+        ("[server]\nmemory_fraction = 1.1", "[server] memory_fraction = 1.1: input should be less than or"),
+        ("[server]\nmemory_fraction = 0.0", "[server] memory_fraction = 0.0: input should be greater than 0"),
+        ("[server]\ntensor_parallel = 1.5", "[server] tensor_parallel = 1.5: "),
+        ("[server]\nquantization = ''", "[server] quantization = '': "),
+        ("[server]\nskip_tokenizer = 1", "[server] skip_tokenizer = 1: input should be a valid boolean"),
+        ("[server]\nseed = -1", "[server] seed = -1: "),
+        ("[server]\narguments = 5", "[server] arguments = 5: "),
+        ("[server]\narguments = ['--x', 5]", "[server] arguments = 5: input should be a valid string"),
+        ("[server]\narguments = '--x \"'", "[server] arguments = '--x \"': no closing quotation"),
+        ("[server.environment]\nA = 1", "[server] environment = 1: input should be a valid string"),
+        ("[server.environment]\n'A=' = '1'", "a variable's name must not be empty or contain ="),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(toml: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(toml.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        profile.load(str(path), {})
+    assert told in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+SERVER = """
+ladder = [1, 6144]
+table = "throughput"
+backend = "sglang"
+[server]
+context_len = 32768
+memory_fraction = 0.9
+skip_tokenizer = true
+arguments = "--attention-backend 'torch native'"
+environment = { A = "1" }
+"""
+
+
+def test_a_file_says_what_server_it_wants(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SERVER, "utf-8")
+    loaded = profile.load(str(path), {})
+    assert (loaded.ladder, loaded.table, loaded.backend) == ((1, 6144), "throughput", "sglang")
+    assert loaded.server == ServerSettings(
+        context_len=32768,
+        memory_fraction=0.9,
+        skip_tokenizer=True,
+        arguments=("--attention-backend", "torch native"),
+        environment={"A": "1"},
+    )
+    assert Profile.model_validate(json.loads(json.dumps(loaded.model_dump(mode="json")))) == loaded
+
+
+def test_an_ordinary_profile_wants_none() -> None:
+    built = profile.build({})
+    assert (built.ladder, built.table, built.server) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "both"),
+    [
+        ({"context_len": 5, "seed": 1}, {"seed": 0}, {"context_len": 5, "seed": 0}),
+        ({"prefix_caching": True}, {"prefix_caching": False}, {"prefix_caching": False}),
+        ({"arguments": ["--a"]}, {"arguments": ["--b", "1"]}, {"arguments": ["--b", "1"]}),
+        (
+            {"environment": {"A": "1", "B": "1"}},
+            {"environment": {"B": "2"}},
+            {"environment": {"A": "1", "B": "2"}},
+        ),
+        ({"quantization": "fp8"}, {}, {"quantization": "fp8"}),
+    ],
+)
+def test_settings_that_are_given_later_win(
+    base: dict[str, object], over: dict[str, object], both: dict[str, object]
+) -> None:
+    first, later, expected = (validated(ServerSettings, table, "") for table in (base, over, both))
+    assert first.overlaid(later) == expected
+
+
+def test_settings_that_are_wrong_name_where_they_come_from() -> None:
+    with pytest.raises(UsageError, match=r"mine\.toml: context_len = -1: input should be greater than"):
+        validated(ServerSettings, {"context_len": -1}, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("table", "reported"),
+    [
+        ({"input_len": 0}, "--random-input-len 0: input should be greater than"),
+        ({"max_concurrency": -1}, "--max-concurrency -1: input should be greater than"),
+        ({"duration": 5}, "--duration 5: needs --max-concurrency or --request-rate, else"),
+        ({"seed": -1}, "--server-seed -1: input"),
+    ],
+)
+def test_a_wrong_flag_is_named_as_it_is_typed(table: dict[str, object], reported: str) -> None:
+    kind: type[Profile | ServerSettings] = ServerSettings if "seed" in table else Profile
+    with pytest.raises(UsageError, match=f"^{reported}"):
+        validated(kind, table, "the flags")
+
+
+def test_a_key_of_a_file_and_a_flag_over_it_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("input_len = 0\n", "utf-8")
+    with pytest.raises(UsageError, match=r"mine\.toml: input_len = 0: .*; --random-output-len 0: "):
+        profile.load(str(path), {"output_len": 0}, flags=True)
+
+
+def test_flags_are_laid_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("input_len = 7\noutput_len = 8\nrequest_rate = inf\nburstiness = inf\n", "utf-8")
+    loaded = profile.load(str(path), {"output_len": 9})
+    assert (loaded.name, loaded.input_len, loaded.output_len) == ("mine", 7, 9)
+
+
+@pytest.mark.parametrize("value", [math.inf, 2.5])
+def test_a_profile_survives_json(value: float) -> None:
+    built = profile.build({"request_rate": value, "burstiness": value, "extra_body": {"a": [1]}})
+    stored = json.loads(json.dumps(built.model_dump(mode="json"), allow_nan=False))
+    assert Profile.model_validate(stored) == built
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"goodput": ("ttft:1",), "stream": False}, "leave out --disable-stream"),
+        ({"goodput": ("e2el:1", "tpot:4"), "stream": False}, "--goodput tpot needs a stream"),
+        ({"metric_percentiles": "x"}, "is not a number"),
+        ({"percentile_metrics": "latency"}, "unknown metric 'latency'"),
+    ],
+)
+def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        run_metadata.check(profile.build(change))
+
+
+def test_goodput_of_whole_answers_takes_e2el() -> None:
+    run_metadata.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
+
+
+def test_engines_sign_their_models() -> None:
+    engine = by_owner("vllm")
+    assert engine is not None
+    assert engine.name == "vLLM"
+    assert by_owner("") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "prompts", "most"),
+    [
+        pytest.param("", {}, 1000, 1000, id="neither"),
+        pytest.param("num_prompts = 5", {}, 5, 5, id="a count"),
+        pytest.param("duration = 9", {}, None, 1_000_000, id="a duration"),
+        pytest.param("duration = 9\nnum_prompts = 5", {}, 5, 5, id="both: the count is the most"),
+        pytest.param("num_prompts = 5", {"duration": 9.0}, None, 1_000_000, id="a flag for the file's count"),
+        pytest.param("num_prompts = 5", {"duration": 9.0, "num_prompts": 7}, 7, 7, id="two flags"),
+        pytest.param("duration = 9", {"num_prompts": 7}, 7, 7, id="a count for a file's duration"),
+    ],
+)
+def test_a_duration_stands_in_place_of_the_count_that_is_not_given(
+    file: str, flags: dict[str, object], prompts: int | None, most: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"max_concurrency = 2\nnum_warmups = 'wave'\n{file}\n", "utf-8")
+    loaded = profile.load(str(path), flags)
+    assert (loaded.num_prompts, loaded.most_prompts, loaded.warmups) == (prompts, most, 2)
+    stored = json.loads(json.dumps(loaded.model_dump(mode="json"), allow_nan=False))
+    assert Profile.model_validate(stored) == loaded
+
+
+def test_requests_left_out_of_the_steady_part_may_be_written_as_a_number() -> None:
+    built = profile.build({"warmup": 20, "cooldown": "5s"})
+    assert (built.warmup, built.cooldown) == ("20", "5s")
+
+
+@pytest.mark.parametrize(
+    ("keys", "held"),
+    [({"max_concurrency": 8}, 8), ({"max_concurrency": 8, "request_rate": 2.0}, None), ({}, None)],
+)
+def test_only_a_loop_without_a_rate_holds_its_concurrency(keys: dict[str, object], held: int | None) -> None:
+    assert profile.build(keys).held_concurrency == held
+
+
+@pytest.mark.parametrize(
+    ("overrides", "described"),
+    [
+        ({}, True),
+        ({"num_prompts": 100}, True),
+        ({"temperature": 0.5, "percentile_metrics": "ttft"}, True),
+        ({"num_prompts": 8}, False),
+        ({"input_len": 64, "output_len": 8, "num_prompts": 8}, False),
+        ({"prefix_len": 1000}, False),  # of a key that the file leaves as usual
+        ({"duration": 5.0}, False),
+        ({"request_rate": 2.0}, False),
+        ({"cancel_rate": "50%", "cancel_after": "2s"}, False),
+        ({"trace": "a"}, False),
+    ],
+)
+def test_a_description_is_that_of_the_files_own_load(overrides: dict[str, Any], described: bool) -> None:
+    loaded = profile.load("high-load", overrides)
+    assert loaded.name == "high-load"
+    assert bool(loaded.description) is described

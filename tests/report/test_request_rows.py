@@ -1,0 +1,293 @@
+"""Export: a row per request in three forms, each with the same values; files that are whole or absent."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.made_runs import MS, answers, keep, run
+from loadgen import cli
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.figures.record import Record, Records
+from loadgen.report import report, request_rows
+from loadgen.report.request_rows import COLUMNS, FORMS, WORDS
+from loadgen.report.run import Run
+from loadgen.report.run_directory import Result
+from loadgen.transport.failure import Failure, FailureKind
+
+BEGIN_NS = 10**12
+
+
+def mixed(prefix: str | None = "p-") -> Result:
+    """A success, one of a token, a failure with tokens, one without, one that was never sent."""
+    of = run(requests=5, tokens=4, request_id_prefix=prefix)
+    rows = answers(5, 4, 4, 1.0, 0)
+    for row in rows:
+        row.sent_ns, row.intended_ns = BEGIN_NS, BEGIN_NS - MS
+        row.arrival_ns = BEGIN_NS + np.arange(1, 5) * 10 * MS
+        row.visible_ns = int(row.arrival_ns[0])
+        row.end_ns, row.http_status, row.finish_reason = int(row.arrival_ns[-1]) + 1, 200, "length"
+    rows[1].arrival_ns, rows[1].tokens, rows[1].output_tokens = rows[1].arrival_ns[:1], rows[1].tokens[:1], 1
+    rows[2].failure, rows[2].output_tokens = Failure(FailureKind.TRUNCATED, '=cut\ud800, "twice"'), 4
+    rows[3] = Record(3, 0, BEGIN_NS, BEGIN_NS, BEGIN_NS + 9, resends=1, http_status=503,
+                     failure=Failure(FailureKind.HTTP_STATUS))  # fmt: skip
+    rows[4] = Record(4, 0, BEGIN_NS, 0, BEGIN_NS + 9, failure=Failure(FailureKind.CANCELLED))
+    rows[0].cached_tokens, rows[0].visible_ns = 7, BEGIN_NS + 25 * MS
+    return Result(of.facts, Records.of(rows))
+
+
+def stored(directory: Path, of: Result) -> Path:
+    keep(of, directory, report.render(of))
+    return directory
+
+
+EMPTY = dict.fromkeys(COLUMNS)
+OF_ALL = {"class": "", "slot": 0, "intended_ns": BEGIN_NS, "sent_ns": BEGIN_NS, "resends": 0}
+FIRST: dict[str, Any] = {
+    **EMPTY, **OF_ALL, "index": 0, "request_id": "p-0", "intended_ns": BEGIN_NS - MS,
+    "first_ns": BEGIN_NS + 10 * MS, "last_ns": BEGIN_NS + 40 * MS, "end_ns": BEGIN_NS + 40 * MS + 1,
+    "ttft_ns": 10 * MS, "tpot_ns": 10.0 * MS, "ttfvt_ns": 25 * MS, "e2el_ns": 40 * MS, "input_tokens": 64,
+    "output_tokens": 4, "cached_tokens": 7, "finish_reason": "length", "ok": True, "failure_kind": "",
+    "http_status": 200, "error": "",
+}  # fmt: skip
+ROWS: list[dict[str, Any]] = [
+    FIRST,
+    FIRST | {
+        "index": 1, "slot": 1, "request_id": "p-1", "last_ns": BEGIN_NS + 10 * MS, "e2el_ns": 10 * MS,
+        "tpot_ns": None, "ttfvt_ns": 10 * MS, "output_tokens": 1, "cached_tokens": None,
+    },
+    FIRST | {
+        "index": 2, "slot": 2, "request_id": "p-2", "ttft_ns": None, "ttfvt_ns": None, "tpot_ns": None,
+        "e2el_ns": None, "cached_tokens": None, "ok": False, "failure_kind": "truncated",
+        "error": "=cut\\ud800, \"twice\"",
+    },
+    EMPTY | OF_ALL | {
+        "index": 3, "request_id": "p-3", "end_ns": BEGIN_NS + 9, "resends": 1, "http_status": 503,
+        "finish_reason": "", "ok": False, "failure_kind": "http-status", "error": "the status is not 200",
+    },
+    EMPTY | OF_ALL | {
+        "index": 4, "request_id": "p-4", "sent_ns": None, "end_ns": BEGIN_NS + 9, "finish_reason": "",
+        "ok": False, "failure_kind": "cancelled", "error": "stopped while it was under way",
+    },
+]  # fmt: skip
+
+
+def test_the_rows_have_every_column_in_its_order_and_every_value() -> None:
+    (rows,) = request_rows.rows(mixed())
+    for row, expected in zip(rows, ROWS, strict=True):
+        assert list(row) == list(COLUMNS)
+        assert row | {"slot": 0} == {name: expected[name] for name in COLUMNS} | {"slot": 0}
+
+
+def test_ids_that_were_not_kept_are_not_made_up() -> None:
+    (rows,) = request_rows.rows(mixed(prefix=None))
+    assert {row["request_id"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_the_error_of_a_failure_is_never_blank(kind: FailureKind) -> None:
+    of = run(requests=1, tokens=2)
+    of.records.failures[0] = Failure(kind)
+    ((row,),) = request_rows.rows(of)
+    assert (row["ok"], row["failure_kind"], row["error"]) == (False, kind.value, WORDS[kind])
+    assert row["error"].strip()
+
+
+def read_back(form: str, path: Path) -> list[dict[str, Any]]:
+    if form == "jsonl":
+        return [json.loads(line) for line in path.read_text("ascii").splitlines()]
+    if form == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+        return rows
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_holds_the_same_rows(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path, mixed())
+    assert cli.main(["export", str(tmp_path), f"--{form}"]) == 0
+    path = tmp_path / f"requests.{form}"
+    assert capsys.readouterr().out == f"requests: {path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = read_back(form, path)
+    expected = [{name: row[name] for name in COLUMNS} for row in ROWS]
+    if form == "csv":
+        expected = [{name: _as_text(value) for name, value in row.items()} for row in expected]
+        expected[2]["error"] = "'" + expected[2]["error"]
+    for row, wanted in zip(found, expected, strict=True):
+        assert row | {"slot": 0} == wanted | {"slot": 0}
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=cmd|'C calc'!A0", "'=cmd|'C calc'!A0"),
+        ("+1+1", "'+1+1"),
+        ("-1+1", "'-1+1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("\r=1", "'\ufffd=1"),
+        ("a=1", "a=1"),
+        ("\x1b[2J", "\ufffd[2J"),
+        ("", ""),
+        (-5, "-5"),
+        (True, "true"),
+        (None, ""),
+    ],
+)
+def test_no_cell_begins_a_formula(value: object, cell: str) -> None:
+    file = io.BytesIO()
+    FORMS["csv"](iter([[dict.fromkeys(COLUMNS, value)]]), COLUMNS, file)
+    (row,) = csv.DictReader(io.StringIO(file.getvalue().decode(), newline=""))
+    assert row == dict.fromkeys(COLUMNS, cell)
+
+
+def test_of_several_servers_each_row_names_its_own() -> None:
+    of = mixed()
+    several = Result(of.facts.model_copy(update={"targets": ("http://a", "http://b")}), of.records)
+    (batch,) = request_rows.rows(several)
+    assert [row["target"] for row in batch] == [f"http://{'ab'[row['slot'] % 2]}" for row in batch]
+    assert [{name: row[name] for name in COLUMNS} for row in batch] == ROWS
+    assert Run(several).requests()["target"].tolist() == [row["target"] for row in batch]
+    assert "target" not in Run(of).requests()
+    file = io.BytesIO()
+    FORMS["csv"](request_rows.rows(several), request_rows.columns(several), file)
+    assert file.getvalue().splitlines()[0].decode().split(",") == [*COLUMNS, "target"]
+
+
+def test_the_report_has_a_table_of_several_servers() -> None:
+    of = mixed()
+    several = Result(of.facts.model_copy(update={"targets": ("http://a", "http://b")}), of.records)
+    text = report.render(several)
+    assert "Target                 requests failed  TTFT ms      P99 TPOT ms     P99   tok/s\na " in text
+    assert [row["url"] for row in several.json()["loadgen"]["by_target"]] == ["http://a", "http://b"]
+    assert several.json()["loadgen"]["targets"] == ["http://a", "http://b"]
+    assert "by_target" not in of.json()["loadgen"]
+    assert "\nTarget " not in report.render(of)
+    assert "\nTarget                 requests failed  TTFT ms" in report.short(several, "d")
+    urls = tuple(f"http://{number}" for number in range(9))
+    many = Result(of.facts.model_copy(update={"targets": urls}), of.records)
+    assert "9 servers shared the requests" in report.short(many, "d")
+    assert "\nTarget " not in report.short(of, "d")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_rows_go_to_standard_output_on_request(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path, mixed())
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
+    assert cli.main(["export", str(tmp_path), f"--{form}", "--output", "-"]) == 0
+    assert cli.main(["export", str(tmp_path), f"--{form}", "--output", str(tmp_path / "x")]) == 0
+    sys.stdout.flush()
+    assert raw.getvalue() == (tmp_path / "x").read_bytes() + f"requests: {tmp_path / 'x'}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("", 2, "one of the arguments --jsonl --csv --parquet is required"),
+        ("--jsonl --csv", 2, "not allowed with argument"),
+        ("--jsonl --quiet", 2, "unknown flag --quiet"),
+        ("--jsonl --output {run}/absent/x", 2, "No such file or directory; choose another --output"),
+        ("--jsonl --output {run}", 2, "choose another --output"),
+        ("--jsonl --output /", 2, "not a file name"),
+        ("--jsonl --output=", 2, "not a file name"),
+    ],
+)
+def test_a_command_that_cannot_be_done_is_one_line_and_leaves_nothing(
+    words: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path, mixed())
+    before = sorted(tmp_path.iterdir())
+    assert cli.main(["export", str(tmp_path), *words.replace("{run}", str(tmp_path)).split()]) == code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert said in shown.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_place_that_is_no_run_is_said_to_be_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", str(tmp_path), "--jsonl"]) == ExitCode.USAGE
+    assert "is not a run directory" in capsys.readouterr().err
+    assert cli.main(["export", "--help"]) == 0
+    assert "RUN_DIR" in capsys.readouterr().out
+
+
+def test_parquet_without_its_extra_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"in the clone, .venv/bin/pip install '.\[parquet\]'"):
+        request_rows.write(mixed(), "parquet", tmp_path / "x.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_finished_leaves_the_one_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = request_rows.save(mixed(), tmp_path)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="No space left on device; choose another --output"):
+        request_rows.save(run(), tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["requests.jsonl"]
+    assert path.read_bytes() == before
+
+
+def test_rows_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_rows, "_ROWS_AT_ONCE", 4)
+    of = run(requests=11, tokens=2, request_id_prefix="")
+    chunks = list(request_rows.rows(of))
+    assert [len(chunk) for chunk in chunks] == [4, 4, 3]
+    assert [row["request_id"] for chunk in chunks for row in chunk] == [str(i) for i in range(11)]
+    request_rows.write(of, "jsonl", tmp_path / "small")
+    monkeypatch.setattr(request_rows, "_ROWS_AT_ONCE", 4096)
+    request_rows.write(of, "jsonl", tmp_path / "large")
+    assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
+    def peak(requests: int) -> int:
+        count = np.zeros(requests, np.int64)
+        one = run(requests=1, tokens=1)
+        columns = dict.fromkeys(one.records.columns, count)
+        start, empty = np.zeros(requests + 1, np.int64), np.zeros(0, np.int64)
+        nothing: list[Failure | None] = [None] * requests
+        records = Records(
+            **columns, start=start, arrival_ns=empty, tokens=empty, failures=nothing,
+            finish_reasons=[""] * requests, texts=[None] * requests,
+        )  # fmt: skip
+        tracemalloc.start()
+        request_rows.write(Result(one.facts, records), "jsonl", tmp_path / "x")
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    grown = peak(13_000) - peak(5_000)
+    assert grown < 8_000 * 200  # columns; a row as a dict is over 1 kB

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.record import Record, Records
+from loadgen.figures.vllm_keys import BlockFacts, figures, of_sglang
+from loadgen.report.result_block import LAYOUTS, Layout, layout, render
+from loadgen.study.importers import blocks
+
+RESULTS = Path(__file__).parents[1] / "data" / "results"
+RECORDED = json.loads((RESULTS / "vllm_bench_serve.json").read_text())
+QUEUE = ("client_queue_time", "e2el_including_client_queue")
+
+
+def run(**ask: Any) -> Metrics:
+    ns = 1_000_000
+    record = Record(
+        index=0,
+        slot=0,
+        intended_ns=990 * ns,
+        sent_ns=1000 * ns,
+        end_ns=1500 * ns,
+        arrival_ns=np.array([1100, 1110, 1120]) * ns,
+        tokens=np.ones(3, np.int64),
+        input_tokens=5,
+        output_tokens=3,
+    )
+    return compute(Records.of([record]), MetricOptions(**ask))
+
+
+def labels(text: str) -> list[str]:
+    return [line.partition(":")[0] for line in text.splitlines() if ":" in line]
+
+
+def headers(text: str) -> list[str]:
+    return [line.strip("-") for line in text.splitlines() if line.startswith("--")]
+
+
+def test_the_recorded_figures_render_to_the_recorded_block_byte_for_byte() -> None:
+    printed = (RESULTS / "vllm_bench_serve.stdout.txt").read_text()
+    assert render(RECORDED) + "\n" == printed[printed.index("============ Serving") :]
+
+
+def test_a_plain_run_prints_the_lines_of_the_recorded_block_and_no_other() -> None:
+    text = render(figures(run(), BlockFacts(max_concurrency=8)))
+    assert labels(text) == labels(render(RECORDED))
+    assert headers(text) == headers(render(RECORDED))
+
+
+@pytest.mark.parametrize(
+    ("line", "facts", "ask"),
+    [
+        (f"{'Maximum request concurrency:':<40} 8         ", {"max_concurrency": 8}, {}),
+        (f"{'Request rate configured (RPS):':<40} 2.50      ", {"request_rate_per_s": 2.5}, {}),
+        (f"{'Request goodput (req/s):':<40} 2.00      ", {}, {"goodput_slo_ms": {"e2el": 500.0}}),
+        (f"{'P99.9 TTFT (ms):':<40} 100.00    ", {}, {"metric_percentiles": (99.0, 99.9)}),
+    ],
+)
+def test_a_line_is_there_only_when_asked_for(line: str, facts: dict[str, Any], ask: dict[str, Any]) -> None:
+    assert line in render(figures(run(**ask), BlockFacts(**facts))).splitlines()
+    assert line not in render(figures(run(), BlockFacts())).splitlines()
+
+
+def test_peak_concurrent_requests_is_printed_with_decimals() -> None:
+    assert f"{'Peak concurrent requests:':<40} 1.00      " in render(figures(run(), BlockFacts()))
+
+
+def test_sections_keep_their_order_and_their_rule() -> None:
+    selected = ("e2el", "ttft", "token_time", *QUEUE)
+    facts = BlockFacts(request_rate_per_s=3, max_concurrency=4, selected=selected)
+    text = render(figures(run(), facts))
+    assert headers(text) == [
+        "Time to First Token",
+        "End-to-end Latency",
+        "Client-side Queueing",
+        "Queue-inclusive End-to-end Latency",
+        "Time per Token (gaps shared by tokens)",
+    ]
+    assert {len(line) for line in text.splitlines() if line.startswith(("-", "="))} == {50}
+    assert f"{'Mean E2EL incl. Client Queue (ms):':<40} 130.00    " in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        (BlockFacts(selected=QUEUE), []),
+        (BlockFacts(selected=QUEUE, request_rate_per_s=5), []),
+        (BlockFacts(selected=QUEUE, max_concurrency=2), ["Client-side Queueing"]),
+    ],
+)
+def test_queue_sections_need_what_vllm_needs(facts: BlockFacts, shown: list[str]) -> None:
+    assert headers(render(figures(run(), facts))) == shown
+
+
+def test_whole_answers_show_e2el_in_place_of_the_stream_s_metrics() -> None:
+    text = render(figures(run(streamed=False), BlockFacts()))
+    assert headers(text) == ["End-to-end Latency"]
+    assert "Peak output token throughput (tok/s)" not in labels(text)
+    assert f"{'Mean E2EL (ms):':<40} 500.00    " in text
+
+
+def test_a_metric_of_nothing_is_left_out_rather_than_zero() -> None:
+    nothing = compute(Records.of([]), MetricOptions())
+    assert headers(render(figures(nothing, BlockFacts()))) == []
+
+
+def test_rtfx_is_printed_only_above_zero() -> None:
+    assert "RTFx" not in render(RECORDED)
+    assert f"{'RTFx (Inverse Real-Time Factor):':<40} 3.00      " in render({**RECORDED, "rtfx": 3.0})
+
+
+def test_the_block_says_nothing_of_figures_that_are_not_there() -> None:
+    assert render({}) == "============ Serving Benchmark Result ============\n" + "=" * 50
+
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published"
+NUMBER = {True: float, False: int}
+
+
+def published_figures(row: dict[str, str]) -> dict[str, float]:
+    """A published row under vLLM's result keys: its columns are the labels of the block."""
+    layout = LAYOUTS["vllm-2025"]
+    labels = {one.label: one.key for one in layout.rows}
+    for section in layout.sections:
+        for word, key in (("Mean", "mean"), ("Median", "median"), ("P99", "p99")):
+            labels[f"{word} {section.name} (ms):"] = f"{key}_{section.key}_ms"
+    return {
+        labels[f"{name}:"]: NUMBER["." in value](value)
+        for name, value in row.items()
+        if f"{name}:" in labels and value
+    }
+
+
+def test_every_published_row_of_the_jetson_page_renders_to_its_block() -> None:
+    page = (PUBLISHED / "jetson_thor_serving.md").read_text("utf-8")
+    blocks = re.findall(r"^=+ Serving Benchmark Result =+$.*?^=+$", page, re.M | re.S)
+    with (PUBLISHED / "jetson_thor_serving.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    rendered = [render(published_figures(row), LAYOUTS["vllm-2025"]) for row in rows]
+    plain = ["\n".join(line.rstrip() for line in block.splitlines()) for block in rendered]
+    assert len(blocks) == len(rows)
+    assert sorted(plain) == sorted(
+        "\n".join(line.rstrip() for line in block.splitlines()) for block in blocks
+    )
+
+
+def every_figure(shape: Layout) -> dict[str, Any]:
+    """A figure for each line that a layout can have, every one of its own."""
+    told: dict[str, Any] = {}
+    for number, row in enumerate(shape.rows, 1):
+        whole = not row.spec or row.key == "max_concurrent_requests"  # which vLLM prints with decimals
+        told[row.key] = f"word{number}" if row.text else number * 1000 + (0 if whole else 0.25)
+    for number, section in enumerate(shape.sections, 100):
+        ranks = section.percentiles if section.percentiles is not None else ("50", "99", "99.9")
+        words = ["mean", "median", *(f"p{rank}" for rank in ranks), *["max"] * section.most]
+        key = section.key + "_ms" * (section.unit == "ms")
+        told |= {f"{word}_{key}": number + i / 100 for i, word in enumerate(words)}
+    return told
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_figure_of_every_layout_is_read_back_as_it_was_printed(name: str) -> None:
+    told = every_figure(LAYOUTS[name])
+    text = render(told, LAYOUTS[name])
+    found = blocks.parse(text.splitlines())
+    assert found.figures == told
+    assert render(found.figures, LAYOUTS[name]) == text
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
+    selected = ("ttft", "tpot", "itl", "e2el")
+    facts = BlockFacts(max_concurrency=8, selected=selected)
+    told = {"backend": "openai", **of_sglang(run()), **figures(run(), facts)}
+    found = blocks.parse(render(told, LAYOUTS[name]).splitlines())
+    assert found.remarks == ()
+    numbers = {key: value for key, value in found.figures.items() if not isinstance(value, str)}
+    assert len(numbers) > 10
+    assert {key: round(told[key], 2) for key in numbers} == numbers
+
+
+def test_sglangs_layout_says_what_is_not_set_and_what_is_unlimited() -> None:
+    text = render({"request_rate": "inf", "max_concurrency": None}, LAYOUTS["sglang"])
+    assert f"{'Traffic request rate:':<40} inf       " in text.splitlines()
+    assert f"{'Max request concurrency:':<40} not set   " in text.splitlines()
+    assert "not set" not in render({}, LAYOUTS["sglang"])
+    old = render({"request_rate": 2.0, "max_concurrency": 3}, LAYOUTS["sglang-2025"]).splitlines()
+    assert f"{'Traffic request rate:':<40} 2.0       " in old
+    assert f"{'Max reqeuest concurrency:':<40} 3         " in old
+
+
+def test_sglangs_concurrency_is_latencies_of_successes_over_duration() -> None:
+    assert of_sglang(run()) == {
+        "total_input_text_tokens": 5,
+        "input_throughput": 10.0,
+        "concurrency": 0.12 / 0.5,
+        "max_itl_ms": 10.0,
+    }
+    assert not any(of_sglang(compute(Records.of([]), MetricOptions())).values())
+
+
+def test_an_unknown_layout_is_refused_with_the_nearest() -> None:
+    assert layout(None) is layout("vllm-0.32") is LAYOUTS["vllm-0.32"]
+    with pytest.raises(
+        UsageError, match=r"--layout sglan: no such layout, did you mean 'sglang'\?; there are vllm"
+    ):
+        layout("sglan")
+
+
+def test_the_help_names_every_layout() -> None:
+    from loadgen.run.options import bench_parser
+
+    (action,) = (one for one in bench_parser()._actions if "--layout" in one.option_strings)
+    assert action.help is not None
+    assert all(name in action.help for name in LAYOUTS)

@@ -1,0 +1,192 @@
+"""Results: a run on disk gives its report again, and what is wrong with a directory is told."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.made_runs import keep
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.figures.record import Record, Records
+from loadgen.plan import profile
+from loadgen.report import report, run_directory, run_place
+from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_metadata import Client, Server
+
+MS = 1_000_000
+SAMPLE = Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json"
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def record(index: int, failure: Failure | None = None) -> Record:
+    sent_ns = 10**12 + index * 100 * MS
+    arrival_ns = sent_ns + np.arange(1, 6, dtype=np.int64) * 20 * MS
+    return Record(
+        index,
+        index % 2,
+        sent_ns - MS,
+        sent_ns,
+        int(arrival_ns[-1]),
+        arrival_ns=arrival_ns,
+        tokens=np.ones(5, np.int64),
+        first_byte_ns=int(arrival_ns[0]),
+        planned_input=10,
+        planned_output=5,
+        input_tokens=10,
+        output_tokens=5,
+        usage=True,
+        visible_ns=int(arrival_ns[0]),
+        reads=6,
+        failure=failure,
+        text="é",
+    )
+
+
+def made(**changes: Any) -> Result:
+    keys = {"input_len": 10, "output_len": 5, "num_prompts": 3, "max_concurrency": 2, "goodput": ("ttft:50",)}
+    workload = profile.build({"name": "p", **keys, **changes.pop("keys", {})})
+    facts: dict[str, Any] = {
+        "started": WHEN,
+        "finished": WHEN,
+        "command": ["loadgen", "bench"],
+        "profile": workload,
+        "seed": 7,
+        "seed_chosen": True,
+        "plan_digest": "abc",
+        "prompt_format": "ids",
+        "server": Server(url="http://h/v1/completions", engine="vLLM", version="1", model="org/m"),
+        "client": Client(
+            transport="wire", cpu_s=1.0, wall_s=2.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0
+        ),
+        "environment": {"python": "3"},
+        "metadata": ("a=b",),
+        "requests": 3,
+        **changes,
+    }
+    failed = Failure(FailureKind.TRUNCATED, "cut")
+    return Result(Facts(**facts), Records.of([record(0), record(1), record(2, failed)]))
+
+
+def saved(directory: Path, of: Result) -> str:
+    text = report.render(of)
+    keep(of, directory, text + "\n")
+    return text
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(made(), id="plain"),
+        pytest.param(made(keys={"request_rate": 2.5, "burstiness": "inf"}), id="a rate"),
+        pytest.param(made(keys={"max_concurrency": None}), id="no limit"),
+        pytest.param(made(keys={"stream": False, "goodput": ()}), id="whole answers"),
+        pytest.param(made(cut_short="stopped by Ctrl-C", interrupted=True, requests=9), id="interrupted"),
+        pytest.param(
+            made(keys={"percentile_metrics": "ttft,e2el", "metric_percentiles": "50,99.9"}), id="asked"
+        ),
+    ],
+)
+def test_a_report_is_made_again_from_the_files_alone(
+    of: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = saved(tmp_path, of)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([RESULT, ARRIVALS, REPORT])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == text + "\n"
+    assert (tmp_path / REPORT).read_text("utf-8") == text + "\n"
+    again = run_directory.load(tmp_path)
+    assert again.facts == of.facts
+    assert again.json() == of.json()
+
+
+def test_the_file_is_strict_json_with_every_key_of_vllms(tmp_path: Path) -> None:
+    saved(tmp_path, made())
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    stored = json.loads((tmp_path / RESULT).read_text("utf-8"), parse_constant=refuse)
+    sample = json.loads(SAMPLE.read_text("utf-8"))
+    detailed = json.loads(json.dumps(made().json(detailed=True), allow_nan=False))
+    missing = set(sample) - set(detailed)
+    assert missing == set()
+    per_request = set(detailed) - set(stored)
+    assert all(isinstance(detailed[key], list) for key in per_request)
+    assert stored["a"] == "b"
+    ours = stored["loadgen"]
+    assert {"definitions_version", "environment", "seed", "plan_digest", "client"} <= set(ours)
+
+
+def test_arrivals_are_whole_nanoseconds(tmp_path: Path) -> None:
+    saved(tmp_path, made())
+    with np.load(tmp_path / ARRIVALS) as stored:
+        assert stored["arrival_ns"].dtype == np.int64
+        assert stored["arrival_ns"].tolist()[:2] == [10**12 + 20 * MS, 10**12 + 40 * MS]
+
+
+def test_a_newer_format_is_left_to_a_newer_tool(tmp_path: Path) -> None:
+    saved(tmp_path, made())
+    stored = json.loads((tmp_path / RESULT).read_text("utf-8"))
+    stored["loadgen"]["format"] = 99
+    (tmp_path / RESULT).write_text(json.dumps(stored), "utf-8")
+    with pytest.raises(UsageError, match="has format 99, this loadgen reads 1, 2"):
+        run_directory.load(tmp_path)
+
+
+# numpy leaves the file of a broken archive to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", [RESULT, ARRIVALS])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: data[: len(data) // 2], id="half"),
+        pytest.param(lambda data: b"garbage" * 9, id="garbage"),
+        pytest.param(lambda data: b"{}", id="an object"),
+        pytest.param(lambda data: b"[1]", id="an array"),
+        pytest.param(lambda data: b'{"loadgen": {"format": 1}}', id="no facts"),
+        pytest.param(lambda data: b'{"loadgen": 5}', id="no object"),
+        pytest.param(lambda data: b"\xff\xfe", id="no text"),
+    ],
+)
+def test_a_damaged_file_is_one_clear_line(
+    name: str, damage: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(tmp_path, made())
+    path = tmp_path / name
+    path.write_bytes(damage(path.read_bytes()))
+    assert cli.main(["report", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"loadgen: {tmp_path}: {RESULT} or {ARRIVALS} is damaged")
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [RESULT, ARRIVALS])
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    saved(tmp_path, made())
+    (tmp_path / name).unlink()
+    with pytest.raises(UsageError, match=f"is not a run directory: .*{name}"):
+        run_directory.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["bench", "../outside", "a/b", "..", ""])
+def test_a_run_gets_a_directory_of_its_own_under_the_one_asked_for(name: str, tmp_path: Path) -> None:
+    base = tmp_path / "runs"
+    first, second = (run_place.create_directory(base, name, WHEN) for _ in range(2))
+    assert first != second
+    assert first.resolve().parent == second.resolve().parent == base.resolve()
+
+
+def test_a_base_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="choose another --run-dir"):
+        run_place.create_directory(tmp_path / "file" / "runs", "x", WHEN)

@@ -1,0 +1,176 @@
+"""Rows: published files and our own read whole, names told apart, settings numbered as on the pages."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import asdict
+
+from loadgen.base.errors import UsageError
+from loadgen.report.speed_formulas import OUTPUT, TOTAL
+from loadgen.report.speed_rows import (
+    SETTINGS,
+    Memory,
+    Setting,
+    SpeedRow,
+    legend,
+    published,
+    read_csv,
+    rounded,
+    shipped,
+)
+from loadgen.roofline.model_names import split_name
+
+HEAD = "model,backend,gpu,input_length,quantization,gpu_num,speed_tok_s,gpu_memory_mb,note"
+
+
+def test_the_published_files_are_read_with_the_precision_they_print() -> None:
+    rows = shipped()
+    assert len(rows) == 216 + 259
+    assert {row.formula for row in rows if row.model.startswith("Qwen3-")} == {TOTAL}
+    assert {row.formula for row in rows if row.model.startswith("Qwen2.5-")} == {OUTPUT}
+    assert {str(row.speed_tok_s) for row in rows} >= {"47.40", "3.5", "41.8", "None"}
+    first = SpeedRow("Qwen2.5-0.5B-Instruct", "Transformers", "A100-80GB", 1, "BF16", 1, Decimal("47.40"))
+    memory = Memory(Decimal("0.97"), "GB")
+    assert next(row for row in rows if row.gpu_memory == memory) == SpeedRow(
+        **(asdict(first) | {"gpu_memory": memory})
+    )
+
+
+def test_where_nothing_ran_there_is_no_number() -> None:
+    row = published("Qwen3-30B-A3B", 6144, "GPTQ-INT4", backend="Transformers")
+    assert row is not None
+    assert (row.gpu_num, row.speed_tok_s, row.gpu_memory, row.note) == (
+        None,
+        None,
+        None,
+        "MoE Kernel Unsupported",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("model,tok_s\nQwen3-4B,208.1\n", "no column input_length, speed_tok_s"),
+        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: not a speed row: invalid literal"),
+        (f"{HEAD}\nM,,,1,BF16,1,2.0,,\nM,,,1,BF16,1,fast,,\n", "line 3"),
+        (f"{HEAD}\nM,,,1,BF16,1,nan,,\n", "speed_tok_s is nan"),
+        (f"{HEAD}\nM,,,1,BF16,1,-2,,\n", "speed_tok_s is -2"),
+        (f"{HEAD}\n,,,1,BF16,1,2,,\n", "'model'"),
+        (f"{HEAD}\nM,,,1,BF16,1,2,,a,b\n", "more cells than"),
+        (f"{HEAD},formula\nM,,,1,BF16,1,2,,,tokens\n", "unknown formula 'tokens': use one of output/time"),
+        (f"{HEAD},setting\nM,,,1,BF16,1,2,,,eager\n", "'eager' is not a setting"),
+        (f'{HEAD}\nM,,,1,BF16,1,2,,"open\n', "cannot be read"),
+        ("\udc80", "cannot be read"),
+        ("", "no column"),
+    ],
+)
+def test_a_file_that_is_no_table_of_speeds_is_told_in_one_line(
+    content: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=re.escape(said)) as raised:
+        read_csv(path)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.csv cannot be read"):
+        read_csv(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "quantization"),
+    [
+        ("/models/Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
+        ("/models/Qwen3-8B-FP8/", "Qwen3-8B", "FP8"),
+        ("Qwen/Qwen3-8B-AWQ", "Qwen3-8B", "AWQ"),
+        ("Qwen/Qwen3-8B", "Qwen3-8B", ""),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen2.5-7B-Instruct", "GPTQ-Int4"),
+        ("qwen3-4b-awq-int4", "qwen3-4b", "awq-int4"),
+        ("nvidia/Qwen3-8B-NVFP4", "Qwen3-8B", "NVFP4"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B-Instruct-2507", ""),
+        ("/hub/models--Qwen--Qwen3-0.6B-GPTQ-Int8/snapshots/5f2d91c", "Qwen3-0.6B", "GPTQ-Int8"),
+        (r"D:\models\Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
+        ("FP8", "FP8", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_model_is_known_by_its_base_name(model: str, base: str, quantization: str) -> None:
+    assert split_name(model) == (base, quantization)
+
+
+@pytest.mark.parametrize(
+    ("model", "input_length", "quantization", "backend", "gpu_num", "speed_tok_s"),
+    [
+        ("/models/Qwen3-8B-FP8", 1, "", "SGLang", 1, "150.25"),
+        ("/models/qwen3-8b-fp8", 1, "", "Transformers", 1, "15.46"),
+        ("/models/Qwen3-8B-FP8", 1, "", "vLLM", 1, "150.25"),  # not published of vLLM: of what serves
+        ("Qwen2.5-7B-Instruct", 1, "BF16", "SGLang", 1, "84.28"),  # of vLLM, not of Transformers
+        ("Qwen/Qwen3-8B", 6144, "", "", None, "296.25"),  # no quantization is BF16
+        ("Qwen/Qwen3-8B-AWQ", 1, "", "sglang", 1, "144.11"),  # the page says AWQ-INT4
+        ("Qwen/Qwen3-8B-AWQ", 1, "AWQ-4bit", "sglang", 1, "144.11"),  # so does a checkpoint
+        ("Qwen3-8B", 129024, "FP8", "SGLang", 1, "1393.21"),  # the page's tables say 129042
+        ("Qwen2.5-7B-Instruct-GPTQ-Int4", 129024, "", "vLLM", 1, "26.37"),
+        ("Qwen2.5-7B-Instruct", 1, "GPTQ-4bit", "vllm", 1, "154.05"),
+        ("Qwen2.5-72B-Instruct", 1, "BF16", "vLLM", 2, "18.19"),
+        ("Qwen2.5-72B-Instruct", 1, "BF16", "vLLM", 4, "31.37"),
+        ("Qwen2.5-7B", 1, "BF16", "vLLM", 1, None),
+        ("Qwen3-8B", 2, "BF16", "vLLM", 1, None),
+        ("Qwen3-8B", 1, "NVFP4", "vLLM", 1, None),
+    ],
+)
+def test_the_published_row_of_the_same_model_and_length_is_found(
+    model: str,
+    input_length: int,
+    quantization: str,
+    backend: str,
+    gpu_num: int | None,
+    speed_tok_s: str | None,
+) -> None:
+    row = published(model, input_length, quantization, backend, gpu_num)
+    assert (str(row.speed_tok_s) if row else None) == speed_tok_s
+
+
+EAGER = Setting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True)
+SGLANG = Setting.of(mem_fraction_static=0.85, context_length=140000)
+
+
+def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
+    given = [SGLANG, SETTINGS["Setting 4"], SETTINGS["Default Setting"], EAGER, SGLANG]
+    assert list(legend(given).items()) == [
+        (SETTINGS["Default Setting"], "Default Setting"),
+        (SETTINGS["Setting 4"], "Setting 4"),
+        (SGLANG, "Setting 6"),
+        (EAGER, "Setting 7"),
+    ]
+    assert legend([]) == {}
+
+
+@pytest.mark.parametrize(
+    "setting", [*SETTINGS.values(), SGLANG, Setting.of(compilation_config='{"a": [1, 2]}', x=1)]
+)
+def test_a_setting_is_read_as_it_is_written(setting: Setting) -> None:
+    assert Setting.parse(str(setting)) == setting
+
+
+@pytest.mark.parametrize(
+    ("memory", "mb", "gb"),
+    [
+        (Memory(Decimal("0.97"), "GB"), "993", "0.97"),
+        (Memory(Decimal(1394), "MB"), "1394", "1.36"),
+        (Memory.of_bytes(20 * 2**30, "MB"), "20480", "20.00"),
+        (Memory.of_bytes(3 * 2**29, "GB"), "1536", "1.50"),
+    ],
+)
+def test_memory_is_printed_in_the_unit_of_its_column(memory: Memory, mb: str, gb: str) -> None:
+    assert (memory.printed("MB"), memory.printed("GB")) == (mb, gb)
+
+
+def test_a_measured_figure_has_two_decimals() -> None:
+    assert [str(rounded(value)) for value in (47.4, 3.456, 100.0)] == ["47.40", "3.46", "100.00"]

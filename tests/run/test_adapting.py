@@ -1,0 +1,302 @@
+"""Adapting: what a server refuses is left out of every request of the run, before it, and reported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.hosted_api import KEY, HostedApi, openai_error
+from fakes.scripted_server import ScriptedServer
+from loadgen import cli
+from loadgen.report.run_directory import REPORT, RESULT
+
+pytestmark = [
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
+LOAD = ["--num-prompts", "4", "--max-concurrency", "2", "--random-input-len", "8", "--random-output-len", "3"]
+CHAT = [*LOAD, "--backend", "openai-chat", "--tokenizer", TOKENIZER]
+NO_EOS = (400, openai_error("Unrecognized request argument supplied: ignore_eos"))
+NO_LIMIT = (
+    400,
+    openai_error(
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+        "instead.",
+        "max_tokens",
+    ),
+)
+NO_TEMPERATURE = (
+    400,
+    openai_error(
+        "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is "
+        "supported.",
+        "temperature",
+    ),
+)
+NO_OPTIONS = (400, openai_error("Unknown parameter: 'stream_options'."))
+NO_RUNNING = (400, openai_error("Unknown parameter: 'stream_options.continuous_usage_stats'."))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def bench(api: HostedApi, *words: str) -> int:
+    with ScriptedServer(api) as server:
+        return cli.main(["bench", "--quiet", "--base-url", server.base_url, *words])
+
+
+def stored() -> tuple[dict[str, Any], str]:
+    """The facts and the report of the one run, the report as one line."""
+    (directory,) = Path("runs").iterdir()
+    facts = json.loads((directory / RESULT).read_text("utf-8"))["loadgen"]
+    return facts, " ".join((directory / REPORT).read_text("utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("refused", "words", "sent", "reported"),
+    [
+        pytest.param(
+            {"ignore_eos": NO_EOS},
+            [],
+            {"max_tokens", "stream_options"},
+            ["left out: ignore_eos (refused by the server); answers may end early: --min-tokens N"],
+            id="ignore_eos",
+        ),
+        pytest.param(
+            {"ignore_eos": NO_EOS, "max_tokens": NO_LIMIT},
+            [],
+            {"max_completion_tokens", "stream_options"},
+            ["renamed: max_tokens is sent as max_completion_tokens (as the server requires)"],
+            id="the limit's name",
+        ),
+        pytest.param(
+            {"temperature": NO_TEMPERATURE},
+            ["--temperature", "0"],
+            {"max_tokens", "stream_options", "ignore_eos"},
+            ["left out: temperature (refused by the server); its default applies"],
+            id="temperature",
+        ),
+        pytest.param(
+            {"stream_options": NO_OPTIONS},
+            [],
+            {"max_tokens", "ignore_eos"},
+            ["left out: stream_options (refused by the server); no usage in the responses"],
+            id="stream_options",
+        ),
+        pytest.param(
+            {"stream_options.continuous_usage_stats": NO_RUNNING},
+            ["--continuous-usage"],
+            {"max_tokens", "ignore_eos", "stream_options"},
+            ["left out: stream_options.continuous_usage_stats (refused by the server); tokens are"],
+            id="running usage",
+        ),
+    ],
+)
+@pytest.mark.parametrize("warmups", [0, 2])
+def test_what_is_refused_is_left_out_of_every_request(
+    refused: dict[str, Any], words: list[str], sent: set[str], reported: list[str], warmups: int
+) -> None:
+    api = HostedApi(refused)
+    assert bench(api, *CHAT, *words, "--num-warmups", str(warmups)) == 0
+    facts, report = stored()
+    bodies = [set(body) - {"model", "messages", "stream"} for body in api.served]
+    assert bodies == [sent] * (1 + warmups + 4)  # the one that found it out, and the run
+    assert [line for line in reported if line not in report] == []
+    assert [field["name"] for field in facts["adapted"]] == list(refused)
+    assert facts["ignore_eos_refused"] == ("ignore_eos" in refused)
+    assert "http-status" not in report
+
+
+def test_what_was_refused_is_asked_once_for_all_runs() -> None:
+    api = HostedApi({"ignore_eos": NO_EOS})
+    assert bench(api, *CHAT, "--repeat", "2") == 0
+    assert api.posted == 2 + 2 * 4
+
+
+@pytest.mark.parametrize("owner", ["vllm", "sglang"])
+def test_an_engine_that_is_known_is_sent_no_request_more(owner: str) -> None:
+    api = HostedApi(owner=owner)
+    assert bench(api, *CHAT) == 0
+    assert api.posted == 4
+
+
+def test_a_known_engine_that_refuses_the_warm_up_is_adapted_to() -> None:
+    api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
+    assert bench(api, *CHAT, "--num-warmups", "2") == 0
+    assert stored()[0]["ignore_eos_refused"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "words", "reported"),
+    [
+        (
+            {"chat_template_kwargs": (400, openai_error("Unknown parameter: 'chat_template_kwargs'."))},
+            ["--chat-template-kwargs", '{"enable_thinking": false}'],
+            "/v1/chat/completions refuses chat_template_kwargs (400: Unknown parameter: "
+            "'chat_template_kwargs'.): leave out --chat-template-kwargs",
+        ),
+        (
+            {"min_tokens": (400, openai_error("Unknown parameter: 'min_tokens'."))},
+            ["--extra-body", '{"min_tokens": 3}'],
+            "(400: Unknown parameter: 'min_tokens'.): leave min_tokens out of --extra-body",
+        ),
+        (
+            {"temperature": (400, openai_error("temperature must be at most 2, got 9", "temperature"))},
+            ["--temperature", "9"],
+            "refuses temperature (400: temperature must be at most 2, got 9): leave out --temperature",
+        ),
+        (
+            {"model": (400, openai_error("something is wrong"))},
+            [],
+            "refuses the request (400: something is wrong): --print-request shows what is sent",
+        ),
+        (
+            {"model": (404, openai_error("The model `big-1` does not exist"))},
+            [],
+            "/v1/chat/completions does not exist, or not for this model (404: The model `big-1` does not "
+            "exist): check --base-url and --model",
+        ),
+        (
+            {"model": (403, openai_error("not in your country"))},
+            [],
+            "denies this to the key from OPENAI_API_KEY (403: not in your country)",
+        ),
+    ],
+)
+def test_what_cannot_be_left_out_ends_the_command_with_its_flag(
+    refused: dict[str, Any], words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = HostedApi(refused)
+    assert bench(api, *CHAT, *words) == 1
+    error = capsys.readouterr().err
+    assert reported in error
+    assert error.count("\n") == 1
+    assert api.served == []
+    assert not list(Path("runs").glob("*"))
+
+
+@pytest.mark.parametrize("words", [CHAT, [*CHAT, "--num-warmups", "2"]])
+@pytest.mark.parametrize(
+    ("key", "reported"),
+    [
+        (
+            "sk-bad-987654",
+            "does not accept the key from OPENAI_API_KEY (401): check that it is a key of this",
+        ),
+        ("", "needs an API key and none was sent (401): set OPENAI_API_KEY, or pass --api-key-file FILE"),
+    ],
+)
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_wrong_key_and_no_key_are_two_errors(
+    words: list[str],
+    key: str,
+    reported: str,
+    lists: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    api = HostedApi(models=lists, guarded=("/v1/models",) if lists else ("/v1/chat/completions",))
+    assert bench(api, *words, "--model", "big-1") == 1
+    out = "".join(capsys.readouterr())
+    assert reported in out
+    assert not key or key not in out
+
+
+@pytest.mark.parametrize("warmups", ["0", "2"])
+def test_a_chat_only_api_names_the_backend(warmups: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(HostedApi(), *LOAD, "--num-warmups", warmups) == 1
+    assert "pass --backend openai-chat if it has only chat" in capsys.readouterr().err
+
+
+def test_an_api_without_a_list_of_models_needs_only_the_name() -> None:
+    api = HostedApi(models=False)
+    assert bench(api, *CHAT, "--model", "big-1") == 0
+    assert {body["model"] for body in api.served} == {"big-1"}
+
+
+def test_an_unknown_server_without_metrics_is_not_reported_to_lack_them() -> None:
+    assert bench(HostedApi(), *CHAT) == 0
+    assert "/metrics" not in stored()[1]
+
+
+def test_a_known_engine_that_refuses_the_run_itself_names_the_flag() -> None:
+    api = HostedApi({"ignore_eos": NO_EOS}, owner="vllm")
+    assert bench(api, *CHAT) == 1
+    assert "the request is refused: pass --no-ignore-eos" in stored()[1]
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+NO_TOOLS = (
+    400,
+    openai_error('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+)
+NO_SCHEMA = (
+    400,
+    openai_error(
+        "Grammar-based generation (json_schema, regex, ebnf, structural_tag) is not supported when the "
+        "server is launched with --grammar-backend none"
+    ),
+)
+NO_IMAGES = (400, openai_error("At most 0 image(s) may be provided in one prompt."))
+OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path"]
+
+
+@pytest.mark.parametrize(
+    ("file", "refused", "line"),
+    [
+        ("bodies_with_tools.jsonl", {"tools": NO_TOOLS}, 'refuses tools (400: "auto" tool choice requires'),
+        (
+            "bodies_with_tools.jsonl",
+            {"response_format": NO_SCHEMA},
+            "refuses a schema of the answer (400: Grammar-based",
+        ),
+        ("images.jsonl", {"messages": NO_IMAGES}, "refuses images (400: At most 0 image(s)"),
+    ],
+)
+@pytest.mark.parametrize("owner", ["vllm", "system"])
+def test_what_rows_ask_for_and_a_server_has_not_ends_the_command(
+    file: str, refused: dict[str, Any], line: str, owner: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = HostedApi(refused, owner=owner)
+    assert bench(api, *OF_FILE, str(EXAMPLES / file)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert line in said.err
+    assert "or leave those rows out of the file" in said.err
+    assert said.err.count("\n") == 1
+    assert not list(Path().rglob("result.json"))
+
+
+@pytest.mark.parametrize("file", ["bodies_with_tools.jsonl", "images.jsonl"])
+def test_no_row_of_a_file_is_sent_before_the_run(file: str) -> None:
+    api = HostedApi(owner="vllm")
+    assert bench(api, *OF_FILE, str(EXAMPLES / file), "--num-warmups", "1", "--tokenizer", TOKENIZER) == 0
+    rows = [json.loads(line)["messages"] for line in (EXAMPLES / file).read_text("utf-8").splitlines()]
+    sent = [body["messages"] for body in api.served]
+    assert sent[-len(rows) :] == rows
+    before = sent[: -len(rows)]
+    assert len(before) > 1  # one for each set of features, and the warm-up
+    assert [messages for messages in before if messages in rows] == []
+
+
+def test_prompts_of_a_file_are_sent_without_a_trial_to_a_known_engine() -> None:
+    api = HostedApi(owner="vllm")
+    assert bench(api, *OF_FILE, str(EXAMPLES / "prompts.jsonl")) == 0
+    assert api.posted == 6
+    hosted = HostedApi({"ignore_eos": NO_EOS})
+    assert bench(hosted, *OF_FILE, str(EXAMPLES / "prompts.jsonl"), "--ignore-eos", "--min-tokens", "4") == 0
+    assert hosted.posted == 2 + 6
+    assert {body["min_tokens"] for body in hosted.served} == {4}

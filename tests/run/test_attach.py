@@ -1,0 +1,267 @@
+"""Attach: the server that is meant, found, known for what it is, and what of it is on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
+from loadgen.base.errors import LoadgenError, UsageError
+from loadgen.plan import profile
+from loadgen.plan.server_settings import ServerSettings, validated
+from loadgen.run.asked_settings import settings
+from loadgen.run.attach import attach, first_token
+from loadgen.run.options import parse
+from loadgen.run.session import Session
+
+WORKLOAD = profile.build({"input_len": 8, "output_len": 3, "num_prompts": 1})
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def server(stack: ExitStack) -> ScriptedServer:
+    return stack.enter_context(ScriptedServer(api(lambda _: stream(), owner="vllm")))
+
+
+def attached(stack: ExitStack, *words: str) -> Session:
+    options = parse(words)
+    return attach(options, settings(options, [WORKLOAD]), WORKLOAD, stack)
+
+
+def at(server: ScriptedServer, stack: ExitStack, *words: str) -> Session:
+    return attached(stack, "--base-url", server.base_url, *words)
+
+
+def test_a_server_at_hand_is_known_by_what_it_says(server: ScriptedServer, stack: ExitStack) -> None:
+    session = at(server, stack)
+    assert (session.served.engine.name, session.served.model, session.context_limit) == ("vLLM", "m", 4096)
+    assert session.root.port == server.port
+    assert session.local is not None
+    assert (session.local.launched, session.local.log) == (None, None)
+    assert not [asked for asked in server.asked if asked.head.startswith("POST")]
+    session.check_alive(failed=True)  # nobody knows: it was not started here
+
+
+def test_the_processes_of_a_server_on_this_machine_are_known(
+    server: ScriptedServer, stack: ExitStack
+) -> None:
+    session = at(server, stack)
+    assert session.local is not None
+    assert os.getpid() in session.local.pids()
+
+
+@pytest.mark.parametrize(
+    ("owner", "delays"),
+    [
+        ("loadgen-null", True),
+        ("loadgen-engine", True),
+        ("loadgen-null-nagle", False),
+        ("vllm", False),  # a gateway may stand in front of it
+        ("llamacpp", False),
+        ("", False),
+    ],
+)
+def test_acknowledgements_are_saved_only_where_the_server_waits_for_none(
+    owner: str, delays: bool, stack: ExitStack
+) -> None:
+    server = stack.enter_context(ScriptedServer(api(lambda _: stream(), owner=owner)))
+    assert at(server, stack, "--model", "m").root.delay_acks is delays
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+def test_the_v1_that_some_people_include_is_no_part_of_the_base_url(
+    path: str, server: ScriptedServer, stack: ExitStack
+) -> None:
+    session = attached(stack, "--base-url", server.base_url + path)
+    assert session.access.base_url == server.base_url
+
+
+def test_an_endpoint_stands_after_the_version_of_the_base_url(stack: ExitStack) -> None:
+    with ScriptedServer(api(lambda _: stream())) as server:
+        words = ["--endpoint", "/mine", "--model", "m"]
+        session = attached(stack, "--base-url", f"{server.base_url}/v1", *words)
+        assert (session.access.base_url, session.subject.endpoint) == (server.base_url, "/v1/mine")
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ([], "Bearer sk-1"),
+        (["--header", "authorization=mine"], "mine"),
+    ],
+)
+def test_the_key_goes_to_a_server_at_hand_unless_another_is_given(
+    words: list[str],
+    sent: str,
+    server: ScriptedServer,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    at(server, stack, *words)
+    lines = {line.lower() for asked in server.asked for line in asked.head.splitlines()}
+    assert {line for line in lines if line.startswith("authorization")} == {f"authorization: {sent}".lower()}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("words", [[], ["--preset", "h20/qwen3-8b-fp8"]])
+def test_without_a_server_the_embedded_engine_starts_and_ends(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    before = set(psutil.Process().children(recursive=True))
+    with ExitStack() as stack:
+        session = attached(stack, *words)
+        assert session.served.engine.simulated
+        assert session.access.headers == {}  # a key never goes to a server of our own
+        assert session.local is not None
+        assert session.local.pids() == []  # its memory is nobody's model
+        assert set(psutil.Process().children(recursive=True)) > before
+    assert set(psutil.Process().children(recursive=True)) == before
+
+
+@pytest.mark.whole
+def test_the_embedded_engine_serves_by_the_name_that_is_asked_for(stack: ExitStack) -> None:
+    session = attached(stack, "--preset", "instant", "--model", "dir/m", "--served-model-name", "n")
+    assert session.served.model == "n"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        (["--model", "other"], LoadgenError, "vLLM does not serve 'other'; it serves m"),
+        (
+            ["--ready-check-timeout-sec", "-1"],
+            UsageError,
+            "argument --ready-check-timeout-sec: '-1': give a number from 0",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_told(
+    words: list[str], error: type[LoadgenError], says: str, server: ScriptedServer, stack: ExitStack
+) -> None:
+    with pytest.raises(error, match=says):
+        at(server, stack, *words)
+
+
+def test_nobody_there_is_told(stack: ExitStack) -> None:
+    with pytest.raises(LoadgenError, match=r"is not ready: .*check the address"):
+        attached(stack, "--port", str(closed_port()))
+
+
+def checkpoint_directory(path: Path) -> Path:
+    path.mkdir()
+    config = {"max_position_embeddings": 512, "torch_dtype": "bfloat16", "vocab_size": 100}
+    (path / "config.json").write_text(json.dumps(config), "utf-8")
+    return path
+
+
+def card(**changes: Any) -> Answer:
+    listing = {"data": [{"id": "m", "owned_by": "vllm", **changes}]}
+    return Answer([whole(json.dumps(listing).encode())])
+
+
+@pytest.mark.parametrize("told_by", ["server", "flag", "flag, SGLang"])
+def test_the_models_files_are_read_where_they_are_on_this_machine(
+    told_by: str, tmp_path: Path, stack: ExitStack
+) -> None:
+    directory = str(checkpoint_directory(tmp_path / "Qwen3-8B"))
+    roots = {"server": {"root": directory}, "flag": {}, "flag, SGLang": {"root": "m"}}
+    listed = card(**roots[told_by])
+
+    def script(asked: Asked) -> Answer:
+        return listed if " /v1/models " in asked.head else api(lambda _: stream())(asked)
+
+    words = [] if told_by == "server" else ["--model", directory, "--served-model-name", "m"]
+    with ScriptedServer(script) as server:
+        session = at(server, stack, *words)
+    assert session.checkpoint is not None
+    assert session.checkpoint.path == directory
+    assert session.context_limit == 512  # the server did not say
+    assert session.subject.model_root == session.served.model_root == directory
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{"])
+def test_files_that_cannot_be_read_are_no_trouble_of_the_run(
+    content: str | None, tmp_path: Path, stack: ExitStack
+) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content, "utf-8")
+
+    def script(asked: Asked) -> Answer:
+        known = api(lambda _: stream())
+        return card(root=str(tmp_path)) if " /v1/models " in asked.head else known(asked)
+
+    with ScriptedServer(script) as server:
+        session = at(server, stack)
+    assert session.checkpoint is None
+    assert session.context_limit == 0
+
+
+@pytest.mark.parametrize(
+    ("tables", "flags", "expected"),
+    [
+        ([None], "", {}),
+        ([None, {"context_len": 9}], "", {"context_len": 9}),
+        ([{"context_len": 9}, None, {"context_len": 9}], "", {"context_len": 9}),
+        ([{"context_len": 9, "seed": 1}], "--context-len 5", {"context_len": 5, "seed": 1}),
+        ([{"prefix_caching": True}], "--no-prefix-caching", {"prefix_caching": False}),
+        ([{"arguments": "--a b"}], "--server-args=--c", {"arguments": ("--c",)}),
+        (
+            [{"environment": {"A": "1", "B": "2"}}],
+            "--server-env B=3",
+            {"environment": {"A": "1", "B": "3"}},
+        ),
+    ],
+)
+def test_flags_go_over_the_tables_of_the_profiles(
+    tables: list[dict[str, Any] | None], flags: str, expected: dict[str, Any]
+) -> None:
+    options = parse(["--launch", "vllm", *flags.split()])
+    found = settings(options, [profile.build({"server": table}) for table in tables])
+    assert found == validated(ServerSettings, expected, "the test")
+
+
+@pytest.mark.parametrize("other", [{"context_len": 2}, {}])
+def test_profiles_that_want_different_servers_are_refused(other: dict[str, Any]) -> None:
+    profiles = [profile.build({"server": table}) for table in ({"context_len": 1}, other)]
+    with pytest.raises(UsageError, match="tables differ: run them one by one"):
+        settings(parse(["--launch", "vllm"]), profiles)
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (stream(1), None),
+        (Answer([whole(b"{}", "500 Internal Server Error")]), "generates no token: http-status: 500"),
+        (Answer([whole(b"{}", "404 Not Found")]), "generates no token: http-status: 404"),
+        (Answer([whole(b'{"choices":[{"text":"x"}]}')]), "generates no token: not-streamed"),
+    ],
+)
+def test_a_first_token_is_one_short_request_in_the_workloads_own_way(
+    answer: Answer, says: str | None, stack: ExitStack
+) -> None:
+    with ScriptedServer(api(lambda _: answer, owner="vllm")) as server:
+        session = at(server, stack)
+        workload = WORKLOAD.model_copy(update={"input_len": 3000, "output_len": 900, "prefix_len": 50})
+        if says is None:
+            first_token(session, workload)
+        else:
+            with pytest.raises(LoadgenError, match=says):
+                first_token(session, workload)
+        (body,) = [json.loads(asked.body) for asked in server.asked if asked.body]
+    assert (len(body["prompt"]), body["max_tokens"], body["stream"]) == (8, 1, True)

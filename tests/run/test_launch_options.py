@@ -1,0 +1,289 @@
+"""Launch flags: what is to be started and how, from the command line and a profile's [server] table."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.serving_scripts import engine_command
+from loadgen import cli
+from loadgen.base.secrecy import command_line
+from loadgen.run.launch_options import Launching
+from loadgen.run.options import parse
+
+ECHO = "--launch-command 'echo {port}'"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory to be in, with a venv in which every engine seems to be installed."""
+    monkeypatch.chdir(tmp_path)
+    binaries = tmp_path / "venv" / "bin"
+    binaries.mkdir(parents=True)
+    for name in ("python", "python3"):
+        (binaries / name).write_text("#!/bin/sh\necho 99.0\necho\n")
+    for name in ("vllm", "transformers"):
+        (binaries / name).write_text(f"#!{binaries}/python\n")
+    for path in binaries.iterdir():
+        path.chmod(0o755)
+    return tmp_path
+
+
+def launch(line: str) -> Launching:
+    return parse(shlex.split(line)).launching
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", Launching()),
+        ("--launch vllm", Launching(engine="vllm")),
+        ("--launch-command 'serve --port {port}'", Launching(command="serve --port {port}")),
+        (
+            "--launch-container IMAGE --launch sglang --container-engine podman",
+            Launching(engine="sglang", container="IMAGE", container_engine="podman"),
+        ),
+        (
+            "--launch-container IMAGE --launch-command 'serve {port}' --container-args '--shm-size 16g'",
+            Launching(command="serve {port}", container="IMAGE", container_args=("--shm-size", "16g")),
+        ),
+        ("--launch vllm --server-python /venv", Launching(engine="vllm", python="/venv")),
+        ("--launch vllm --launch-timeout-sec 0.5", Launching(engine="vllm", timeout_s=0.5)),
+        ("--launch vllm --dry-run", Launching(engine="vllm", dry_run=True)),
+        ("--server-trace /traces", Launching(trace_directory="/traces")),
+    ],
+)
+def test_what_is_started_is_what_the_flags_say(line: str, expected: Launching) -> None:
+    assert launch(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ("--context-len 32768", {"context_len": 32768}),
+        ("--memory-fraction 0.9", {"memory_fraction": 0.9}),
+        ("--tensor-parallel 2", {"tensor_parallel": 2}),
+        ("--quantization fp8", {"quantization": "fp8"}),
+        ("--skip-tokenizer", {"skip_tokenizer": True}),
+        ("--prefix-caching", {"prefix_caching": True}),
+        ("--no-prefix-caching", {"prefix_caching": False}),
+        ("--server-seed 7", {"seed": 7}),
+        ("--max-running 8", {"max_running": 8}),
+        ("--server-args '--max-num-seqs 8'", {"arguments": ("--max-num-seqs", "8")}),
+        ("--server-args --enforce-eager", {"arguments": ("--enforce-eager",)}),
+        ("--server-args=--enforce-eager", {"arguments": ("--enforce-eager",)}),
+        ("--server-args --quantization=fp8", {"arguments": ("--quantization=fp8",)}),  # a flag of ours too
+        ("--server-args --trust-remote-code", {"arguments": ("--trust-remote-code",)}),  # refused as ours
+        ("""--server-args '--chat "a b"'""", {"arguments": ("--chat", "a b")}),
+        ("--server-args ''", {}),
+        ("--server-env A=1 B=c=d --server-env E=", {"environment": {"A": "1", "B": "c=d", "E": ""}}),
+    ],
+)
+def test_a_setting_is_there_where_it_was_given(flags: str, settings: dict[str, Any]) -> None:
+    assert launch(f"--launch vllm {flags}").settings == settings
+
+
+def test_settings_of_the_server_are_no_keys_of_the_workload() -> None:
+    given = "--context-len 9 --server-seed 1 --server-args '-x' --server-env A=1 --seed 5"
+    options = parse(shlex.split(f"--launch vllm {given}"))
+    assert (options.overrides, options.seed) == ({}, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--launch vllm", "--launch vllm needs --model"),
+        ("--launch-container IMAGE", "--launch container needs --model"),
+        ("--launch tgi --model m", "argument --launch: invalid choice: 'tgi'"),
+        ("--launch vllm --model m --base-url http://h", "leave out --launch, or --base-url"),
+        ("--launch vllm --model m --port 8000", "leave out --launch, or --base-url"),
+        ("--launch-command 'x {port}' --launch vllm", "--launch-command is the whole command"),
+        ("--launch vllm --launch-timeout-sec 0", "--launch-timeout-sec 0: give seconds"),
+        ("--launch vllm --launch-timeout-sec nan", "--launch-timeout-sec nan: give seconds"),
+        ("--launch vllm --launch-timeout-sec inf", "--launch-timeout-sec inf: give seconds"),
+        ("--server-args '--x'", "--server-args applies to a server that loadgen starts"),
+        ("--context-len 9", "--context-len applies to a server that loadgen starts"),
+        ("--no-prefix-caching", "--prefix-caching applies to a server that loadgen starts"),
+        ("--server-seed 9", "--server-seed applies to a server that loadgen starts"),
+        ("--server-env A=1", "--server-env applies to a server that loadgen starts"),
+        ("--server-python x", "--server-python applies to a server that loadgen starts"),
+        ("--dry-run", "--dry-run applies to a server that loadgen starts"),
+        ("--base-url http://h --memory-fraction 0.5", "--memory-fraction applies to a server that"),
+        ("--launch vllm --container-args x", "go with --launch-container"),
+        ("--launch vllm --container-engine x", "go with --launch-container"),
+        ("""--launch vllm --server-args '--a "b'""", "no closing quotation"),
+        ("""--launch-container I --container-args '--a "b'""", "no closing quotation"),
+        ("--launch vllm --server-args", "argument --server-args: expected one argument"),
+        ("--launch vllm --server-env A", "--server-env 'A': write NAME=VALUE"),
+        ("--launch vllm --server-env =1", "--server-env '': write NAME=VALUE"),
+        ("--launch vllm --server-env a-b=1", "--server-env 'a-b': write NAME=VALUE"),
+        ("--launch vllm --memory-fraction 2", "--memory-fraction 2.0: input should be less than"),
+        ("--launch vllm --memory-fraction 0", "--memory-fraction 0.0: input should be greater than 0"),
+        ("--launch vllm --memory-fraction nan", "--memory-fraction nan"),
+        ("--launch vllm --memory-fraction much", "argument --memory-fraction: invalid float"),
+        ("--launch vllm --context-len 0", "--context-len 0: input should be greater than"),
+        ("--launch vllm --tensor-parallel 0", "--tensor-parallel 0: input should be greater than"),
+        ("--launch vllm --server-seed=-1", "--server-seed -1: input should be greater than"),
+        ("--launch vllm --quantization ''", "--quantization '': string should have at least"),
+        (f"{ECHO} --context-len 9", "does not support context len (9): write it into the command line"),
+        (f"{ECHO} --server-python x", "does not support python (x): write it into the command line"),
+        ("--launch transformers --model o/m --memory-fraction 0.5", "does not support memory fraction (0.5)"),
+        (
+            "--launch vllm --model o/m --server-python nowhere",
+            "--server-python nowhere is not an interpreter",
+        ),
+        ("--launch-container I --model o/m --container-engine none", "none is not on PATH"),
+    ],
+)
+def test_what_cannot_be_started_is_told_in_one_line(
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *shlex.split(line)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(r"loadgen: .*\n", said.err)
+    assert says in said.err
+    assert not Path("runs").exists()
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str, verb: str = "bench") -> str:
+    """What --dry-run prints, with the port, which is another each time, as PORT."""
+    assert cli.main([verb, "--dry-run", *words]) == 0
+    assert not Path("runs").exists()
+    said = capsys.readouterr()
+    assert said.err == ""
+    return re.sub(r"(?<=port )\d+", "PORT", said.out)
+
+
+VLLM = ["--launch", "vllm", "--model", "org/m", "--server-python", "venv"]
+# The venv's directory is put before the rest of PATH, as if it were activated.
+BEFORE = r"""PATH={place}/venv/bin:"$PATH" """
+OWN = "PYTHONSAFEPATH=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_SERVER_DEV_MODE=1 "
+START = BEFORE + OWN + "{place}/venv/bin/vllm serve org/m --host 127.0.0.1 --port PORT"
+
+
+def test_a_dry_run_prints_the_command_and_starts_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--context-len", "9", "--memory-fraction", "0.5", "--server-args", "--x 'a b'"]
+    start = START.format(place=place)
+    assert shown(capsys, *VLLM) == f"{start}\n"
+    expected = f"{start} --max-model-len 9 --gpu-memory-utilization 0.5 --x 'a b'\n"
+    assert shown(capsys, *VLLM, *more) == expected
+    assert shown(capsys, *VLLM, "--server-env", "A=b c", "--served-model-name", "n") == (
+        f"{start} --served-model-name n\n".replace(OWN, f"{OWN}A='b c' ")
+    )
+    assert shown(capsys, "--launch-command", "A=1 echo --port {port}") == "A=1 echo --port PORT\n"
+
+
+def test_a_ladder_on_sglang_sends_ids_unless_a_tokenizer_is_given(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--launch", "sglang", "--model", "org/m", "--server-python", "venv"]
+    assert "--skip-tokenizer-init" in shown(capsys, *words, verb="ladder")
+    assert "--skip-tokenizer-init" not in shown(capsys, *words)
+    (place / "p.toml").write_text("ladder = [1]\n[server]\nskip_tokenizer = false\n")
+    assert "--skip-tokenizer-init" not in shown(capsys, *words, "--profile", "./p.toml", verb="ladder")
+
+
+TABLE = """
+[server]
+context_len = 4096
+memory_fraction = 0.5
+arguments = "--max-num-seqs 8"
+environment = { A = "1", B = "2" }
+"""
+
+
+def test_the_table_of_a_profile_is_asked_for_and_flags_go_over_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "p.toml").write_text(TABLE)
+    start = START.format(place=place)
+    profile = [*VLLM, "--profile", "./p.toml"]
+    whole = f"{start} --max-model-len 4096 --gpu-memory-utilization 0.5 --max-num-seqs 8\n"
+    assert shown(capsys, *profile) == whole.replace(OWN, f"{OWN}A=1 B=2 ")
+    over = ["--context-len", "9", "--server-args", "--enforce-eager", "--server-env", "B=3"]
+    changed = f"{start} --max-model-len 9 --gpu-memory-utilization 0.5 --enforce-eager\n"
+    assert shown(capsys, *profile, *over) == changed.replace(OWN, f"{OWN}A=1 B=3 ")
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("[server]\ncontext_length = 9", "unknown key 'context_length', did you mean 'context_len'?"),
+        ("[server]\nmemory_fraction = 2", "memory_fraction = 2"),
+        ("[server]\narguments = '--a \"b'", "no closing quotation"),
+        ("server = 5", "server = 5"),
+    ],
+)
+def test_a_table_that_cannot_be_asked_for_is_told_in_one_line(
+    table: str, says: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "p.toml").write_text(table)
+    assert cli.main(["bench", *VLLM, "--profile", "./p.toml"]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_profiles_that_want_different_servers_are_run_one_by_one(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "one.toml").write_text("[server]\ncontext_len = 1")
+    (place / "two.toml").write_text("[server]\ncontext_len = 2")
+    (place / "any.toml").write_text("")
+    assert cli.main(["bench", *VLLM, "--profile", "./one.toml,./two.toml"]) == 2
+    told = "loadgen: the profiles' [server] tables differ: run them one by one\n"
+    assert capsys.readouterr().err == told
+    assert "--max-model-len 2" in shown(capsys, *VLLM, "--profile", "./any.toml,./two.toml")
+
+
+SECRETS = [
+    "--server-env",
+    "HF_TOKEN=hush-1",
+    "A_SECRET=hush-2",
+    "--server-args",
+    "--api-key hush-3 --token=hush-4",
+]
+
+
+def test_no_secret_is_in_a_dry_run_nor_in_the_command_that_is_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["loadgen", "bench", *VLLM, *SECRETS])
+    command = ["--launch-command", "KEY=hush-5 echo {port} --api-key hush-6"]
+    said = shown(capsys, *VLLM, *SECRETS) + shown(capsys, *command) + shlex.join(command_line())
+    monkeypatch.setattr(sys, "argv", ["loadgen", "bench", *command])
+    said += shlex.join(command_line())
+    assert "hush" not in said
+    assert said.count("***") == 4 + 2 + 4 + 2
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_no_secret_is_on_the_screen_nor_in_any_file(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = '[server]\nenvironment = { MY_TOKEN = "hush-5" }\narguments = ["--served-model-name", "m"]\n'
+    (place / "p.toml").write_text(f"num_prompts = 2\ninput_len = 8\noutput_len = 3\n{table}")
+    words = ["bench", "--profile", "./p.toml", "--server-env", "HF_TOKEN=hush-1", "--header", "X=hush-2"]
+    words += ["--launch-command", f"A_KEY=hush-3 {engine_command('--preset', 'instant')}", "--save-result"]
+    monkeypatch.setattr(sys, "argv", ["loadgen", *words])
+    assert cli.main(words) == 0
+    said = capsys.readouterr()
+    (result,) = Path("runs").glob("*/result.json")
+    stored = json.loads(result.read_text("utf-8"))["loadgen"]["launched"]
+    environment = stored["environment"]
+    assert {environment[name] for name in ("A_KEY", "HF_TOKEN", "MY_TOKEN")} == {"***"}
+    assert stored["command"][-2:] == ["--served-model-name", "m"]
+    files = [path for path in place.rglob("*") if path.is_file() and path.name != "p.toml"]
+    assert len([path for path in files if path.suffix == ".json"]) == 2
+    for content in (said.out.encode(), said.err.encode(), *(path.read_bytes() for path in files)):
+        assert b"hush" not in content

@@ -1,0 +1,87 @@
+"""Parts of a load: a cap, a limit that changes and cancelled requests, divided among processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from fakes.scripted_server import target_of
+from loadgen.base.errors import UsageError
+from loadgen.plan import plan, profile
+from loadgen.plan.load.concurrency_steps import ConcurrencySteps
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.run.measure import PlanPart, TransportOptions, job_of
+from loadgen.run.shards.part import check_plan
+from loadgen.run.stop_rules import StopRules
+from loadgen.run.workers.worker_count import most_workers
+from loadgen.transport.job import Job
+from loadgen.transport.share import Share
+from loadgen.wire.engines import UNKNOWN
+
+TARGET = target_of("127.0.0.1", 9)
+
+
+def planned(**keys: object) -> Plan:
+    load = {"input_len": 8, "output_len": 3, "num_prompts": 40, "max_concurrency": 12, **keys}
+    return plan.make(profile.build(load), ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True))
+
+
+def jobs(made: Plan, processes: int) -> list[Job]:
+    """What each of some processes is to send."""
+    options = TransportOptions(TARGET)
+    parts = (PlanPart(Share(number, processes)) for number in range(processes))
+    return [job_of(made, replace(options, part=part), StopRules()) for part in parts]
+
+
+@pytest.mark.parametrize("processes", [1, 3, 5])
+def test_processes_have_a_cap_on_prefill_together(processes: int) -> None:
+    caps = [job.prefill_concurrency for job in jobs(planned(prefill_concurrency=5), processes)]
+    assert sum(cap or 0 for cap in caps) == 5
+    assert all(caps)
+
+
+@pytest.mark.parametrize("processes", [1, 3, 5])
+def test_processes_have_a_changing_limit_together(processes: int) -> None:
+    steps = ConcurrencySteps(np.array([0, 10], np.int64), np.array([4, 12], np.int64))
+    made = jobs(replace(planned(), concurrency=steps), processes)
+    for elapsed_ns, limit in ((0, 4), (10, 12)):
+        parts = [job.concurrency_steps.limit(elapsed_ns) for job in made if job.concurrency_steps]
+        assert sum(parts) == limit
+    assert [job.most_slots for job in made] == [
+        min(40, Share(n, processes).slots(12)) for n in range(processes)
+    ]
+
+
+def test_every_process_cancels_by_the_same_draw() -> None:
+    made = planned(cancel_rate="30%", cancel_after="2s")
+    every = [job.cancellations for job in jobs(made, 3)]
+    assert made.cancellations is not None
+    assert all(each is made.cancellations for each in every)
+    assert 0 < made.cancellations.count < 40
+
+
+def test_a_warm_up_cancels_none() -> None:
+    workload = profile.build({"num_prompts": 8, "num_warmups": 4, "cancel_rate": "1", "cancel_after": "1s"})
+    assert plan.warmup(workload, ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True)).cancellations is None
+
+
+def test_another_cancellation_is_another_plan() -> None:
+    keys: tuple[dict[str, object], ...] = (
+        {},
+        {"cancel_rate": "30%", "cancel_after": "2s"},
+        {"cancel_rate": "30%", "cancel_after": "2tok"},
+    )
+    assert len({planned(**each).digest() for each in keys}) == len(keys)
+
+
+def test_there_are_no_more_workers_than_the_cap_has_places() -> None:
+    options = TransportOptions(TARGET)
+    assert most_workers(options, planned()) == 12
+    assert most_workers(options, planned(prefill_concurrency=2)) == 2
+
+
+def test_more_shards_than_the_cap_has_places_are_refused() -> None:
+    with pytest.raises(UsageError, match="3 shards of --prefill-concurrency 2: some would have no slot"):
+        check_plan(planned(prefill_concurrency=2), Share(0, 3))

@@ -1,0 +1,243 @@
+"""Other clients' flags: each is accepted, has another name, has no effect and says so, or is refused."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+import loadgen
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.plan import backends
+from loadgen.run.ladder import ladder_parser
+from loadgen.run.options import bench_parser, parse
+from loadgen.run.other_clients import lookup, vllm
+from loadgen.run.other_clients.client import OtherClient
+from loadgen.study.series.limit.command import limit_parser
+from loadgen.study.series.sweep.command import sweep_parser
+from loadgen_servers.process.embedded import Embedded
+
+FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
+CLIENTS = {client.name.lower(): client for client in lookup.CLIENTS}
+KNOWN = {option for action in bench_parser()._actions for option in action.option_strings}
+SEARCHES = {
+    option
+    for parser in (sweep_parser(), limit_parser())
+    for action in parser._actions
+    for option in action.option_strings
+}
+# As it stands in the recipes of 2025, but for the address.
+RECIPE = (
+    "--backend vllm --endpoint-type openai-comp --endpoint /v1/completions --model instant "
+    "--tokenizer Qwen/Qwen3-8B --dataset-name random --random-input-len 128 --random-output-len 16 "
+    "--num-prompts 8 --max-concurrency 4 --percentile-metrics ttft,tpot,itl,e2el "
+    "--metric-percentiles 50,90,99 --ignore-eos --trust-remote-code --tokenizer-mode auto --no-stream "
+    "--seed 1 --save-result --result-dir out --disable-tqdm"
+)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
+    flags = (FLAGS / f"{name}.txt").read_text("utf-8").split()
+    rows = [flag for flag, *_ in CLIENTS[name].rows()]
+    assert len(rows) == len(set(rows))
+    assert set(flags) <= set(rows)
+    older = set(rows) - set(flags)
+    assert not older or name == "vllm"
+
+
+@pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
+def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient) -> None:
+    accepted = {*client.same, *client.differs, *client.no_effect}
+    assert accepted <= KNOWN
+    assert KNOWN.isdisjoint({*client.renamed, *client.refused})
+
+
+@pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
+def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
+    known = KNOWN | SEARCHES
+    known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
+    named = {word for _, _, words in client.rows() for word in words.replace("`", " ").split()}
+    assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("--target http://h", "--target of `guidellm run` is --base-url URL here"),
+        ("--rate-type sweep", "--rate-type of `guidellm run` is --max-concurrency N"),
+        ("--profile sweep", "a sweep is `loadgen sweep --rate 1,2,4`"),
+        ("--profile kind=concurrent,streams=4", "concurrent --max-concurrency N"),
+        ("--concurrency 4", "--concurrency of `aiperf profile` is --max-concurrency N here"),
+        ("-u http://h", "-u of `aiperf profile` is --base-url URL here"),
+        ("--search-sla x", "--search-sla of `aiperf profile` is `loadgen limit --slo 'ttft p90 < 500ms'` h"),
+        ("--multi-turn-num-turns 3", "--multi-turn-num-turns of `vllm bench serve` is --turns N here"),
+        ("--multi-turn-delay-ms 250", "is --think-time S, in seconds, here"),
+        ("--multi-turn-max-turns 8", "is not supported: conversations that are made here all have --turns N"),
+        ("--conversation-turn-mean 4", "--conversation-turn-mean of `aiperf profile` is --turns N here"),
+        ("--num-users 4", "--num-users of `aiperf profile` is --users N here"),
+        ("--gsp-num-turns 4", "--gsp-num-turns of `sglang.bench_serving` is --turns N here"),
+        ("--isl=5", "--isl of `aiperf profile` is --random-input-len N here"),
+        ("--apply-chat-template", "--apply-chat-template of `sglang.bench_serving` is --backend openai-chat"),
+        ("--flush-cache", "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
+        ("--disable-ignore-eos", "is --no-ignore-eos here"),
+        ("--num-prompt 5", "did you mean '--num-prompts'?"),
+        ("--random-input 5", "did you mean '--random-input-len'?"),
+        (
+            "--public-dataset x",
+            "--public-dataset of `aiperf profile` is not supported: nothing is downloaded",
+        ),
+        (
+            "--sonnet-input-len 5",
+            "--sonnet-input-len of `vllm bench serve` is not supported: the poem is not read",
+        ),
+        ("--sonnet-new-flag 5", "--sonnet-new-flag of `vllm bench serve` is not supported"),
+        ("--bfcl-categories x", "--bfcl-categories of `vllm bench serve` is not supported: nothing is downl"),
+        ("--max-loras 4", "--max-loras of `vllm bench serve` is not supported: it is the server's"),
+        ("--best-of 2", "--best-of '2' of `vllm bench serve` is not supported: every request has one answer"),
+        ("--best_of=x", "--best-of 'x' of `vllm bench serve` is not supported"),
+        ("--random-batch-size 8", "--random-batch-size '8' of `vllm bench serve` is not supported"),
+        ("--probe-request-rate 1", "no probe requests are sent"),
+        ("--tokenizer-mode", "--tokenizer-mode: expected one argument"),
+        ("--backend tgi", "TGI's own /generate_stream is not sent"),
+        ("--backend openai-embeddings", "only text generation is measured"),
+        ("--backend vlm", "did you mean 'vllm'?"),
+        ("--backend openai-chat --endpoint-type openai-comp", "are two APIs: leave out one of them"),
+        ("--dataset-name hf", "'hf' is not read here: nothing is downloaded"),
+        ("--dataset-name burstgpt", "pass --trace FILE --trace-format burstgpt, and no --dataset-name"),
+        ("--dataset-name random-mm", "write whole chat bodies with images as data URLs"),
+        ("--dataset-name generated-shared-prefix", "--prefix-groups N with --random-prefix-len"),
+        ("--dataset-name sharegtp", "is not a valid data set: choose from random, sharegpt, custom"),
+        (
+            "--fixed-schedule",
+            "--fixed-schedule of `aiperf profile` is --trace FILE, which is sent at its own",
+        ),
+        ("--gsp-num-groups 4", "--gsp-num-groups of `sglang.bench_serving` is --prefix-groups N here"),
+        ("--data x.jsonl", "--data of `guidellm run` is --dataset-path FILE"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["bench", "ladder"])
+def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
+    assert message in str(raised.value)
+    assert "did you mean" not in str(raised.value) or "did you mean" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["--api-key sk-12345", "--api-key=sk-12345", "--api_key sk-12345", "--backend kind=a,api_key=sk-1"],
+)
+def test_a_key_on_the_command_line_is_refused_and_not_shown(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *shlex.split(command)]) == 2
+    shown = capsys.readouterr().err
+    assert "sk-1" not in shown
+    assert "--api-key-env" in shown or "--base-url" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "backend"),
+    [
+        ("--backend vllm-chat", "openai-chat"),
+        ("--backend openai-comp", "openai"),
+        ("--backend sglang-oai", "openai"),
+        ("--backend sglang-oai-chat", "openai-chat"),
+        ("--backend sglang-native", "sglang"),
+        ("--backend lmdeploy", "openai"),
+        ("--backend scalellm", "openai"),
+        ("--endpoint-type openai-chat", "openai-chat"),
+        ("--endpoint-type chat", "openai-chat"),
+        ("--backend vllm", "vllm"),
+        ("--backend vllm --endpoint-type openai-chat --endpoint /v1/chat/completions", "openai-chat"),
+        ("--backend openai-chat --endpoint-type openai-chat", "openai-chat"),
+        ("--backend vllm --endpoint-type openai-comp", "openai"),
+        ("--backend sglang --endpoint /v1/completions", "openai"),
+        ("--backend sglang --endpoint /generate", "sglang"),
+        ("--backend sglang", "sglang"),
+    ],
+)
+def test_names_of_apis_are_those_that_are_sent(command: str, backend: str) -> None:
+    assert parse(shlex.split(command)).overrides["backend"] == backend
+
+
+def test_every_name_of_an_api_is_ours_an_alias_or_refused() -> None:
+    names = [*backends.OWN, *backends.ALIASES, *backends.REFUSED]
+    assert len(names) == len(set(names))
+    assert {backends.named(name) for name in [*backends.OWN, *backends.ALIASES]} == set(backends.OWN)
+
+
+def test_flags_without_effect_are_noted_with_the_reason() -> None:
+    command = (
+        "--trust-remote-code --tokenizer-mode slow --best-of 1 --probe-request-rate 0.0 --trust_remote_code"
+    )
+    given = parse(shlex.split(command)).no_effect
+    assert given == (
+        "--trust-remote-code", "--tokenizer-mode", "--best-of", "--probe-request-rate", "--trust-remote-code"
+    )  # fmt: skip
+    once = vllm.remarks(given[-1:] * 2)
+    assert once.startswith("--trust-remote-code: code from a model's repository is never run; ")
+    assert once.count("--trust-remote-code") == 1
+    assert vllm.remarks(given).count("; --") == 3
+
+
+@pytest.mark.parametrize("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
+def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
+    """It is one of our parser's, without effect with the reason, or refused with a reason and a way."""
+    (what, words), *others = [(what, words) for name, what, words in vllm.VLLM.rows() if name == flag]
+    assert not others
+    assert (flag in KNOWN) == (what != "refused")
+    if what in ("no effect", "refused"):
+        assert words
+    if what == "refused":
+        assert "--" in words or flag == "--use-beam-search"
+        with pytest.raises(UsageError, match=f"^{flag} of `vllm bench serve` is not supported: "):
+            parse([flag, "1"])
+
+
+def test_no_help_lists_what_has_no_effect() -> None:
+    text = bench_parser().format_help()
+    assert [flag for flag in [*vllm.VLLM.no_effect, "--endpoint-type"] if f"{flag} " in text] == []
+
+
+def test_a_recipe_of_2025_runs_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Embedded(("--preset", "instant")) as server:
+        code = cli.main(["bench", "serve", *shlex.split(RECIPE), "--base-url", server.start().base_url])
+    printed = capsys.readouterr()
+    assert code == 0
+    assert "Successful requests:                     8" in printed.out
+    assert [name.name.startswith("openai-infqps-concurrency4-") for name in Path("out").iterdir()] == [True]
+    warnings = [line for line in printed.err.splitlines() if "no effect here" in line]
+    assert len(warnings) == 1
+    assert all(
+        f"{flag}: " in warnings[0] for flag in ("--trust-remote-code", "--tokenizer-mode", "--no-stream")
+    )
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"trust_remote_code": True}, "has no effect here: code from a model's repository is never run"),
+        (
+            {"lora_modules": ["x"]},
+            "--lora-modules of `vllm bench serve` is not supported: adapters take no turns",
+        ),
+        ({"flush_cache": True}, "--flush-cache of `sglang.bench_serving` is --reset-cache here"),
+        ({"random_input_len": 3}, "did you mean 'input_len'?"),
+        ({"concurrency": 3}, "did you mean 'max_concurrency'?"),
+        ({"endpoint_type": "openai-chat"}, "did you mean 'backend'?"),
+        ({"host": "h"}, "did you mean 'base_url'?"),
+        ({"save_result": True}, "--save-result is a flag of the command alone"),
+        ({"backend": "tgi"}, "backend: tgi: TGI's own"),
+    ],
+)
+def test_a_keyword_of_another_client_says_what_it_is_here(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(loadgen.LoadgenError) as raised:
+        loadgen.bench(**keywords)  # type: ignore[arg-type]
+    assert message in str(raised.value)

@@ -1,0 +1,304 @@
+"""The self-test searches, tells and ends as it says; the whole of it runs once, in short."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadgen import cli
+from loadgen.base.errors import MeasureError
+from loadgen.figures.record import Records
+from loadgen.host.environment import describe
+from loadgen.plan import profile
+from loadgen.run.selftest import capacity, modes
+from loadgen.run.selftest.capacity import Capacity, search
+from loadgen.run.selftest.load import SelftestLoad
+from loadgen.run.selftest.modes import MODES, fault
+from loadgen.run.selftest.tables import table, workers_table
+from loadgen.run.transport_choice import runnable
+from loadgen.verdict import calibration
+from loadgen.verdict.calibration import Calibration, Error, Seen
+
+MS = 1_000_000
+NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def seen(
+    held: bool = True, streams: int = 1, failed: int = 0, unlike: int = 0, tokens: int = 10, error: str = ""
+) -> Seen:
+    """A run at 50 tok/s a stream whose gaps are true, or twice as long."""
+    true = np.array([20 * MS])
+    gap = (true if held else 2 * true, true)
+    rate = 50.0 * streams
+    return Seen(
+        4, failed, unlike, tokens, tokens, 0, rate, streams, NOTHING, gap, gap, NOTHING, first_error=error
+    )
+
+
+# The search.
+
+
+@dataclass
+class Client:
+    """Holds so many streams, and has time for so many attempts."""
+
+    capacity: int
+    attempts: int
+    tried: list[int] = field(default_factory=list)
+
+    def __call__(self, streams: int) -> Seen | str:
+        if len(self.tried) == self.attempts:
+            return "no time was left"
+        self.tried.append(streams)
+        return seen(streams <= self.capacity, streams)
+
+
+# What it holds, attempts it has time for, held before, first tried, refused before;
+# what is tried, and most held, bounded.
+INF = float("inf")
+SEARCHES = [
+    (1000, 9, 256, 512, INF, [512, 1024], 512, True),
+    (2048, 9, 256, 1024, INF, [1024, 2048, 4096], 2048, True),
+    (2048, 2, 256, 1024, INF, [1024, 2048], 2048, False),  # no time for more
+    (300, 9, 256, 1024, INF, [1024, 512], 256, True),
+    (300, 0, 256, 1024, INF, [], 256, False),
+    (10, 9, 0, 64, 256, [64, 16, 4, 8], 8, True),
+    (100, 9, 0, 64, 256, [64, 128], 64, True),
+    (0, 9, 0, 4, 16, [4, 1], 0, True),
+    (0, 1, 0, 4, 16, [4], 0, True),
+    (0, 9, 0, 1, 1, [], 0, True),  # not even one
+]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "attempts", "held", "start", "refused", "tried", "most", "bounded"), SEARCHES
+)
+def test_the_search_finds_the_most_that_is_held(
+    capacity: int,
+    attempts: int,
+    held: int,
+    start: int,
+    refused: float,
+    tried: list[int],
+    most: int,
+    bounded: bool,
+) -> None:
+    client = Client(capacity, attempts)
+    found = search(Capacity(held, 50.0 * held, False), start, refused, client)
+    assert client.tried == tried
+    assert found == Capacity(most, 50.0 * most, bounded, "" if bounded else "no time was left")
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("run", "word"),
+    [
+        (seen(tokens=40), "ok"),
+        (seen(tokens=39), "39 tokens of 40"),
+        (seen(tokens=30, unlike=1), "1 of 4 answers with more or fewer messages than were sent"),
+        (seen(failed=2, error="truncated: x"), "2 of 4 failed, the first with truncated: x"),
+    ],
+)
+def test_what_is_wrong_with_a_mode_is_said(run: Seen, word: str) -> None:
+    assert fault(run, 40) == word
+
+
+def calibrated(capacity: tuple[float, int, bool]) -> Calibration:
+    return Calibration(
+        measured=datetime(2025, 1, 2, tzinfo=UTC),
+        environment="here",
+        transport="httpx",
+        streams=256,
+        interval_ms=20.0,
+        ttft=Error(median_us=23_342.4, p99_us=45_274, max_us=1_060_274, p99_percent=73.64),
+        gap=Error(median_us=0.21, p99_us=80, max_us=400, p99_percent=0.4),
+        e2e=Error(median_us=0, p99_us=0, max_us=0, p99_percent=0),
+        events_per_read=1.0009,
+        capacity_tokens_per_s=capacity[0],
+        capacity_streams=capacity[1],
+        capacity_bounded=capacity[2],
+        cpu_us_per_token=75.81,
+    )
+
+
+EXPECTED = [
+    "httpx: error                  median                   P99                   max",
+    "  TTFT            23,342 µs  37.97 %    45,274 µs  73.64 % 1,060,274 µs   1725 %",
+    "  message gap        0.2 µs   0.00 %      80.0 µs   0.40 %       400 µs   2.00 %",
+    "  E2E                0.0 µs   0.00 %       0.0 µs   0.00 %       0.0 µs   0.00 %",
+    "  capacity          11,234 tok/s, on 1,024 streams",
+    "  messages a read   1.0009",
+    "  CPU per token     75.8 µs",
+]
+
+
+def test_the_table_is_narrow_and_says_every_figure() -> None:
+    lines = table(calibrated((11_234.5, 1024, True)))
+    assert lines == EXPECTED
+    assert max(map(len, lines)) <= 80
+
+
+GROWN = [
+    "workers   streams       tok/s   × one  gap error: median         P99 CPU a token",
+    "      1     1,024      50,000    1.00             0.2 µs     80.0 µs     75.8 µs",
+    "      2     2,048     100,000    2.00             0.2 µs     80.0 µs     75.8 µs",
+    "      4     2,048   ≥ 120,000    2.40             0.2 µs     80.0 µs     75.8 µs",
+    "  4 workers: no higher load was tried: at 4,096 streams the null servers were at their end",
+]
+
+
+def test_the_table_of_workers_is_narrow_and_names_what_ended_the_search() -> None:
+    figures = [(50_000.0, 1024, True), (100_000.0, 2048, True), (120_000.0, 2048, False)]
+    measured = [
+        calibrated(capacity).model_copy(update={"workers": workers})
+        for workers, capacity in zip((1, 2, 4), figures, strict=True)
+    ]
+    lines = workers_table(measured, ["", "", "at 4,096 streams the null servers were at their end"])
+    assert lines == GROWN
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
+    _, line = workers_table([calibrated((0.0, 0, True))], [""])
+    assert line.split()[:4] == ["1", "0", "0", "–"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "words"),
+    [
+        ((50_000.0, 1024, True), "50,000 tok/s, on 1,024 streams"),
+        ((50_000.0, 1024, False), "at least 50,000 tok/s, on 1,024 streams"),
+        ((0.0, 0, True), "no load that was tried was held"),
+    ],
+)
+def test_a_capacity_says_whether_there_may_be_more(capacity: tuple[float, int, bool], words: str) -> None:
+    (line,) = (line for line in table(calibrated(capacity)) if line.startswith("  capacity"))
+    assert line.removeprefix("  capacity").strip() == words
+
+
+@pytest.mark.parametrize(
+    ("keys", "load"),
+    [
+        ({}, SelftestLoad(streams=256, input_tokens=1024)),
+        ({"max_concurrency": 8, "input_len": 5}, SelftestLoad(streams=8, input_tokens=5)),
+        ({"max_concurrency": 8, "num_prompts": 3}, SelftestLoad(streams=3, input_tokens=1024)),
+        ({"backend": "openai-chat"}, SelftestLoad(streams=256, input_tokens=1024, chat=True)),
+    ],
+)
+def test_the_load_of_a_run_to_come_is_its_profile_s(keys: dict[str, object], load: SelftestLoad) -> None:
+    assert SelftestLoad.of(profile.build(keys)) == load
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (SelftestLoad(), "256 streams × 50 tok/s"),
+        (SelftestLoad(streams=1, interval_ms=8.0), "1 stream × 125 tok/s"),
+        (SelftestLoad(tokens_per_message=4), "256 streams × 200 tok/s, 4 tokens a message"),
+    ],
+)
+def test_a_load_says_what_it_is(load: SelftestLoad, words: str) -> None:
+    assert load.words == words
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--streams 0", "--interval-ms 0", "--interval-ms x", "--seconds -1", "--transport carrier-pigeon"],
+)
+def test_a_load_that_is_none_is_refused_in_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["selftest", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert words.split(maxsplit=1)[0] in said
+    assert said.count("\n") == 1
+
+
+# The whole.
+
+
+@pytest.mark.whole
+def test_a_null_server_that_does_not_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    assert cli.main(["selftest"]) == MeasureError.exit_code
+    said = capsys.readouterr().err
+    assert said == "loadgen: the null server did not start: it ended without output\n"
+
+
+@pytest.mark.whole
+def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--streams 4 --interval-ms 5 --seconds 0.6"
+    assert cli.main(["selftest", *flags.split()]) == 0
+    printed, (transports, _) = capsys.readouterr().out.splitlines(), runnable()
+    assert max(map(len, printed[:-1])) <= 80
+    for mode in MODES:
+        assert f"  {mode.words:<26}" + f"{'ok':>10}" * len(transports) in printed
+    assert "4 streams × 200 tok/s, against the null server on this machine:" in printed
+    environment = calibration.environment_digest(describe())
+    for transport in transports:
+        found = calibration.remembered(transport, environment)
+        assert found is not None
+        assert (found.streams, found.interval_ms) == (4, 5.0)
+        assert found.cpu_us_per_token > 0
+        assert found.ttft.median_us > 0
+        assert set(table(found)) <= set(printed)
+
+
+@pytest.mark.whole
+def test_a_client_is_measured_at_several_tokens_a_message_and_over_chat() -> None:
+    load = SelftestLoad(streams=2, interval_ms=5.0, tokens_per_message=3, chat=True)
+    found = capacity.measure_client(load, ["wire"], budget_s=0.5)
+    assert found.keys() == {"wire"}
+    assert found["wire"].events_per_read >= 1.0
+    assert calibration.remembered("wire", found["wire"].environment) is None  # keeping is the caller's
+
+
+@pytest.mark.whole
+def test_a_mode_measured_wrong_shows_in_table_and_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(modes, "MODES", (MODES[0],))
+    monkeypatch.setattr(modes, "fault", lambda seen, tokens: f"{seen.tokens} tokens of {tokens}!")
+    flags = "--streams 1 --interval-ms 5 --seconds 0.1 --transport wire --no-save"
+    assert cli.main(["selftest", *flags.split()]) == MeasureError.exit_code
+    printed = capsys.readouterr().out
+    assert f"  {MODES[0].words:<26}{'wrong':>10}" in printed
+    assert f"{MODES[0].words}, wire: 72 tokens of 72!" in printed
+    assert not calibration.cache_path().exists()
+
+
+@pytest.mark.whole
+def test_workers_are_measured_in_growing_number_and_kept_by_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modes, "MODES", ())
+    flags = "--streams 2 --interval-ms 5 --seconds 1 --transport wire --workers 3"
+    assert cli.main(["selftest", *flags.split()]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    heading = printed.index("wire:")
+    assert [line.split()[0] for line in printed[heading + 2 : heading + 5]] == ["1", "2", "3"]
+    environment = calibration.environment_digest(describe())
+    found = [calibration.remembered("wire", environment, workers) for workers in (1, 2, 3)]
+    assert [(each.workers, each.streams) for each in found if each] == [(1, 2), (2, 4), (3, 6)]
+    assert max(map(len, printed[: heading + 5])) <= 80
+
+
+@pytest.mark.whole
+def test_one_worker_is_measured_once_for_all_later_runs() -> None:
+    workload = profile.build({"max_concurrency": 2, "input_len": 4})
+    measured = capacity.of_one_worker(workload, "wire", Records.of([]))
+    assert (measured.transport, measured.workers, measured.streams) == ("wire", 1, 2)
+    assert capacity.of_one_worker(workload, "wire", Records.of([])) == measured

@@ -1,0 +1,190 @@
+"""Sendable: what a server cannot take is found before anything is sent, and named by row and file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders.data_files import jsonl
+from builders.data_files import planned as planned_file
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.requests import PromptRequests
+from loadgen.run import sendable
+from loadgen.server.discovery import ServerInfo
+from loadgen.wire.engines import ENGINES, UNKNOWN, Engine
+
+
+class Rows(PromptRequests):
+    """Requests that come from rows of a file."""
+
+    format = "text"
+
+    def __init__(self, input_lens: list[int], output_lens: list[int]) -> None:
+        self.input_lens, self.output_lens = np.array(input_lens), np.array(output_lens)
+
+    def where(self, i: int) -> str:
+        return f"f.jsonl row {len(self.input_lens) - i}"  # shuffled
+
+    def prompt(self, i: int) -> str:
+        return f"prompt {i}"
+
+
+def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) -> Plan:
+    built = plan.make(profile.build({"num_prompts": 2, **keys}), ModelTarget(UNKNOWN, "m"), Seed(1))
+    facts = built.facts.model_copy(update={"kind": kind, "file": "f.jsonl"})
+    return replace(built, requests=Rows(input_lens, output_lens), count=len(input_lens), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lens", "limit", "message"),
+    [
+        (
+            "file",
+            ([5, 90, -1], [10, 20, 10]),
+            100,
+            "1 request needs more tokens than the 100 that m accepts, the longest 110 (f.jsonl row 2): "
+            "lower --output-len, leave those rows out of the file, or start the server with a larger "
+            "context (--context-len; vLLM: --max-model-len)",
+        ),
+        (
+            "trace",
+            ([200, 90, 10], [10, 20, -1]),
+            100,
+            "2 requests need more tokens than the 100 that m accepts, the longest 210 (f.jsonl row 3): "
+            "pass --trace-max-input-len N, with --trace-too-long clip to cut them, or start the server with "
+            "a larger context (--context-len; vLLM: --max-model-len)",
+        ),
+        ("random", ([90, 10], [20, 20]), 100, "the longest request needs 110 tokens but m accepts 100: lower "
+            "--random-input-len or --random-output-len"),
+    ],
+)  # fmt: skip
+def test_a_request_longer_than_the_model_takes_is_named(
+    kind: str, lens: tuple[list[int], list[int]], limit: int, message: str
+) -> None:
+    with pytest.raises(MeasureError) as raised:
+        sendable.check_lengths(made(kind, *lens), limit)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("lens", "limit"), [(([90], [10]), 100), (([900], [10]), 0), (([-1], [-1]), 1), (([-1], [100]), 100)]
+)
+def test_what_fits_or_is_not_known_is_sent(lens: tuple[list[int], list[int]], limit: int) -> None:
+    sendable.check_lengths(made("file", *lens), limit)
+
+
+def test_answers_shorter_than_the_least_are_named() -> None:
+    with pytest.raises(UsageError) as raised:
+        sendable.check_lengths(made("file", [5, 5, 5], [-1, 8, 3], min_tokens=5), 0)
+    assert isinstance(raised.value, LoadgenError)
+    assert str(raised.value) == (
+        "--min-tokens 5 is more than the 3 tokens that a request asks for (f.jsonl row 1): lower it, or have "
+        "every answer as long by --output-len"
+    )
+    sendable.check_lengths(made("file", [5], [5], min_tokens=5), 0)
+
+
+BODIES = [
+    {"messages": [{"role": "user", "content": "a"}], **({} if model is None else {"model": model})}
+    for model in (None, "base", "lora", "old", "lora")
+]
+TURNS = [
+    {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"},
+    {"conversation_id": "c", "turn": 2, "role": "assistant", "content": "b"},
+    {"conversation_id": "c", "turn": 3, "role": "user", "content": "a", "model": "lora"},
+    {"conversation_id": "c", "turn": 4, "role": "assistant", "content": "b"},
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "models", "message"),
+    [
+        (
+            BODIES,
+            ("base",),
+            "data.jsonl row 3 asks for the model 'lora', and 1 more model like it; vLLM serves base: change "
+            "the name, or leave `model` out of the rows for 'served'",
+        ),
+        (BODIES, ("base", "lora"), "data.jsonl row 4 asks for the model 'old'; vLLM serves base, lora: "),
+        (TURNS, ("base",), "data.jsonl row 3, conversation 'c' asks for the model 'lora'; vLLM serves base"),
+    ],
+)
+def test_a_row_of_a_model_that_is_not_served_is_named(
+    rows: list[dict[str, Any]], models: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
+    with pytest.raises(MeasureError) as raised:
+        sendable.check_sendable(planned, ServerInfo(ENGINES[0], "1", "served", models=models))
+    assert str(raised.value).startswith(f"{tmp_path}/{message}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "engine", "models"),
+    [
+        (BODIES, {}, ENGINES[0], ("base", "lora", "old")),
+        (BODIES, {}, ENGINES[0], ()),  # it lists none
+        (BODIES, {}, UNKNOWN, ("base",)),  # it may take names that it does not list
+        (BODIES, {"num_prompts": 2}, ENGINES[0], ("base",)),
+        (TURNS, {"num_prompts": 1}, ENGINES[0], ("base",)),
+    ],
+)
+def test_rows_of_models_that_may_be_served_are_sent(
+    rows: list[dict[str, Any]], keys: dict[str, Any], engine: Engine, models: tuple[str, ...], tmp_path: Path
+) -> None:
+    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat", **keys)
+    sendable.check_sendable(planned, ServerInfo(engine, "1", "served", models=models))
+
+
+def test_a_conversation_too_long_is_named_by_row(tmp_path: Path) -> None:
+    rows = [*TURNS[:2], {**TURNS[2], "max_tokens": 500}, TURNS[3]]
+    planned = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
+    with pytest.raises(
+        MeasureError, match=r"the longest 500 \(\S*data.jsonl row 3, conversation 'c'\): lower"
+    ):
+        sendable.check_lengths(planned, 400)
+
+
+@pytest.mark.parametrize(
+    ("reported", "streams", "warnings"),
+    [
+        ({"slots": 4}, 8, ["the server has 4 slots for 8 requests at once: the others will wait"]),
+        ({"slots": 8}, 8, []),
+        ({}, 8, []),
+        ({"slots": 4}, None, []),  # all at once: a queue is what was asked for
+        ({"without_tools": True}, 1, []),
+    ],
+)
+def test_what_a_server_takes_otherwise_than_meant_is_warned_of(
+    reported: dict[str, Any], streams: int | None, warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = made("random", [5, 5], [5, 5], max_concurrency=streams)
+    sendable.check_sendable(sent, ServerInfo(ENGINES[0], "1", "m", **reported))
+    assert [
+        record.getMessage()[: len(words)] for record, words in zip(caplog.records, warnings, strict=True)
+    ] == (warnings)
+
+
+@pytest.mark.parametrize(("has", "warned"), [(4096, False), (8192, False), (0, False), (2048, True)])
+def test_a_context_below_the_one_asked_for_is_warned_of(
+    has: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = ServerInfo(ENGINES[0], "1", "m", max_model_len=has)
+    sendable.check_sendable(made("random", [5, 5], [5, 5]), served, started_context=4096)
+    assert ("for a context of 4096 tokens (--context-len) and has 2048" in caplog.text) == warned
+
+
+def test_tools_that_a_template_has_no_place_for_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    rows = [{"messages": [{"role": "user", "content": "hello"}], "tools": tools}]
+    sent = planned_file(jsonl(tmp_path, rows), backend="openai-chat")
+    sendable.check_sendable(sent, ServerInfo(ENGINES[0], "1", "served", without_tools=True))
+    assert "the model's chat template has no place for tools" in caplog.text

@@ -1,0 +1,183 @@
+"""Stop rules on virtual time: what ends a run, when, and in which words."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.run.options import Options, parse
+from loadgen.run.stop_rules import StopRules, Tolerance
+from loadgen.transport.failure import Failure, FailureKind
+
+REFUSED = Failure(FailureKind.CONNECT, "Connection refused")
+BUSY = Failure(FailureKind.HTTP_STATUS, "503: busy")
+CANCELLED = Failure(FailureKind.CANCELLED)
+LAST = ", the last with connect: Connection refused"
+
+
+def rules(words: str) -> StopRules:
+    return parse(shlex.split(words)).stop_rules()
+
+
+def after(words: str, outcomes: str) -> tuple[int, str]:
+    """How many of these (. success, F refused, B busy, c cancelled) had ended when it stopped, and why."""
+    known = {".": None, "F": REFUSED, "B": BUSY, "c": CANCELLED}
+    judged = rules(words)
+    for count, outcome in enumerate(outcomes, 1):
+        judged.note(known[outcome])
+        if why := judged.reason(float(count)):
+            return count, why
+    return len(outcomes), ""
+
+
+@pytest.mark.parametrize(
+    ("words", "outcomes", "stopped"),
+    [
+        # By default: a server that never answered.
+        ("", "F" * 9, (9, "")),
+        (
+            "",
+            "F" * 12,
+            (10, f"the first 10 requests all failed{LAST} (--max-consecutive-failures 0 goes on)"),
+        ),
+        ("", "." + "F" * 500, (501, "")),
+        ("", "F" * 9 + "." + "F" * 500, (510, "")),
+        ("", "c" * 30, (30, "")),
+        ("", "c" * 5 + "F" * 9, (14, "")),
+        ("", "B" * 10, (10, "the first 10 requests all failed, the last with http-status: 503: busy "
+                            "(--max-consecutive-failures 0 goes on)")),
+        # So many in a row.
+        ("--max-consecutive-failures 0", "F" * 500, (500, "")),
+        ("--max-consecutive-failures 3", ".FF.FF.FFF", (
+            10, f"--max-consecutive-failures 3: 3 requests in a row failed{LAST}")),
+        ("--max-consecutive-failures 3", ".FFcF", (
+            5, f"--max-consecutive-failures 3: 3 requests in a row failed{LAST}")),
+        ("--max-consecutive-failures 1", "..F", (
+            3, f"--max-consecutive-failures 1: 1 request in a row failed{LAST}")),
+        ("--max-consecutive-failures 20", "F" * 19, (19, "")),
+        # So many in all.
+        ("--max-failures 0", "...F", (4, f"--max-failures 0: 1 of 4 requests failed{LAST}")),
+        ("--max-failures 2", ".F.F.", (5, "")),
+        ("--max-failures 2", ".F.F.F", (6, f"--max-failures 2: 3 of 6 requests failed{LAST}")),
+        # Such a share, once there is a share to speak of.
+        ("--max-failures 50%", "F" * 9 + "." * 11, (20, "")),
+        ("--max-failures 10%", "FFF" + "." * 17, (20, f"--max-failures 10%: 3 of 20 requests failed{LAST}")),
+        ("--max-failures 10%", "FF" + "." * 18 + "F", (
+            21, f"--max-failures 10%: 3 of 21 requests failed{LAST}")),
+        ("--max-failures 10%", "FF" + "." * 18, (20, "")),
+        ("--max-failures 0%", "F" + "." * 18, (19, "")),
+        ("--max-failures 100% --max-consecutive-failures 0", "F" * 99, (99, "")),
+        ("--max-failures 2.5%", "F" + "." * 39, (20, f"--max-failures 2.5%: 1 of 20 requests failed{LAST}")),
+    ],
+)  # fmt: skip
+def test_failures_end_a_run(words: str, outcomes: str, stopped: tuple[int, str]) -> None:
+    assert after(words, outcomes) == stopped
+
+
+CUT = "--max-duration 60 s: 3 requests still under way after the --drain-timeout of {} s were cut"
+
+
+@pytest.mark.parametrize(
+    ("words", "elapsed_s", "why"),
+    [
+        ("", 1e9, ""),
+        ("--drain-timeout 1", 1e9, ""),
+        ("--max-duration 60", 60.0, ""),
+        ("--max-duration 60", 89.9, ""),
+        ("--max-duration 60", 90.0, CUT.format(30)),
+        ("--max-duration 60 --drain-timeout 2.5", 62.4, ""),
+        ("--max-duration 60 --drain-timeout 2.5", 62.5, CUT.format(2.5)),
+        ("--max-duration 60 --drain-timeout 0", 60.0, CUT.format(0)),
+    ],
+)
+def test_time_ends_a_run_once_it_had_time_to_drain(words: str, elapsed_s: float, why: str) -> None:
+    assert rules(words).reason(elapsed_s, under_way=3) == why
+
+
+@pytest.mark.parametrize(
+    ("words", "planned_ns", "send_s", "cut_s", "duration_ns"),
+    [
+        ("", 0, None, None, 0),
+        ("", 5_000_000_000, None, None, 5_000_000_000),
+        ("--max-duration 2", 0, 2.0, 32.0, 2_000_000_000),
+        ("--max-duration 2", 5_000_000_000, 2.0, 32.0, 2_000_000_000),
+        ("--max-duration 9 --drain-timeout 0", 5_000_000_000, 9.0, 9.0, 5_000_000_000),
+    ],
+)
+def test_what_the_job_is_given(
+    words: str, planned_ns: int, send_s: float | None, cut_s: float | None, duration_ns: int
+) -> None:
+    known = rules(words)
+    assert (known.max_duration_s, known.cut_after_s) == (send_s, cut_s)
+    assert known.duration_ns(planned_ns) == duration_ns
+
+
+@pytest.mark.parametrize(
+    ("words", "elapsed_s", "not_sent", "planned_s", "said"),
+    [
+        ("", 100.0, 9, 0, ""),
+        ("--max-duration 60", 50.0, 9, 0, ""),  # Ctrl-C ended it before
+        ("--max-duration 60", 70.0, 0, 0, ""),  # it was done in time
+        ("--max-duration 60", 70.0, 0, 60, ""),
+        ("--max-duration 60", 70.0, 9, 0,
+            "--max-duration 60 s: 9 requests were not sent; what was under way ended"),
+        ("--max-duration 60", 70.0, 0, 90,  # of a closed loop that sends for 90 s
+            "--max-duration 60 s: those of the last 30 s were not sent; what was under way ended"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_run_that_drained_in_time(
+    words: str, elapsed_s: float, not_sent: int, planned_s: int, said: str
+) -> None:
+    assert rules(words).summary(elapsed_s, not_sent, planned_s * 1_000_000_000) == said
+
+
+def test_the_first_reason_stays() -> None:
+    judged = rules("--max-failures 0 --max-duration 60")
+    judged.note(REFUSED)
+    first = judged.reason(1.0, 5)
+    assert first.startswith("--max-failures 0: 1 of 1")
+    for _ in range(5):
+        judged.note(CANCELLED)
+    judged.note(None)
+    assert judged.reason(1e6, 0) == judged.summary(1e6, 3) == first
+
+
+def test_each_run_has_rules_of_its_own() -> None:
+    options = parse(["--max-failures", "0"])
+    options.stop_rules().note(REFUSED)
+    assert options.stop_rules().reason(0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("5", Tolerance(count=5)),
+        ("0", Tolerance(count=0)),
+        ("5%", Tolerance(share=0.05)),
+        ("100%", Tolerance(share=1.0)),
+    ],
+)
+def test_a_tolerance_is_read_and_printed(text: str, found: Tolerance) -> None:
+    assert parse(["--max-failures", text]) == Options(max_failures=found)
+    assert str(found) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"--max-failures {text}", "is not a number of requests")
+        for text in ("-1", "5.5", "101%", "%", "x", "1e9", "nan", "9" * 20, "٣", "-5%")
+    ]
+    + [(f"--max-consecutive-failures {text}", "whole number") for text in ("-1", "x", "9" * 20)]
+    + [
+        (f"--max-duration {text}", "give a number from 0.001 to 31536000")
+        for text in ("0", "-1", "nan", "inf", "1e300")
+    ]
+    + [(f"--drain-timeout {text}", "give a number from 0 to") for text in ("-1", "nan", "inf", "1e300")],
+)
+def test_a_limit_that_is_none_is_refused(words: str, said: str) -> None:
+    flag, value = words.split()
+    with pytest.raises(UsageError, match=said):
+        parse([f"{flag}={value}"])

@@ -1,0 +1,137 @@
+"""Which transport a run gets: what was asked for, what is allowed, and what the load calls for."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fakes.scripted_server import target_of
+from loadgen.base.errors import UsageError
+from loadgen.run import transport_choice
+from loadgen.run.transport_choice import TransportChoice, check, choose, runnable, sourced
+from loadgen.transport import source_addresses
+from loadgen.transport.job import Target
+
+HERE, AWAY = target_of("127.0.0.1", 8000), target_of("192.0.2.1", 8000)
+FORBIDDEN = "packet sockets need CAP_NET_RAW"
+SHARED = "client and server share this machine"
+
+
+@pytest.fixture(autouse=True)
+def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_choice, "refusal", lambda: "")
+    monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "wire")
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "streams", "chosen"),
+    [
+        (None, HERE, 1, TransportChoice("ring", SHARED)),
+        ("auto", HERE, 1, TransportChoice("ring", SHARED)),
+        ("auto", AWAY, 64, TransportChoice("ring", "64 streams")),
+        ("auto", AWAY, 63, TransportChoice("wire", "few streams, and a server on another machine")),
+        ("ring", AWAY, 1, TransportChoice("ring")),
+        ("wire", HERE, 1024, TransportChoice("wire")),
+        ("httpx", HERE, 1024, TransportChoice("httpx")),
+    ],
+)
+def test_a_ring_is_taken_where_tokens_may_be_read_late(
+    asked: str | None, target: Target, streams: int, chosen: TransportChoice
+) -> None:
+    assert choose(asked, target, streams) == chosen
+    assert check(asked) == ""
+
+
+@pytest.mark.parametrize("asked", [None, "auto", "ring"])
+def test_without_privilege_wire_is_used_and_the_reason_given(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_choice, "refusal", lambda: FORBIDDEN)
+    assert choose(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
+    told = f"--transport ring: {FORBIDDEN}: wire is used instead"
+    assert check(asked) == (told if asked == "ring" else "")
+    assert runnable() == (("wire", "httpx"), FORBIDDEN)
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+def test_a_proxy_in_between_refuses_a_ring_by_name(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "http://proxy:3128")
+    name = variable.lower()
+    why = f"{name} applies to 192.0.2.1, and a ring sees the server's own packets"
+    with pytest.raises(UsageError, match=name):
+        choose("ring", AWAY, 64)
+    assert choose(None, AWAY, 64) == TransportChoice("wire", f"not ring: {why}")
+    assert choose("ring", HERE, 64) == TransportChoice("ring")  # no proxy stands before this machine
+    monkeypatch.setenv("NO_PROXY", "192.0.2.1")
+    assert choose("ring", AWAY, 64) == TransportChoice("ring")
+
+
+@pytest.mark.parametrize("asked", ["wire", "ring"])
+def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "httpx")
+    assert choose(None, HERE, 64).name == "httpx"
+    with pytest.raises(UsageError, match=f"--transport {asked} needs Linux"):
+        choose(asked, HERE, 64)
+
+
+def test_a_server_at_an_address_of_this_machine_shares_it() -> None:
+    shares = [transport_choice._shares_machine(target) for target in (HERE, AWAY)]
+    assert shares == [True, False]
+    unroutable = replace(AWAY, address=(HERE.address[0], ("255.255.255.255", 80)))
+    assert not transport_choice._shares_machine(unroutable)
+
+
+RING, WIRE = TransportChoice("ring", SHARED), TransportChoice("wire")
+SPREAD = (
+    "40000 connections come from 2 addresses, 127.0.0.1 to 127.0.0.2: one has 28232 ports for each server"
+)
+GIVEN = "not ring: a ring has the ports of one address, and --source-address was given"
+PAIR = ("127.0.0.1", "127.0.0.2")
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_addresses, "local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_addresses, "ports_to", lambda *_: ())
+
+
+@pytest.mark.usefixtures("ports")
+@pytest.mark.parametrize(
+    ("choice", "connections", "processes", "given", "chosen", "sources"),
+    [
+        (WIRE, 1000, 1, (), WIRE, ()),
+        (WIRE, 40_000, 1, (), TransportChoice("wire", SPREAD), PAIR),
+        (WIRE, 1, 1, PAIR, WIRE, PAIR),
+        (RING, 1000, 1, (), RING, ()),
+        (RING, 40_000, 4, (), RING, ()),  # each ring has ports of its own
+        (RING, 40_000, 1, (), TransportChoice("wire", f"not ring: {SPREAD}"), PAIR),
+        (RING, 1, 1, PAIR, TransportChoice("wire", GIVEN), PAIR),
+    ],
+)
+def test_connections_get_addresses_and_a_transport_that_can_use_them(
+    choice: TransportChoice,
+    connections: int,
+    processes: int,
+    given: tuple[str, ...],
+    chosen: TransportChoice,
+    sources: tuple[str, ...],
+) -> None:
+    assert sourced(choice, HERE, connections, given, processes) == (chosen, replace(HERE, sources=sources))
+
+
+@pytest.mark.usefixtures("ports")
+def test_too_few_ports_refuse_a_closed_loop_and_warn_of_an_open_one() -> None:
+    warnings: list[str] = []
+    with pytest.raises(UsageError, match=r"40000 connections to 127\.0\.0\.1 port 8000 need"):
+        sourced(WIRE, HERE, 40_000, PAIR[:1])
+    target = sourced(WIRE, HERE, 40_000, PAIR[:1], doubtful=warnings.append)[1]
+    assert (target.sources, len(warnings)) == (PAIR[:1], 1)
+    assert warnings[0].startswith("about 40000 connections to 127.0.0.1 port 8000 need")
+
+
+def test_a_proxy_in_between_has_no_use_for_our_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    httpx = TransportChoice("httpx")
+    assert sourced(httpx, AWAY, 40_000) == (httpx, AWAY)
+    with pytest.raises(UsageError, match=r"--source-address: http_proxy applies to 192\.0\.2\.1"):
+        sourced(httpx, AWAY, 1, PAIR)

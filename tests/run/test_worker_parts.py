@@ -1,0 +1,191 @@
+"""What workers are made of: totals, pipes, the health of several processes, and the CPUs they are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadgen.figures.record import Record
+from loadgen.run.firing import NO_HEALTH, DecodedTally
+from loadgen.run.live_totals import NO_TTFTS, LiveTotals, Totals
+from loadgen.run.stop_rules import StopRules
+from loadgen.run.workers import pinning
+from loadgen.run.workers.joined_health import joined
+from loadgen.run.workers.worker_pipe import EndedRequests, WorkerMessage, WorkerResult, worker_pipe
+from loadgen.run.workers.worker_process import EndedRows
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.job import Health
+from loadgen.transport.share import Listed, Queue, Share, Shared
+
+FIGURES = Totals(
+    sent=9,
+    ended=8,
+    reads=70,
+    decoded=7,
+    failed=1,
+    tokens=60,
+    decoded_reads=65,
+    ttft_sum_ns=5,
+    ttft_count=6,
+    ttft_counts=(*NO_TTFTS[2:], 2, 4),
+)
+REFUSED = Failure(FailureKind.CONNECT, "refused")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_totals_are_read_as_they_were_published(named: bool, tmp_path: Path) -> None:
+    path = tmp_path / "totals" if named else None
+    written = LiveTotals(path)
+    read = LiveTotals(path) if named else written
+    assert (read.read(), read.beats) == (Totals(), 0)
+    written.publish(FIGURES)
+    assert (read.read(), read.beats) == (FIGURES, 1)
+    written.beat()
+    assert (read.read(), read.beats) == (FIGURES, 2)
+
+
+def test_totals_of_several_processes_add_up() -> None:
+    assert Totals.joined([]) == Totals()
+    assert Totals.joined([FIGURES, Totals(sent=1, tokens=2), FIGURES]) == Totals(
+        19, 16, 140, 14, 2, 122, 130, 10, 12, ttft_counts=(*NO_TTFTS[2:], 4, 8)
+    )
+
+
+RESULT = WorkerResult(
+    Health(1, 2, 3, 4, 5, 6), "", DecodedTally(1, 2, 3), [(b"R", b"x" * 1_000_000), (b"F", b"{}")]
+)
+ROWS = EndedRequests([(3, None), (2, REFUSED)], [(7, 10, 20)], "no space")
+
+
+def test_a_pipe_delivers_messages_whole_in_whatever_pieces_they_come() -> None:
+    theirs, ours = worker_pipe()
+    theirs.sock.setblocking(False)
+    pieces: list[bytes] = []
+
+    class Gathered:
+        def sendall(self, data: bytes) -> None:
+            pieces.append(data)
+
+    theirs_sock, theirs.sock = theirs.sock, Gathered()  # type: ignore[assignment]
+    theirs.send(ROWS)
+    theirs.send(RESULT)
+    data, got = b"".join(pieces), list[WorkerMessage]()
+    for begin in range(0, len(data), 65_537):
+        theirs_sock.sendall(data[begin : begin + 65_537])
+        got += ours.messages()
+    assert got == [ROWS, RESULT]
+    assert not ours.closed
+    theirs_sock.close()
+    assert list(ours.messages()) == []
+    assert ours.closed
+    ours.sock.close()
+
+
+def test_what_saturation_is_judged_by_travels_only_where_it_is_judged() -> None:
+    begun = Record(7, 0, 5, 10, 30, arrival_ns=np.array([20]), tokens=np.ones(1, np.int64))
+    refused = Record(8, 0, 5, 10, 30, failure=REFUSED)
+    for judged, sent in ((True, [(7, 10, 20)]), (False, [])):
+        rows = EndedRows(judged)
+        for record in (begun, refused):
+            rows.note(record)
+        assert rows.taken("") == EndedRequests([(1, None), (1, REFUSED)], sent)
+        assert rows.taken("full") == EndedRequests([], [], "full")
+
+
+def test_a_stop_is_heard_once_and_an_end_of_the_parent_is_an_error() -> None:
+    theirs, ours = worker_pipe()
+    assert not theirs.stop_asked()
+    ours.stop()
+    assert theirs.stop_asked()
+    assert not theirs.stop_asked()
+    ours.sock.close()
+    with pytest.raises(ConnectionError, match="is gone"):
+        theirs.stop_asked()
+    theirs.sock.close()
+
+
+def test_the_health_of_several_is_their_sum_or_their_worst() -> None:
+    one = Health(10, 90, 40, 7, 3, 2, 1, 100, 5, 1)
+    other = Health(12, 80, 60, 9, 1, 4, 2, 200, 0, 0, "no ring")
+    assert joined([one, other]) == Health(10, 90, 100, 9, 3, 4, 3, 300, 5, 1, "no ring", 60)
+    assert joined([]) == NO_HEALTH
+
+
+def test_rows_of_ends_count_as_single_ones_do() -> None:
+    single, rows = StopRules(), StopRules()
+    for failure, count in ((None, 3), (REFUSED, 4), (None, 1), (REFUSED, 2)):
+        rows.note(failure, count)
+        for _ in range(count):
+            single.note(failure)
+    assert rows == single
+    rows.note(Failure(FailureKind.LOST), 5)  # no evidence about the server
+    assert rows == single
+
+
+def test_what_a_process_claimed_is_its_own_to_send() -> None:
+    queue = Queue(np.array([4, 5, 6, 7]))
+    mine, others = Shared(queue), Shared(queue)
+    takes, gives = iter(mine), iter(others)
+    assert [next(takes), next(gives), next(takes)] == [4, 5, 6]
+    assert (mine.claimed(), others.claimed(), mine.taken(1)) == ([4, 6], [5], [4])
+    assert [*takes] == [7]
+    assert mine.claimed() == [4, 6, 7]
+    queue.close()
+    assert Listed(Share(1, 3).indices(8)).claimed() == [1, 4, 7]
+
+
+EIGHT = {cpu: {cpu, cpu ^ 4} for cpu in range(8)}  # four cores of two threads each: 0 and 4, 1 and 5, …
+
+
+@pytest.mark.parametrize(
+    ("taken", "least", "cpus"),
+    [
+        ({0, 4}, 4, (1, 2, 3, 5, 6, 7)),  # whole cores
+        ({0, 1}, 4, (2, 3, 6, 7)),
+        ({0, 1}, 6, (2, 3, 4, 5, 6, 7)),  # also the other thread of a core in use
+        ({0, 1}, 8, ()),
+        (set(range(8)), 2, ()),
+    ],
+)
+def test_workers_get_the_cores_that_a_server_leaves(
+    taken: set[int], least: int, cpus: tuple[int, ...]
+) -> None:
+    near = {cpu: core for cpu, core in EIGHT.items() if cpu not in taken}
+    assert pinning.chosen(near, taken, least) == cpus
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    for cpu, core in EIGHT.items():
+        place = tmp_path / f"cpu{cpu}" / "topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(",".join(map(str, sorted(core))) + "\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("ours", "servers", "workers", "cpus"),
+    [
+        (range(8), [0, 4], 2, (1, 2, 3, 5, 6, 7)),
+        (range(8), [0, 1], 3, (2, 3, 4, 5, 6, 7)),
+        (range(8), [0, 1], 4, ()),
+        (range(8), range(8), 1, ()),  # it may run anywhere
+        (range(4, 8), [0, 1], 2, ()),  # we are kept away from it already
+        (range(8), [], 2, ()),  # it has ended
+    ],
+)
+def test_workers_are_pinned_only_where_cpus_are_to_spare(
+    ours: list[int], servers: list[int], workers: int, cpus: tuple[int, ...], system: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(pinning, "affinities", lambda pid, affinity: set(servers))
+    assert pinning.spare_cpus([1], workers, lambda pid: set(ours), system) == cpus
+
+
+def test_lists_of_cpus_are_read_and_written_as_the_kernel_does() -> None:
+    assert list(pinning.numbers("0-3,8\n")) == [0, 1, 2, 3, 8]
+    assert pinning.words([8, 0, 1, 2, 3]) == "0-3,8"
+    assert pinning.words([]) == ""
+    assert pinning.siblings(9, Path("/nowhere")) == {9}

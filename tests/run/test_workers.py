@@ -1,0 +1,288 @@
+"""Several workers send one plan: the figures, the slots and the order are those of one process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import trustme
+
+import loadgen
+from fakes.scripted_server import Answer, ScriptedServer, api, stream, target_of, whole
+from loadgen import cli
+from loadgen.base.errors import MeasureError
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.report import journal as journals
+from loadgen.report import run_directory
+from loadgen.report.journal import Journal
+from loadgen.report.run_directory import REPORT, RESULT
+from loadgen.run.live_totals import LiveTotals
+from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
+from loadgen.run.progress import Display
+from loadgen.run.signals import CANCELLED, StopRequest
+from loadgen.run.stop_rules import StopRules, Tolerance
+from loadgen.run.workers.worker_count import spread
+from loadgen.run.workers.workers import Workers
+from loadgen.transport.failure import FailureKind
+from loadgen.wire.engines import UNKNOWN
+
+pytestmark = [
+    pytest.mark.whole,
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+TOKENS = 3
+FAST = api(lambda _: stream(TOKENS, 0.001))
+
+
+def a_plan(requests: int = 40, **keys: float) -> Plan:
+    load = {"name": "workers", "input_len": 8, "output_len": TOKENS, "num_prompts": requests, **keys}
+    return plan.make(profile.build(load), ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True))
+
+
+def sent(made: Plan, server: ScriptedServer, workers: int, watch: Watch, transport: str = "wire") -> Outcome:
+    options = TransportOptions(target_of("127.0.0.1", server.port), transport)
+    return measure(made, spread(options, made, workers), watch)
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+@pytest.mark.parametrize(
+    ("keys", "workers"),
+    [
+        ({"max_concurrency": 5}, 2),
+        ({"max_concurrency": 7}, 3),
+        ({"request_rate": 400.0}, 2),
+        ({"request_rate": 400.0, "max_concurrency": 6}, 3),
+    ],
+)
+def test_every_request_is_sent_once_and_slots_are_unique(
+    keys: dict[str, float], workers: int, transport: str
+) -> None:
+    made = a_plan(40, **keys)
+    with ScriptedServer(FAST) as server:
+        outcome = sent(made, server, workers, Watch(Display(), "t"), transport)
+    records = outcome.records
+    assert records.index.tolist() == list(range(40))
+    assert records.ok.all()
+    assert records.output_tokens.tolist() == [TOKENS] * 40
+    assert (outcome.workers, outcome.lost, outcome.cut_short, outcome.rule) == (workers, (), "", "")
+    assert outcome.health.busiest_cpu_ns <= outcome.health.cpu_ns
+    most = keys.get("max_concurrency")
+    if isinstance(most, int):
+        assert set(records.slot.tolist()) <= set(range(most))
+    for slot in np.unique(records.slot):  # one request after the other on each
+        rows = records.slot == slot
+        order = np.argsort(records.sent_ns[rows])
+        assert (records.sent_ns[rows][order][1:] >= records.end_ns[rows][order][:-1]).all()
+    if made.offsets_ns is not None:
+        assert (records.intended_ns - records.intended_ns[0] == made.offsets_ns - made.offsets_ns[0]).all()
+        assert (records.slot % workers == records.index % workers).all()
+
+
+@pytest.mark.parametrize("transport", ["wire", "httpx"])
+def test_workers_send_over_tls(transport: str) -> None:
+    authority = trustme.CA()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    authority.configure_trust(trusting)
+    made = a_plan(max_concurrency=4)
+    with ScriptedServer(FAST, tls=serving) as server:
+        options = TransportOptions(server.target(trusting), transport)
+        outcome = measure(made, spread(options, made, 2), Watch(Display(), "t"))
+    assert outcome.records.ok.all()
+    assert len(outcome.records) == 40
+
+
+def test_a_worker_with_a_free_slot_takes_the_next_request() -> None:
+    slow = api(lambda asked: stream(TOKENS, 0.4 if asked.number == 2 else 0.001))  # one holds up one slot
+    with ScriptedServer(slow) as server:
+        outcome = sent(a_plan(max_concurrency=2), server, 2, Watch(Display(), "t"))
+    by_slot = np.bincount(outcome.records.slot)
+    assert by_slot.sum() == 40
+    assert by_slot.min() < 5  # half of them, were they divided
+
+
+def test_each_worker_has_a_journal_that_is_read_with_the_others(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.bin")
+    journal.facts(b"{}")
+    with ScriptedServer(FAST) as server:
+        outcome = sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", journal=journal))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "journal-0.bin", "journal-1.bin", "journal.bin"
+    ]  # fmt: skip
+    assert journals.read(tmp_path / "journal.bin").facts == b"{}"
+    read = [index for part in journals.parts(tmp_path / "journal.bin") for index in part.index.tolist()]
+    assert sorted(read) == outcome.records.index.tolist()
+    journal.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("everywhere", [True, False], ids=["full for all", "full for the workers"])
+def test_what_no_disk_takes_comes_over_the_pipe(
+    everywhere: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(file: int, data: bytes, write: Callable[[int, bytes], int] = os.write) -> int:
+        name = os.readlink(f"/proc/self/fd/{file}").rpartition("/")[2]
+        if name.startswith("journal-" if not everywhere else "journal"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", write)
+    warned: list[str] = []
+    journal = Journal(tmp_path / "journal.bin", warned.append)
+    with ScriptedServer(FAST) as server:
+        outcome = sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", journal=journal))
+    assert outcome.records.index.tolist() == list(range(40))
+    assert outcome.records.ok.all()
+    assert outcome.lost == ()
+    assert "No space left on device" in warned[0]
+    assert bool(journal.error) is everywhere
+    journal.close()
+    if not everywhere:
+        kept = sum(len(part) for part in journals.parts(tmp_path / "journal.bin"))
+        assert kept == 40
+
+
+def test_totals_are_published_while_a_run_goes_on(tmp_path: Path) -> None:
+    totals = LiveTotals(tmp_path / "totals")
+    with ScriptedServer(FAST) as server:
+        sent(a_plan(max_concurrency=4), server, 2, Watch(Display(), "t", totals=totals))
+    seen = LiveTotals(tmp_path / "totals").read()
+    assert (seen.sent, seen.ended, seen.decoded, seen.failed, seen.tokens) == (40, 40, 40, 0, 40 * TOKENS)
+
+
+OOPS = Answer([0.005, whole(b"{}", "500 Oops")])
+
+
+def test_failures_of_all_workers_count_together() -> None:
+    rules = StopRules(max_failures=Tolerance(count=30))
+    failing = api(lambda asked: OOPS if asked.number % 2 else stream(TOKENS, 0.02))
+    with ScriptedServer(failing) as server:
+        outcome = sent(a_plan(400, max_concurrency=6), server, 3, Watch(Display(), "t", rules=rules))
+    assert outcome.rule.startswith("--max-failures 30: ")
+    assert len(outcome.records) < 400
+    assert rules.failed > 30
+
+
+def test_time_for_sending_is_over_for_all_workers() -> None:
+    rules = StopRules(max_duration_s=0.3, drain_s=0.2)
+    with ScriptedServer(api(lambda _: stream(TOKENS, 0.6))) as server:
+        outcome = sent(a_plan(400, max_concurrency=4), server, 2, Watch(Display(), "t", rules=rules))
+    assert outcome.rule.startswith("--max-duration 0.3 s: 4 requests still under way")
+    assert [failure.kind for failure in outcome.records.failed] == [FailureKind.CANCELLED] * 4
+
+
+def test_another_thread_may_stop_a_run() -> None:
+    stop = StopRequest()
+    watch = Watch(Display(), "t", interrupts=stop)
+    timer = threading.Timer(0.6, stop.make, [CANCELLED])
+    with ScriptedServer(api(lambda _: stream(TOKENS, 0.05))) as server:
+        timer.start()
+        outcome = sent(a_plan(4000, max_concurrency=4), server, 2, watch)
+        timer.join()
+    assert (outcome.signal, outcome.cut_short) == (CANCELLED, "cancelled")
+    kinds = {failure.kind for failure in outcome.records.failed}
+    assert kinds <= {FailureKind.CANCELLED}
+    assert outcome.records.ok.any()
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked", "workers"),
+    [({"max_concurrency": 2}, 8, 2), ({"requests": 3}, 8, 3), ({"max_concurrency": 1}, 2, 1), ({}, 4, 4)],
+)
+def test_there_are_no_more_workers_than_slots_and_requests(
+    keys: dict[str, int], asked: int, workers: int
+) -> None:
+    made = a_plan(**{"requests": 40, **keys})
+    options = spread(TransportOptions(target_of("127.0.0.1", 9)), made, asked)
+    assert (options.workers, options.begin) == (workers, Workers if workers > 1 else None)
+    assert (options.alone().workers, options.alone().begin) == (1, None)
+
+
+def test_workers_that_cannot_be_forked_are_an_error_and_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forked: list[int] = []
+
+    def fork(fork: Callable[[], int] = os.fork) -> int:
+        if len(forked) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        forked.append(fork())
+        return forked[-1]
+
+    monkeypatch.setattr(os, "fork", fork)
+    with ScriptedServer(FAST) as server, pytest.raises(MeasureError, match="worker 2 of 3 cannot be started"):
+        sent(a_plan(max_concurrency=4), server, 3, Watch(Display(), "t"))
+    assert not any(psutil.pid_exists(pid) for pid in forked)
+
+
+LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--max-concurrency", "4", "--quiet"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--save-detailed"], ["--repeat", "2"], ["--num-warmups", "3"]])
+def test_the_command_and_its_report_know_workers(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = [*LOAD, "--num-prompts", "20", "--workers", "2"]
+    line = ["bench", *load, "--result-dir", str(tmp_path / "r"), *flags]
+    with ScriptedServer(FAST) as server:
+        assert cli.main([*line, "--base-url", server.base_url, "--run-dir", str(tmp_path / "d")]) == 0
+    capsys.readouterr()
+    for directory in (path for path in (tmp_path / "d").iterdir() if path.is_dir()):
+        assert not list(directory.glob("journal*"))
+        assert ", 2 workers, " in (directory / REPORT).read_text("utf-8").replace("\n ", "")
+        stored = json.loads((directory / RESULT).read_text("utf-8"))
+        assert stored["completed"] == 20
+        assert stored["loadgen"]["client"]["workers"] == 2
+    if flags == ["--save-detailed"]:
+        (file,) = (tmp_path / "r").iterdir()
+        assert all(json.loads(file.read_text("utf-8"))["generated_texts"])
+
+
+def test_the_api_takes_workers_too() -> None:
+    with ScriptedServer(FAST) as server:
+        run = loadgen.bench(
+            server.base_url, input_len=8, output_len=3, num_prompts=20, max_concurrency=4, workers=2
+        )
+    assert run.metrics.completed == 20
+
+
+def test_a_run_whose_client_is_killed_is_read_from_all_its_journals(tmp_path: Path) -> None:
+    line = ["bench", *LOAD, "--num-prompts", "4000", "--workers", "2", "--run-dir", str(tmp_path)]
+
+    def killed(base_url: str) -> int:
+        pid = os.fork()
+        if not pid:
+            os._exit(cli.main([*line, "--base-url", base_url]))
+        return pid
+
+    with ScriptedServer(api(lambda _: stream(TOKENS, 0.01))) as server:
+        pid = killed(server.base_url)
+        deadline = time.monotonic() + 20
+        while (
+            time.monotonic() < deadline
+            and sum(path.stat().st_size > 1000 for path in tmp_path.glob("*/journal-*.bin")) < 2
+        ):
+            time.sleep(0.05)
+        workers = psutil.Process(pid).children(recursive=True)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert len(workers) == 4
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    (directory,) = tmp_path.iterdir()
+    run = run_directory.load(directory)
+    assert run.facts.recovered
+    assert set((run.records.slot % 2).tolist()) == {0, 1}

@@ -1,0 +1,308 @@
+"""As run: every engine's own words become the same fields, and what differs from the checkpoint is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.server.engine_config import EngineConfig, from_server_info, merged, parse
+
+LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
+
+
+def log(name: str) -> str:
+    return (LOGS / f"{name}.log").read_text("utf-8")
+
+
+def said(as_run: EngineConfig) -> dict[str, Any]:
+    """What is said, without the flags and remarks."""
+    return {name: value for name, value in as_run if value not in ("", None, ()) and name not in UNREAD}
+
+
+def gib(size: float) -> int:
+    return round(size * 2**30)
+
+
+UNREAD = ("flags", "remarks")
+CPU = {
+    "version": "0.32.0",
+    "quantization": "none",
+    "dtype": "bfloat16",
+    "kv_cache_dtype": "auto",
+    "cuda_graphs": "off",
+    "prefix_caching": "on",
+    "chunked_prefill": "on",
+    "tensor_parallel": 1,
+    "max_model_len": 4096,
+    "kv_capacity_tokens": 2097152,
+    "kv_bytes": gib(1),
+    "load_s": 0.02,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("vllm-0.32-cpu", CPU),
+        (
+            "vllm-0.32-cpu-eager",
+            {**CPU, "kv_cache_dtype": "fp8", "prefix_caching": "off", "kv_capacity_tokens": 4194304},
+        ),
+        (
+            "vllm-0.10-gptq-tp2",
+            {
+                "version": "0.10.1",
+                "quantization": "gptq_marlin",
+                "kernel": "MarlinLinearKernel",
+                "attention_backend": "FLASH_ATTN",
+                "dtype": "float16",
+                "kv_cache_dtype": "auto",
+                "cuda_graphs": "on",
+                "cuda_graph_sizes": "7 sizes up to 512",
+                "speculative": "ngram, 4 tokens",
+                "prefix_caching": "on",
+                "chunked_prefill": "on",
+                "tensor_parallel": 2,
+                "max_model_len": 40960,
+                "weights_bytes": gib(2.8806),
+                "kv_capacity_tokens": 225328,
+                "kv_bytes": gib(15.5),
+                "load_s": 3.3,
+            },
+        ),
+        (
+            "vllm-0.15-nvfp4-fallback",
+            {
+                "version": "0.15.0",
+                "quantization": "modelopt_fp4",
+                "kernel": "MarlinNvFp4LinearKernel",
+                "moe_kernel": "MARLIN",
+                "attention_backend": "FLASHINFER",
+                "dtype": "bfloat16",
+                "kv_cache_dtype": "fp8",
+                "cuda_graphs": "FULL_AND_PIECEWISE",
+                "cuda_graph_sizes": "7 sizes up to 32",
+                "prefix_caching": "on",
+                "chunked_prefill": "on",
+                "tensor_parallel": 1,
+                "max_model_len": 262144,
+                "weights_bytes": gib(16.87),
+                "kv_capacity_tokens": 1337104,
+                "kv_bytes": gib(61.2),
+                "load_s": 18.2,
+            },
+        ),
+        (
+            "vllm-0.6-awq",
+            {
+                "version": "0.6.3",
+                "quantization": "awq",
+                "attention_backend": "FLASH_ATTN",
+                "dtype": "float16",
+                "kv_cache_dtype": "auto",
+                "cuda_graphs": "on",
+                "prefix_caching": "off",
+                "chunked_prefill": "off",
+                "tensor_parallel": 1,
+                "max_model_len": 32768,
+                "weights_bytes": gib(5.2035),
+                "kv_capacity_tokens": 73122 * 16,
+            },
+        ),
+        (
+            "sglang-0.4-fp8-tp2",
+            {
+                "quantization": "fp8",
+                "attention_backend": "fa3",
+                "dtype": "bfloat16",
+                "kv_cache_dtype": "float8_e5m2",
+                "cuda_graphs": "on",
+                "cuda_graph_sizes": "9 sizes up to 160",
+                "prefix_caching": "off",
+                "chunked_prefill": "8192",
+                "tensor_parallel": 2,
+                "max_model_len": 40960,
+                "weights_bytes": gib(16.33),
+                "kv_capacity_tokens": 1694212,
+                "kv_bytes": gib(103.4),
+            },
+        ),
+        (
+            "sglang-0.5.23-cpu",
+            {
+                "attention_backend": "torch_native",
+                "kv_cache_dtype": "bfloat16",
+                "cuda_graphs": "off",
+                "prefix_caching": "on",
+                "chunked_prefill": "4096",
+                "tensor_parallel": 1,
+                "max_model_len": 8192,
+                "weights_bytes": gib(0.01),
+                "kv_capacity_tokens": 65536,
+                "kv_bytes": gib(0.04),
+                "load_s": 0.02,
+            },
+        ),
+        (
+            "sglang-0.5.23-eagle",
+            {
+                "quantization": "gptq",
+                "attention_backend": "decode_backend=flashinfer, prefill_backend=fa3",
+                "kv_cache_dtype": "bfloat16",
+                "cuda_graphs": "on",
+                "cuda_graph_sizes": "4 sizes up to 8",
+                "speculative": "EAGLE3, 4 tokens",
+                "prefix_caching": "on",
+                "chunked_prefill": "off",
+                "tensor_parallel": 1,
+                "max_model_len": 40960,
+                "weights_bytes": gib(8.71),
+                "kv_capacity_tokens": 441210,
+                "kv_bytes": gib(60.58),
+                "load_s": 11.42,
+            },
+        ),
+        ("transformers-5.19-cpu", {}),
+    ],
+)
+def test_a_log_is_read_in_its_own_words(name: str, fields: dict[str, Any]) -> None:
+    assert said(parse(log(name))) == fields
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        (
+            "INFO [x.py:1] Using MacheteLinearKernel for GPTQMarlinLinearMethod",
+            "kernel",
+            "MacheteLinearKernel",
+        ),
+        ("INFO [x.py:1] Using gptq_marlin kernel.", "kernel", "gptq_marlin"),
+        ("INFO [x.py:1] Using flashinfer-cutlass for NVFP4 GEMM", "kernel", "flashinfer-cutlass"),
+        (
+            "[x.py:1] Selected CutlassFP8ScaledMMLinearKernel for Fp8LinearMethod\n"
+            "[x.py:1] Using MarlinLinearKernel for CompressedTensorsWNA16\n"
+            "[x.py:1] Using MarlinLinearKernel for CompressedTensorsWNA16",
+            "kernel",
+            "CutlassFP8ScaledMMLinearKernel + MarlinLinearKernel",
+        ),
+        ("INFO [x.py:1] Using the fused XPU kernel for top-p & top-k sampling.", "kernel", ""),
+        ("Using DEEPGEMM Fp8 MoE backend out of potential backends: ['TRITON'].", "moe_kernel", "DEEPGEMM"),
+        (
+            "Using CompressedTensorsWNA16MarlinMoEMethod",
+            "moe_kernel",
+            "CompressedTensorsWNA16MarlinMoEMethod",
+        ),
+        ("[cuda.py:1] Using AttentionBackendEnum.FLASHINFER backend.", "attention_backend", "FLASHINFER"),
+        ("[cuda.py:1] Using Triton backend on V1 engine.", "attention_backend", "TRITON"),
+        ("[base.py:1] Using Transformers modeling backend.", "attention_backend", ""),
+        ("[cuda.py:1] Using backend FLASH_ATTN for vit attention", "attention_backend", ""),
+        ("[x.py:1] Overriding cudagraph_mode from FULL to PIECEWISE.", "cuda_graphs", "PIECEWISE"),
+        ("[x.py:1] Skipping CUDA graph capture. To turn on", "cuda_graphs", "off"),
+        ("Load weight end. type=X, avail mem=1.00 GB, mem usage=-0.00 GB.", "weights_bytes", None),
+        ("KV Cache is allocated. dtype: torch.uint8, #tokens: 9, KV size: 0.50 GB", "kv_bytes", gib(0.5)),
+        (
+            "Post-capture KV sizing: KV cache allocated. dtype: torch.uint8, #tokens: 9, KV size: 0.50 GB",
+            "kv_capacity_tokens",
+            9,
+        ),
+        (
+            "the rest of the memory reserved for KV Cache is 61.84GiB.",
+            "kv_bytes",
+            gib(61.84),
+        ),
+        ("# cuda blocks: 0, # CPU blocks: 1\nfor 8 tokens per request: 0.00x", "kv_capacity_tokens", None),
+    ],
+)
+def test_a_wording_is_read(line: str, field: str, value: object) -> None:
+    assert getattr(parse(line), field) == value
+
+
+@pytest.mark.parametrize("text", ["", "\x00\xff\ufffd" * 100, "] " * 1000, "x" * 5_000_000])
+def test_a_log_of_anything_says_nothing(text: str) -> None:
+    assert parse(text) == EngineConfig()
+
+
+def test_no_secret_of_the_flags_is_kept() -> None:
+    flags = parse(log("vllm-0.10-gptq-tp2")).flags
+    assert "'api_key': ***" in flags
+    assert "key-one" not in flags
+    assert "key-two" not in flags
+    assert "'tensor_parallel_size': 2" in flags
+
+
+def test_an_engines_own_sentences_are_kept_once() -> None:
+    slow, config = parse(log("vllm-0.15-nvfp4-fallback")).remarks
+    assert slow.startswith("Your GPU does not have native support for FP4 computation")
+    assert config.startswith("Using default MoE config. Performance might be sub-optimal!")
+    forced, unoptimized = parse(log("vllm-0.6-awq")).remarks
+    assert "so forcing awq" in forced
+    assert unoptimized.startswith("awq quantization is not fully optimized yet")
+
+
+def answer(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((LOGS / f"{name}.json").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("info", "fields"),
+    [
+        (
+            answer("sglang-0.5.23-cpu-server_info"),
+            {
+                "version": "0.5.23",
+                "attention_backend": "torch_native",
+                "kv_cache_dtype": "auto",
+                "cuda_graphs": "off",
+                "prefix_caching": "on",
+                "chunked_prefill": "4096",
+                "tensor_parallel": 1,
+                "kv_capacity_tokens": 65536,
+                "kv_bytes": gib(0.031),
+                "load_s": 0.05,
+            },
+        ),
+        (
+            {
+                "quantization": "fp8",
+                "disable_cuda_graph": False,
+                "speculative_algorithm": "EAGLE",
+                "speculative_num_draft_tokens": 4,
+            },
+            {"quantization": "fp8", "cuda_graphs": "on", "speculative": "EAGLE, 4 tokens"},
+        ),
+        (
+            json.loads((LOGS.parent / "llama_server" / "props.json").read_text("utf-8")),
+            {"version": "b1-0c1e570", "quantization": "GGUF F16", "max_model_len": 4096, "max_running": 4},
+        ),
+        (
+            answer("vllm-0.32-cpu-server_info"),
+            {name: CPU[name] for name in CPU if name not in ("version", "kv_bytes", "load_s")},
+        ),
+        (
+            {"vllm_config": {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}}},
+            {"speculative": "mtp, 2 tokens"},
+        ),
+        ({"vllm_config": "a text", "internal_states": [], "startup_time": 3}, {}),
+        ({}, {}),
+    ],
+)
+def test_an_answer_is_read_too(info: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert said(from_server_info(info)) == fields
+
+
+def test_the_launch_command_is_told_without_its_key() -> None:
+    told = from_server_info({"launch_command": "--model-path /m --api-key sekret --tp 2"})
+    assert told.flags == "--model-path /m --api-key *** --tp 2"
+
+
+def test_of_two_sources_the_later_wins_where_both_speak() -> None:
+    first = EngineConfig(kernel="A", dtype="float16", tensor_parallel=2)
+    assert merged(first, EngineConfig(dtype="bfloat16")) == EngineConfig(
+        kernel="A", dtype="bfloat16", tensor_parallel=2
+    )
+    assert merged() == EngineConfig()

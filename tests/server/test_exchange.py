@@ -1,0 +1,287 @@
+"""Control requests against servers that drip, flood, nest, or send us elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.secrecy import shown_url
+from loadgen.server import control, exchange
+from loadgen.server.discovery import ServerAddress, ServerProbe
+from loadgen.server.exchange import ControlAnswer as Exchanged
+from loadgen.wire import engines
+
+SGLANG = engines.by_owner("sglang") or engines.UNKNOWN
+LIMIT_S = 0.3
+
+
+def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **headers: str) -> Exchanged:
+    access = ServerAddress(base_url, headers)
+
+    async def one() -> Exchanged:
+        async with access.client(None, 60.0) as client:
+            return await exchange.ask(client, "GET", "/x?key=1", limit_s, most_bytes)
+
+    return asyncio.run(one())
+
+
+def drips(head: bytes, drop: bytes) -> Answer:
+    pieces: list[bytes | float] = [drop, 0.05]
+    return Answer([head, *pieces * 200])
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(drips(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"), id="headers"),
+        pytest.param(drips(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"), id="body"),
+        pytest.param(drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), id="1xx for ever"),
+        pytest.param(Answer([], End.HANG), id="nothing"),
+    ],
+)
+def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
+    with ScriptedServer(lambda _: answer) as server:
+        begin_s = time.monotonic()
+        assert asked_of(server.base_url, LIMIT_S).why == f"/x does not answer within {LIMIT_S:g} s"
+        assert time.monotonic() - begin_s < 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "error"),
+    [
+        (Answer([whole(b"{}")]), 200, ""),
+        (Answer([whole(b"", "404 No")]), 404, ""),
+        (Answer([whole(b"x" * (3 << 20))]), 0, "answers more than 1 MiB"),
+        (
+            Answer([b"HTTP/1.1 200 OK\r\n\r\n", *([b"x" * 65536] * 40)], End.CLOSE),
+            0,
+            "answers more than 1 MiB",
+        ),
+        (Answer([b"SSH-2.0\r\n\r\n"], End.CLOSE), 0, "does not answer: "),
+        (Answer([], End.CLOSE), 0, "does not answer: "),
+        (Answer([whole(b"", "301 Moved", more="location: /y\r\n")]), 301, ""),
+        (
+            Answer([whole(b"", "300 X", more="location: http://[::1/\r\n")]),
+            300,
+            "redirects to an invalid URL",
+        ),
+        (
+            Answer([whole(b"", "302 Found", more="location: http://u:p@elsewhere.example:81/y?k=1\r\n")]),
+            302,
+            "redirects to http://elsewhere.example:81 (302): give the final URL",
+        ),
+        (
+            Answer([whole(b"", "307 T", more="location: //elsewhere.example/y\r\n")]),
+            307,
+            "redirects to http://elsewhere.example (307)",
+        ),
+        (
+            Answer([whole(b"", "302 Found", more="location: http://[::1/\r\n")]),
+            0,
+            "does not answer: Invalid URL in location header",
+        ),
+    ],
+)
+def test_an_exchange_ends_in_a_status_or_in_words(answer: Answer, status: int, error: str) -> None:
+    with ScriptedServer(lambda _: answer) as server:
+        found = asked_of(server.base_url)
+    assert found.status == status
+    assert found.error.startswith(error)
+    assert bool(found.error) == bool(error)
+    assert "\n" not in found.why
+
+
+def redirecting(elsewhere: str, path: str) -> Callable[[Asked], Answer]:
+    """A script that answers one path with a redirect to another server, and is ready otherwise."""
+
+    def script(asked: Asked) -> Answer:
+        if asked.head.split(" ")[1] == path:
+            return Answer([whole(b"", "307 Moved", more=f"location: {elsewhere}{path}\r\n")])
+        return Answer([whole(b'{"data":[{"id":"m"}]}')])
+
+    return script
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/version"])
+def test_a_redirect_is_named_and_nothing_is_sent_there(path: str) -> None:
+    with ScriptedServer(lambda _: Answer([whole(b"{}")])) as other:
+        with ScriptedServer(redirecting(other.base_url, path)) as server:
+            access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
+            with pytest.raises(MeasureError, match=rf"{path} redirects to {other.base_url} \(307\)"):
+                ServerProbe(access, None).ask("m", 0.0)
+        assert other.asked == []
+
+
+def test_control_requests_follow_no_redirect_either() -> None:
+    with ScriptedServer(lambda _: Answer([whole(b"{}")])) as other:
+        moved = Answer([whole(b"", "308 Moved", more=f"location: {other.base_url}/\r\n")])
+        with ScriptedServer(lambda _: moved) as server:
+            access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
+            assert "redirects to" in control.reset_cache(access, None, SGLANG, 0.0)
+            assert control.server_info(access, None, SGLANG) == {}
+            with (
+                pytest.raises(MeasureError, match="redirects to"),
+                control.tracing(access, None, SGLANG, "/t"),
+            ):
+                raise AssertionError("no trace, and nobody said so")
+        assert other.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error":{"message":"no\\nway\\u001b[2J \\ud800"}}', "no way\ufffd[2J \ufffd"),
+        (b'{"error":"no"}', "no"),
+        (b"plain\r\n words", "plain words"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"x" * 5000, "x" * 199 + "…"),
+        (b'{"error":{"message":[1]}}', '{"error":{"message":[1]}}'),
+        (b"[" * 100_000, "[" * 199 + "…"),
+        (b"", ""),
+    ],
+)
+def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
+    assert Exchanged("/x", 500, body).message == words
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        b'{"internal_states":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"tp_size":' + b"9" * 5000 + b"}",
+        b"\xff\xfe\x00",
+        b'"\\ud800"',
+        b"",
+    ],
+)
+def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> None:
+    with ScriptedServer(lambda _: Answer([whole(info)])) as server:
+        assert set(control.server_info(ServerAddress(server.base_url), None, SGLANG)) <= {"tp_size"}
+
+
+@pytest.mark.parametrize(
+    "length", ['"abc"', "1e400", "NaN", "[1]", "-1", "9" * 5000, "null", "true", "4096.5"]
+)
+def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
+    card = f'{{"data":[{{"id":"m","max_model_len":{length}}}]}}'
+    with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
+        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).max_model_len == 0
+
+
+@pytest.mark.parametrize(
+    ("root", "kept"),
+    [
+        ('"/models/a"', "/models/a"),
+        ('"org/name"', "org/name"),
+        (f'"/{"x" * 10_000}"', ""),
+        (f'"/{"x" * 256}"', ""),
+        ('"/a\\u0000b"', ""),
+        ('"\\ud800"', ""),
+        ("[1]", ""),
+        ("null", ""),
+    ],
+)
+def test_a_root_that_is_no_path_is_not_kept(root: str, kept: str) -> None:
+    card = f'{{"data":[{{"id":"m","root":{root}}}]}}'
+    with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
+        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).model_root == kept
+
+
+@pytest.mark.parametrize("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
+def test_a_model_whose_name_no_request_can_carry_is_not_taken(name: str) -> None:
+    with ScriptedServer(lambda _: Answer([whole(f'{{"data":[{{"id":{name}}}]}}'.encode())])) as server:
+        with pytest.raises(MeasureError, match="lists no served model: pass --model"):
+            ServerProbe(ServerAddress(server.base_url), None).ask(None, 0.0)
+        assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).models == ()
+
+
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        f"http://h/?api_key={SECRET}",
+        f"http://h/#{SECRET}",
+        f"http://u:{SECRET}@h/",
+        f"htp://u:{SECRET}@h/?k={SECRET}",
+        f"http:/h?{SECRET}",
+        f"h?{SECRET}",
+        f"u:{SECRET}@h",
+        f"http://h:99999/?k={SECRET}",
+        f"http://u:{SECRET}@[::1/?k={SECRET}",
+    ],
+)
+def test_a_base_url_with_a_secret_is_refused_without_it(base_url: str) -> None:
+    with pytest.raises(UsageError, match="--base-url") as refused:
+        ServerAddress(base_url)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://h:1/a", "http://h:1/a"),
+        ("http://u:p@h:1/a?k=v#f", "http://h:1/a"),
+        ("u:p@h", "h"),
+        ("http://[::1]:1/", "http://[::1]:1/"),
+        ("http://h/\x1b[2J", "http://h/\ufffd[2J"),
+    ],
+)
+def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_a_header_that_is_no_http_is_never_repeated() -> None:
+    with ScriptedServer(lambda _: Answer([whole(b"{}")])) as server:
+        found = asked_of(server.base_url, Authorization=f"Bearer {SECRET}\r")
+    assert "check --header and OPENAI_API_KEY" in found.why
+    assert SECRET not in found.why
+
+
+def test_a_key_that_is_not_ascii_is_never_repeated() -> None:
+    with pytest.raises(UsageError, match="not ASCII") as refused:
+        ServerAddress("http://127.0.0.1:1", {"Authorization": f"Bearer {SECRET}é"}).client(None, 1.0)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("variable", ["garbage", "ftp://u:s3cr3t@h", "http://u:s3cr3t@[::1"])
+def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", variable)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises((UsageError, MeasureError), match=r"proxy|does not answer|is not ready") as refused:
+        ServerProbe(ServerAddress("http://nonesuch.invalid"), None).ask("m", 0.0)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"])
+def test_no_proxy_is_asked_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = f"http://127.0.0.1:{closed_port()}"
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, proxy)
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    bound = "::1" if host == "[::1]" else "127.0.0.1"
+    with ScriptedServer(lambda _: Answer([whole(b"{}")]), host=bound) as server:
+        assert asked_of(f"http://{host}:{server.port}").status == 200
+
+
+def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(lambda _: Answer([whole(b"{}")])) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.base_url)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        assert asked_of("http://nonesuch.invalid").status == 200
+        assert proxy.asked[0].head.startswith("GET http://nonesuch.invalid/x?key=1 ")
+
+
+@pytest.mark.parametrize("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
+def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
+    assert asked_of(f"http://{host}").error.startswith(("does not answer: ", "cannot be requested: "))

@@ -1,0 +1,352 @@
+"""Answers: what a server says to the greedy prompts is kept as it said it, or why it did not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import recorded
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    Answer,
+    Asked,
+    End,
+    ScriptedServer,
+    api,
+    chunk,
+    closed_port,
+    stream,
+    token,
+    whole,
+)
+from loadgen import cli
+from loadgen.plan import plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.profile import build
+from loadgen.report import run_directory
+from loadgen.server import answer_check, greedy_prompts
+from loadgen.server.answer_check import CHAT, COMPLETION, PROMPTS, Fingerprint
+from loadgen.server.discovery import ServerAddress
+from loadgen.wire import engines
+from loadgen.wire.engines import Engine
+
+TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
+VLLM, SGLANG, TRANSFORMERS, LLAMA = (
+    next(engine for engine in engines.ENGINES if engine.name == name)
+    for name in ("vLLM", "SGLang", "transformers serve", "llama.cpp server")
+)
+COUNT = len(PROMPTS)
+
+
+def asked_of(
+    base_url: str,
+    engine: Engine,
+    settings: dict[str, Any],
+    tokenizer: str | None = None,
+    limit_s: float = 30.0,
+) -> Fingerprint:
+    """The fingerprint of a server, asked in the API of a workload."""
+    subject = ModelTarget(engine, "m", tokenizer=tokenizer, vocab_size=100)
+    workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1, **settings})
+    made = plan.make(workload, subject, Seed(1))
+    return greedy_prompts.ask(ServerAddress(base_url), None, subject, made, lambda _: None, limit_s)
+
+
+def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Answer]:
+    return lambda _: Answer(pieces, end)
+
+
+WHOLE = {"stream": False}
+TEXT = {"prompt_format": "text-vllm"}
+FOX = "ndad other` specifiad modifi |="
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "name", "text", "ids"),
+    [
+        (VLLM, {}, "vllm-0.32/completions_ids_stream_tokids", ".decimalserteneric", 12),
+        (VLLM, WHOLE, "vllm-0.32/completions_text_nostream", FOX, 0),
+        pytest.param(VLLM, {}, "vllm-0.32/completions_text_nostream", FOX, 0, id="whole, not streamed"),
+        (VLLM, {}, "vllm-0.32/completions_stream_eos_noignore", "", 1),
+        (VLLM, {**TEXT, "backend": "openai-chat"}, "vllm-0.32/chat_stream", "BUGffeBUGBUG", 0),
+        (SGLANG, {}, "sglang-0.5.23/completions_ids_stream_tokids", ".decimalserteneric", 4),
+        (SGLANG, {"backend": "sglang"}, "sglang-0.5.23/generate_text_stream", "ndad other` specif", 6),
+        (SGLANG, {"backend": "sglang", **WHOLE}, "sglang-0.5.23/generate_nostream", "(membercommline", 8),
+        (SGLANG, {"backend": "sglang"}, "sglang-0.5.23-incremental/generate_stream", "HTdbzeRe", 12),
+        (TRANSFORMERS, TEXT, "transformers-serve/completions_text_stream", "ndad other", 0),
+        (LLAMA, {}, "llama-cpp-python/completions_text_stream", "ndad other` specif", 0),
+    ],
+)  # fmt: skip
+def test_an_answer_is_kept_as_the_server_gave_it(
+    engine: Engine, settings: dict[str, Any], name: str, text: str, ids: int
+) -> None:
+    with ScriptedServer(saying(*recorded.reads(name))) as server:
+        found = asked_of(server.base_url, engine, settings, TOKENIZER)
+    assert [answer.prompt for answer in found.answers] == [prompt.text for prompt in PROMPTS]
+    assert len(set(found.answers)) == COUNT
+    for answer in found.answers:
+        assert (answer.failure, answer.cut, len(answer.token_ids)) == ("", "", ids)
+        assert answer.text.startswith(text)
+        assert bool(answer.text) == bool(text)
+    assert found.form == (CHAT if "backend" in settings and engine is VLLM else COMPLETION)
+
+
+def sent(server: ScriptedServer) -> list[dict[str, Any]]:
+    """Every request's body, its path beside."""
+    posts = [asked for asked in server.asked if asked.head.startswith("POST")]
+    return [{"path": asked.head.split(" ")[1], **json.loads(asked.body)} for asked in posts]
+
+
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+GREEDY = {"temperature": 0, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "body"),
+    [
+        pytest.param(
+            VLLM,
+            {"temperature": 0.7, "top_p": 0.9, "extra_body": {"x": 1}, "continuous_usage": True},
+            {
+                "path": "/v1/completions",
+                "model": "m",
+                "prompt": PROMPTS[0].text,
+                "max_tokens": 48,
+                "repetition_penalty": 1.0,
+                "return_token_ids": True,
+                **GREEDY,
+                **STREAMED,
+            },
+            id="vLLM, nothing of the workload's sampling, nor ignore_eos",
+        ),
+        pytest.param(
+            TRANSFORMERS,
+            {**TEXT, "backend": "openai-chat", "stream": False},
+            {
+                "path": "/v1/chat/completions",
+                "model": "m",
+                "messages": [{"role": "user", "content": PROMPTS[0].text}],
+                "max_tokens": 48,
+                "stream": False,
+                **GREEDY,
+            },
+            id="transformers, only what it takes",
+        ),
+        pytest.param(
+            SGLANG,
+            {"backend": "sglang"},
+            {
+                "path": "/generate",
+                "text": PROMPTS[0].text,
+                "sampling_params": {"max_new_tokens": 48, "temperature": 0, "repetition_penalty": 1.0},
+                "stream": True,
+            },
+            id="SGLang's own",
+        ),
+    ],
+)
+def test_prompts_are_sent_greedy_one_at_a_time(
+    engine: Engine, settings: dict[str, Any], body: dict[str, Any]
+) -> None:
+    with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
+        asked_of(server.base_url, engine, settings, TOKENIZER)
+        bodies = sent(server)
+    assert len(bodies) == COUNT
+    assert bodies[0] == body
+    assert len({json.dumps(body) for body in bodies}) == COUNT
+
+
+def test_a_server_without_a_tokenizer_is_sent_ids_of_ours() -> None:
+    refusal = recorded.reads("sglang-0.5.23-skip-tokenizer/generate_err_text")
+    ids = recorded.reads("sglang-0.5.23-skip-tokenizer/generate_stream")
+
+    def script(asked: Asked) -> Answer:
+        return Answer(refusal if b'"text"' in asked.body else ids)
+
+    with ScriptedServer(script) as server:
+        found = asked_of(server.base_url, SGLANG, {"backend": "sglang"}, TOKENIZER)
+        bodies = sent(server)
+    assert [("text" in body, "input_ids" in body) for body in bodies] == [(True, False)] + [
+        (False, True)
+    ] * COUNT
+    assert [len(answer.token_ids) for answer in found.answers] == [16] * COUNT
+    assert all(answer.text and not answer.failure for answer in found.answers)
+
+
+def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
+    refusal = recorded.reads("sglang-0.5.23-skip-tokenizer/generate_err_text")
+    with ScriptedServer(saying(*refusal)) as server:
+        found = asked_of(server.base_url, SGLANG, {"backend": "sglang"})
+        assert len(server.asked) == 1
+    assert found.answers == ()
+    assert found.missing.startswith(
+        "in-band-error: 400: The engine initialized with skip_tokenizer_init=True"
+    )
+    assert found.missing.endswith("token ids instead of text need --tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("reply", "failure"),
+    [
+        (
+            [whole(b'{"error":{"message":"out of memory"}}', "500 Oops")],
+            "http-status: 500: out of memory",
+        ),
+        ([whole(b"<html>", kind="text/html")], "empty: no events in the body: <html>"),
+        (
+            [HEAD, chunk(token("a")), LAST],
+            "truncated: the stream ended without a finish reason or [DONE], after 1 messages",
+        ),
+        ([whole(b'{"choices"')], "not-streamed: one JSON body where a stream was requested"),
+    ],
+)
+def test_a_prompt_that_fails_is_an_answer_that_says_why(reply: list[bytes], failure: str) -> None:
+    with ScriptedServer(saying(*reply)) as server:
+        found = asked_of(server.base_url, TRANSFORMERS, TEXT, TOKENIZER)
+    assert len(found.answers) == COUNT
+    assert all(answer.failure.startswith(failure) for answer in found.answers)
+    assert not found.judged
+
+
+def test_a_server_that_is_gone_is_asked_once() -> None:
+    found = asked_of(f"http://127.0.0.1:{closed_port()}", VLLM, {})
+    assert (found.answers, found.missing[:24]) == ((), "the server is gone: conn")
+
+
+@pytest.mark.whole
+def test_a_slow_machine_costs_the_limit_and_keeps_its_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer_check, "PROMPTS", PROMPTS[:2])
+    with ScriptedServer(saying(HEAD, chunk(token("so far")), end=End.HANG)) as server:
+        found = asked_of(server.base_url, VLLM, {}, limit_s=3.0)
+    assert [(answer.text, answer.failure) for answer in found.answers] == [("so far", "")] * 2
+    assert all("were left for it" in answer.cut for answer in found.answers)
+
+
+@pytest.mark.whole
+def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
+    with ScriptedServer(saying(end=End.HANG)) as server:
+        found = asked_of(server.base_url, VLLM, {}, limit_s=0.6)
+    assert all(answer.cut and not answer.usable for answer in found.answers)
+    assert answer_check.judge(found) == []
+
+
+def test_how_far_it_is_is_shown() -> None:
+    seen: list[str] = []
+    with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
+        made = plan.make(build({"num_prompts": 1}), ModelTarget(VLLM, "m", vocab_size=100), Seed(1))
+        subject = ModelTarget(VLLM, "m")
+        greedy_prompts.ask(
+            ServerAddress(server.base_url), None, subject, made, lambda at: seen.append(at.line())
+        )
+    assert seen[0] == "fingerprint: 0/12 prompts answered"
+    assert len(seen) == COUNT
+
+
+# The whole way.
+
+LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "4", "--max-concurrency", "2"]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def whole_way(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of a whole command, in a directory of its own."""
+    for mark in (
+        pytest.mark.usefixtures("elsewhere"),
+        # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+        pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    ):
+        test = mark(test)
+    return test
+
+
+def bench(server: ScriptedServer, *words: str) -> int:
+    return cli.main(["bench", "--quiet", "--base-url", server.base_url, *LOAD, *words])
+
+
+def kept() -> list[Fingerprint | None]:
+    return [
+        run_directory.load(path.parent).facts.fingerprint
+        for path in sorted(Path("runs").glob("*/result.json"))
+    ]
+
+
+@whole_way
+def test_a_session_is_asked_once_and_every_run_keeps_the_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScriptedServer(api(lambda _: stream(3))) as server:
+        assert bench(server, "--fingerprint", "--repeat", "2") == 0
+        texts = [body["prompt"] for body in sent(server)]
+    assert [isinstance(prompt, str) for prompt in texts] == [False] * 4 + [True] * COUNT + [False] * 4
+    first, second = kept()
+    assert first is not None
+    assert first == second
+    assert [answer.text for answer in first.answers] == ["aaz"] * COUNT
+    out = capsys.readouterr().out
+    assert out.count("fingerprint: 12 of 12 greedy prompts answered, 0 of 11 plain") == 2
+    assert "Successful requests:                     4" in out
+
+
+@whole_way
+def test_without_the_flag_nothing_is_asked() -> None:
+    with ScriptedServer(api(lambda _: stream(3))) as server:
+        assert bench(server) == 0
+        assert len(sent(server)) == 4
+    assert kept() == [None]
+
+
+@whole_way
+def test_a_ladder_asks_once_and_each_rung_keeps_the_answers() -> None:
+    Path("short.toml").write_text("ladder = [4, 8]\noutput_len = 3\nnum_prompts = 1\nmax_concurrency = 1\n")
+    with ScriptedServer(api(lambda _: stream(3))) as server:
+        words = ["ladder", "--quiet", "--base-url", server.base_url, "--profile", "./short.toml"]
+        assert cli.main([*words, "--fingerprint"]) == 0
+        assert len(sent(server)) == 2 + COUNT
+    found = [
+        run_directory.load(path.parent).facts.fingerprint for path in Path("runs").glob("*/*/result.json")
+    ]
+    assert [fingerprint is not None and len(fingerprint.answers) for fingerprint in found] == [COUNT] * 2
+
+
+@whole_way
+def test_a_run_in_which_nothing_was_answered_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer(api(lambda _: Answer([whole(b"{}", "500 Oops")]))) as server:
+        assert bench(server, "--fingerprint") == 1
+        assert len(sent(server)) == 4
+    assert "fingerprint: none: every request failed" in capsys.readouterr().out
+
+
+@whole_way
+def test_ctrl_c_while_it_is_asked_keeps_the_run_and_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> Fingerprint:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(greedy_prompts, "ask", interrupted)
+    with ScriptedServer(api(lambda _: stream(3))) as server:
+        assert bench(server, "--fingerprint", "--repeat", "2") == 130
+        assert len(sent(server)) == 4
+    out = capsys.readouterr().out
+    (path,) = Path("runs").glob("*/report.txt")
+    said = " ".join(path.read_text("utf-8").split())
+    assert "note: stopped by Ctrl-C after the last request, before the fingerprint was known" in said
+    assert "PARTIAL" not in out
+    assert "Successful requests:                     4" in out
+
+
+@whole_way
+def test_the_embedded_engine_is_not_asked_for_what_it_makes_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--quiet", "--preset", "instant", *LOAD, "--fingerprint", "--no-observe"]) == 0
+    assert "fingerprint: none: the embedded engine's answers are made up" in capsys.readouterr().out

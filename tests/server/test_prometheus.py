@@ -1,0 +1,177 @@
+"""What is read out of `/metrics`, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.server.prometheus import (
+    ENGINE_METRICS,
+    SAMPLED,
+    MetricLines,
+    MetricsSnapshot,
+    Series,
+    parse,
+    select,
+)
+
+RECORDED = Path(__file__).parents[1] / "data" / "metrics"
+HISTOGRAMS = ("ttft", "itl", "e2e", "queue")
+NEEDED = "sglang needs --enable-metrics, llamacpp needs --metrics"
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / f"{name}.txt").read_bytes()
+
+
+def read(text: str) -> MetricsSnapshot:
+    return parse(select(200, text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("name", "counters", "gauges"),
+    [
+        (
+            "vllm_loaded",
+            {
+                ("qwen3", "prompt_tokens", ""): 4719,
+                ("qwen3", "generation_tokens", ""): 7385,
+                ("qwen3", "requests", "length"): 15,
+                ("qwen3", "prefix_queries", ""): 4719,
+                ("qwen3", "prefix_hits", ""): 256,
+            },
+            {"running": 4, "waiting": 4, "kv_cache_usage": 0.0012207776353537758, "started": 1795204833.1},
+        ),
+        (
+            "sglang_loaded",  # its counters have a row for streams and one for whole answers
+            {
+                ("qwen3", "prompt_tokens", ""): 37654,
+                ("qwen3", "generation_tokens", ""): 9892,
+                ("qwen3", "requests", ""): 115,
+                ("qwen3", "prefix_hits", ""): 9888,
+            },
+            {"running": 12, "waiting": 0, "kv_cache_usage": 0.06, "started": None},
+        ),
+        (
+            "llamacpp_loaded",  # it counts what was computed, and what was not
+            {
+                ("", "computed_tokens", ""): 2636,
+                ("", "prefix_hits", ""): 71,
+                ("", "generation_tokens", ""): 767,
+            },
+            {"running": 4, "waiting": 2, "kv_cache_usage": None},
+        ),
+    ],
+)
+def test_a_recorded_exposition_is_read(
+    name: str, counters: dict[Series, float], gauges: dict[str, float]
+) -> None:
+    snapshot = parse(select(200, recorded(name)))
+    found = {series: value for series, value in snapshot.counters.items() if series[1] not in HISTOGRAMS}
+    assert {series: value for series, value in found.items() if value} == counters
+    assert {gauge: snapshot.gauge(gauge) for gauge in gauges} == gauges
+    assert snapshot.names == name.partition("_")[0]
+
+
+@pytest.mark.parametrize("name", ["vllm_loaded", "sglang_loaded"])
+def test_every_histogram_is_read_whole(name: str) -> None:
+    snapshot = parse(select(200, recorded(name)))
+    for quantity in HISTOGRAMS:
+        parts = {part for _, of, part in snapshot.counters if of == quantity}
+        assert {"sum", "+Inf"} < parts
+        assert len(parts) > 15
+
+
+def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
+    selection = select(200, recorded("vllm_loaded"), SAMPLED)
+    assert len(selection.lines) == 5
+    snapshot = parse(selection)
+    assert (snapshot.gauge("running"), list(snapshot.counters.values())) == (4, [7385])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (404, b'{"detail":"Not Found"}', f"/metrics answers 404 ({NEEDED})"),
+        (501, b'{"error":{"code":501}}', f"/metrics answers 501 ({NEEDED})"),
+        (401, b"", "/metrics answers 401"),
+        (307, b"", "/metrics answers 307"),
+        (200, b"", "/metrics is empty"),
+        (200, b" \n", "/metrics is empty"),
+        (200, b"<!DOCTYPE html>\n<p>vllm:</p>\n", "/metrics is HTML, not Prometheus text"),
+        (200, b'{"detail":"Not Found"}', "/metrics is JSON, not Prometheus text"),
+        (200, b"# TYPE up gauge\nup 1\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
+        (200, b"\xff\xfe\n", "/metrics has none of the names of vllm, sglang or llamacpp"),
+        (200, b"vllm:num_requests_running 1\nvllm:num_req", "/metrics is cut off in 'vllm:num_req'"),
+        (200, b"vllm:num_requests_running{a\n", "/metrics is malformed in 'vllm:num_requests_running{a'"),
+        (
+            200,
+            b"vllm:num_requests_running much\n",
+            "/metrics is malformed in 'vllm:num_requests_running much'",
+        ),
+    ],
+)
+def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, error: str) -> None:
+    assert parse(select(status, body)) == MetricsSnapshot(error=error)
+
+
+@pytest.mark.parametrize(
+    "labels", ['{engine="0",model_name="a b",le="0.5"}', '{model_name="\\"}"}', "{}", ""]
+)
+def test_no_piece_of_a_line_raises(labels: str) -> None:
+    line = f"vllm:e2e_request_latency_seconds_bucket{labels} 17.5"
+    for end in range(len(line) + 1):
+        snapshot = parse(MetricLines("vllm", (line[:end],)) if "bucket" in line[:end] else select(200, b""))
+        assert snapshot.error or snapshot.names == "vllm"
+
+
+def test_engines_are_put_together_and_the_fullest_cache_counts() -> None:
+    snapshot = read(
+        'vllm:generation_tokens_total{engine="0",model_name="m"} 10\n'
+        'vllm:generation_tokens_total{engine="1",model_name="m"} 5\n'
+        'vllm:num_requests_running{engine="0",model_name="m"} 3\n'
+        'vllm:num_requests_running{engine="1",model_name="m"} 4\n'
+        'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5\n'
+        'vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.25\n'
+    )
+    assert snapshot.counters == {("m", "generation_tokens", ""): 15}
+    assert (snapshot.gauge("running"), snapshot.gauge("kv_cache_usage")) == (7, 0.5)
+
+
+def test_ranks_repeat_one_another_and_data_parallel_ranks_do_not() -> None:
+    snapshot = read(
+        'sglang:num_running_reqs{dp_rank="0",model_name="m",pid="11",tp_rank="0"} 3\n'
+        'sglang:num_running_reqs{dp_rank="0",model_name="m",pid="12",tp_rank="1"} 3\n'
+        'sglang:num_running_reqs{dp_rank="1",model_name="m",pid="13",tp_rank="0"} 5\n'
+    )
+    assert snapshot.gauge("running") == 8
+
+
+def test_a_gauge_by_priority_is_beside_the_whole() -> None:
+    snapshot = read(
+        'sglang:num_queue_reqs{model_name="m",priority=""} 5\n'
+        'sglang:num_queue_reqs{model_name="m",priority="1"} 2\n'
+        'sglang:prompt_tokens_total{model_name="m",priority="1"} 2\n'
+        'sglang:prompt_tokens_total{model_name="m",priority="2"} 3\n'
+    )
+    assert snapshot.gauge("waiting") == 5
+    assert snapshot.counters == {("m", "prompt_tokens", ""): 5}
+
+
+def test_each_model_is_counted_apart() -> None:
+    snapshot = read(
+        'vllm:num_requests_running{model_name="a"} 1\nvllm:num_requests_running{model_name="b"} 2\n'
+    )
+    assert [snapshot.gauge("running", model) for model in ("a", "b", "")] == [1, 2, 3]
+
+
+def test_what_is_not_a_number_is_left_out() -> None:
+    assert read('vllm:num_requests_running{model_name="a"} NaN\n').gauge("running") is None
+
+
+def test_the_docs_name_everything_that_is_read() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text("utf-8")
+    for names in ENGINE_METRICS.values():
+        for name in names.meanings:
+            assert f"`{name.removesuffix('_bucket').removesuffix('_sum')}`" in docs

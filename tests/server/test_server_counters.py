@@ -1,0 +1,250 @@
+"""What two snapshots, and those between them, say of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.server.prometheus import MetricsSnapshot, Series, parse, select
+from loadgen.server.server_counters import ScrapedRun, ServerSample, ServerWindow, joined, window
+
+RECORDED = Path(__file__).parents[1] / "data" / "metrics"
+TOKENS: Series = ("m", "generation_tokens", "")
+
+
+def recorded(name: str) -> MetricsSnapshot:
+    return parse(select(200, (RECORDED / f"{name}.txt").read_bytes()))
+
+
+def counted(names: str = "vllm", **tokens: float) -> MetricsSnapshot:
+    """Generated tokens by model."""
+    return MetricsSnapshot(
+        names, {(model, "generation_tokens", ""): count for model, count in tokens.items()}
+    )
+
+
+def timed(*counts: float, total_s: float) -> MetricsSnapshot:
+    """A TTFT histogram: counts up to 20 ms, 40 ms and beyond."""
+    parts = dict(zip(("0.02", "0.04", "+Inf"), counts, strict=True)) | {"sum": total_s}
+    return MetricsSnapshot("vllm", {("m", "ttft", part): value for part, value in parts.items()})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "vllm_idle",
+            "vllm_after_bench",
+            {
+                "names": "vllm",
+                "models": ("qwen3",),
+                "prompt_tokens": 14926,
+                "generation_tokens": 2182,
+                "requests": {"stop": 2, "length": 51},
+                "finished": 53,
+                "prefix_queries": 14926,
+                "prefix_hits": 0,
+                "preemptions": 0,
+                "draft_tokens": None,
+                "running_before": 0,
+                "running_after": 0,
+            },
+        ),
+        (
+            "sglang_after_bench",
+            "sglang_loaded",
+            {
+                "names": "sglang",
+                "prompt_tokens": 3550,
+                "generation_tokens": 3632,
+                "requests": {"": 13},
+                "finished": 13,
+                "prefix_queries": 3550,
+                "prefix_hits": 266,
+                "preemptions": 0,  # its counter appears with the first
+                "running_after": 12,
+                "waiting_after": 0,
+            },
+        ),
+        (
+            "llamacpp_idle",
+            "llamacpp_loaded",
+            {
+                "names": "llamacpp",
+                "prompt_tokens": 20,
+                "generation_tokens": 0,  # counted as a request ends
+                "requests": {},
+                "finished": None,
+                "prefix_queries": 20,
+                "prefix_hits": 0,
+                "draft_tokens": 0,
+                "running_before": 0,
+                "running_after": 4,
+                "waiting_after": 2,
+            },
+        ),
+    ],
+)
+def test_two_recorded_expositions_differ_by_what_was_done_between(
+    before: str, after: str, said: dict[str, Any]
+) -> None:
+    found = window(recorded(before), recorded(after))
+    assert {name: getattr(found, name) for name in said} == said
+    assert not found.reset
+    assert ServerWindow.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_recorded_histogram_gives_mean_and_brackets() -> None:
+    ttft = window(recorded("vllm_idle"), recorded("vllm_after_bench")).ttft
+    assert ttft is not None
+    assert (ttft.count, round(ttft.mean_ms, 3)) == (53, 370.564)
+    assert ttft.brackets_ms == {"50": (20, 40), "90": (40, 60), "99": (10000, 20000)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "brackets"),
+    [
+        pytest.param((10, 10, 10), {"50": (0, 20), "90": (0, 20), "99": (0, 20)}, id="all in the first"),
+        pytest.param((5, 9, 10), {"50": (0, 20), "90": (20, 40), "99": (40, None)}, id="one in each"),
+        pytest.param((0, 0, 1), {"50": (40, None), "90": (40, None), "99": (40, None)}, id="beyond"),
+    ],
+)
+def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
+    counts: tuple[float, ...], brackets: dict[str, Any]
+) -> None:
+    """Over the window alone: a hundred slow ones came before it."""
+    before = timed(0, 0, 100, total_s=900.0)
+    after = timed(counts[0], counts[1], 100 + counts[2], total_s=900.5)
+    ttft = window(before, after).ttft
+    assert ttft is not None
+    assert (ttft.count, ttft.brackets_ms) == (counts[2], brackets)
+    assert ttft.mean_ms == pytest.approx(500 / counts[2])
+
+
+def test_a_histogram_that_did_not_move_says_nothing() -> None:
+    still = timed(1, 2, 3, total_s=0.1)
+    assert window(still, still).ttft is None
+
+
+def test_a_counter_that_appears_starts_from_nothing() -> None:
+    found = window(MetricsSnapshot("sglang"), counted("sglang", m=7))
+    assert (found.generation_tokens, found.reset) == (7, False)
+
+
+@pytest.mark.parametrize(
+    "snapshots",
+    [
+        pytest.param([counted(m=10), counted(m=9)], id="went backwards"),
+        pytest.param([counted(m=10), MetricsSnapshot("vllm")], id="vanished"),
+        pytest.param([counted(m=10), counted(m=2), counted(m=30)], id="went backwards in between"),
+        pytest.param([counted(m=10), counted(m=20), counted(m=15)], id="went backwards after a sample"),
+        pytest.param(
+            [
+                MetricsSnapshot("vllm", {TOKENS: 1}, {("", "started", ""): 100.0}),
+                MetricsSnapshot("vllm", {TOKENS: 50}, {("", "started", ""): 101.0}),
+            ],
+            id="another process",
+        ),
+    ],
+)
+def test_a_server_that_began_anew_has_no_figures(snapshots: list[MetricsSnapshot]) -> None:
+    first, *between, last = snapshots
+    found = window(first, last, [(float(i), snapshot) for i, snapshot in enumerate(between)])
+    assert (found.reset, found.generation_tokens, found.finished) == (True, None, None)
+
+
+def test_the_recorded_restart_is_seen() -> None:
+    assert window(recorded("vllm_after_bench"), recorded("vllm_loaded")).reset
+
+
+def test_a_sum_of_seconds_may_fall_with_the_wall_clock() -> None:
+    assert not window(timed(1, 1, 1, total_s=5.0), timed(2, 2, 2, total_s=4.0)).reset
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [("a", 5), ("b", 7), pytest.param("alias of a", 12, id="a name the server does not count under")],
+)
+def test_of_two_models_the_asked_one_is_counted_and_both_are_named(asked: str, tokens: int) -> None:
+    found = window(counted(a=10, b=20, c=3), counted(a=15, b=27, c=3), model=asked)
+    assert (found.generation_tokens, found.models) == (tokens, ("a", "b"))
+
+
+def test_samples_keep_their_moments_and_peaks() -> None:
+    def sample(running: float, waiting: float | None) -> MetricsSnapshot:
+        gauges = {"running": running} | ({} if waiting is None else {"waiting": waiting})
+        return MetricsSnapshot("vllm", {}, {("m", name, ""): value for name, value in gauges.items()})
+
+    found = window(counted(m=1), counted(m=2), [(0.5, sample(3, 1)), (1.5, sample(8, None))])
+    assert found.samples == (
+        ServerSample(at_s=0.5, running=3, waiting=1),
+        ServerSample(at_s=1.5, running=8),
+    )
+    assert [found.peak(gauge) for gauge in ("running", "waiting", "kv_cache_usage")] == [8, 1, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error"),
+    [
+        (MetricsSnapshot(error="x"), counted(m=1), "x"),
+        (counted(m=1), MetricsSnapshot(error="y"), "y"),
+        (
+            counted(m=1),
+            counted("sglang", m=1),
+            "/metrics had vllm's names before the run and sglang's after it",
+        ),
+    ],
+)
+def test_without_both_ends_there_is_no_window(
+    before: MetricsSnapshot, after: MetricsSnapshot, error: str
+) -> None:
+    assert window(before, after) == ServerWindow(error=error)
+
+
+def part(before: float, after: float, *running: float, settled: bool = True) -> ScrapedRun:
+    """One server's tokens around a run, and its running requests at each second of it."""
+    samples = tuple(
+        (
+            at_s,
+            MetricsSnapshot(
+                "vllm", {}, {("m", "running", ""): value, ("m", "kv_cache_usage", ""): value / 10}
+            ),
+        )
+        for at_s, value in enumerate(running)
+    )
+    return ScrapedRun(counted(m=before), counted(m=after), samples, settled)
+
+
+def test_servers_that_share_a_run_have_one_window() -> None:
+    found = joined([part(10, 40, 1.0, 2.0), part(1000, 1050, 3.0, 1.0, 7.0, settled=False)], "m")
+    assert (found.generation_tokens, found.settled, found.reset) == (80, False, False)
+    assert found.samples == (
+        ServerSample(at_s=0, running=4.0, kv_cache_usage=0.3),
+        ServerSample(at_s=1, running=3.0, kv_cache_usage=0.2),
+    )
+
+
+def test_their_histograms_are_pooled() -> None:
+    nothing, one, other = timed(0, 0, 0, total_s=0), timed(1, 1, 1, total_s=0.01), timed(0, 0, 3, total_s=0.3)
+    found = joined([ScrapedRun(nothing, one), ScrapedRun(nothing, other)], "m").ttft
+    assert found is not None
+    assert found.count == 4
+    assert found.mean_ms == pytest.approx(77.5)
+    assert found.brackets_ms["50"] == (40, None)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (part(50, 10), ServerWindow(names="vllm", reset=True)),
+        (ScrapedRun(MetricsSnapshot(error="none"), counted(m=1)), ServerWindow(error="none")),
+        (
+            ScrapedRun(counted("sglang", m=0), counted("sglang", m=1)),
+            ServerWindow(error="/metrics has the names of sglang and vllm at different servers"),
+        ),
+    ],
+)
+def test_what_one_server_lacks_none_has(second: ScrapedRun, expected: ServerWindow) -> None:
+    assert joined([part(0, 10), second], "m") == expected

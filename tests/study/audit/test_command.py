@@ -1,0 +1,310 @@
+"""`loadgen audit` as it is used: what is printed, its JSON, exit codes, and bad input told in a line."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders.published_runs import PUBLISHED, run
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.base.rule import table
+from loadgen.roofline import machines
+from loadgen.study.audit import render
+from loadgen.study.audit.checks import CHECKS
+from loadgen.study.audit.command import audited
+from loadgen.study.audit.findings import audit
+from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.importers import sources
+from loadgen.study.importers.sources import Sources, read
+from loadgen.study.run_summary import Load, Reported
+from loadgen.verdict.campaign_cell import Cell, FailedCell
+from study.audit.test_published import ACCUSED, grave
+
+PAGE = PUBLISHED / "jetson_thor_serving.md"
+DOCS = Path(__file__).parents[3] / "docs" / "audit.md"
+THOR = ["--hardware", "jetson-thor"]
+
+
+def not_a_number(word: str) -> Any:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
+    reported = read([str(PAGE)]).reported
+    assert {run.file for run in reported} == {str(PAGE)}
+    findings = audit(reported, machines.machine("jetson-thor"), None)
+    assert {
+        (one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings
+    } == ACCUSED
+
+
+def test_the_summary_comes_first_and_the_evidence_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), *THOR]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:5] == [
+        "                     tok/s TTFT ms TPOT ms  roof  level, worst doubt",
+        "Qwen3-8B",
+        "  high load          82.47  974.57   85.33  74 %  SUSPECT answers-short",
+        "  low load           15.69   78.19   63.63  89 %  SUSPECT warm-cache",
+        "Qwen3-8B-FP8",
+    ]
+    at = said.index("Qwen3-8B-FP8, low load: INVALID")
+    assert said[at + 1].endswith("jetson_thor_serving.md:91")
+    assert said[at + 2].startswith("  beyond-roofline: 8.88 ms per token (mean TPOT)")
+    assert f"16 runs: 2 INVALID, 12 SUSPECT, 2 VALID; {len(CHECKS)} doubts (docs/audit.md)" in said
+    assert said[-1].startswith("details: --explain")
+
+
+def one(figures: dict[str, Any], **fields: Any) -> Reported:
+    load = fields.pop("load", Load("x", 1, 1.0))
+    return Reported(fields.pop("name", "Qwen3-8B-FP8"), figures, load, "f", told_by="page", **fields)
+
+
+ALL = {"duration": 10.0, "completed": 100, "request_throughput": 10.0}
+SPEED = {"speed_tok_s": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("run", "machine", "verdict"),
+    [
+        (one(SPEED), "", "UNCHECKED"),
+        (one(SPEED), "jetson-thor", "VALID (not checked: relations)"),
+        (one(SPEED, name="Foo-8B"), "jetson-thor", "UNCHECKED"),
+        (one(SPEED, name="label", model="Qwen3-8B-FP8"), "jetson-thor", "VALID (not checked: relations)"),
+        (one({"mean_tpot_ms": 40.0}), "", "UNCHECKED"),
+        (one({"mean_tpot_ms": 40.0, "p99_tpot_ms": 50.0}), "", "VALID (not checked: roofline)"),
+        (one({"mean_tpot_ms": 40.0, "p99_tpot_ms": 50.0}), "jetson-thor", "VALID"),
+        (one(ALL), "", "VALID (not checked: roofline)"),
+        (one(ALL), "jetson-thor", "VALID (not checked: roofline)"),  # no figure of a step
+        (one({**ALL, **SPEED}), "jetson-thor", "VALID"),
+        (one({"speed_tok_s": 90.0}), "jetson-thor", "INVALID"),
+        (one({"completed": 0}), "", "INVALID"),
+        (one({**SPEED, "completed": 1}), "", "SUSPECT"),
+    ],
+)
+def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verdict: str) -> None:
+    (audited,) = audit([run], machines.machine(machine) if machine else None, None)
+    assert audited.verdict == verdict
+    assert verdict in render.text([audited])
+    (row,) = render.json([audited], None, [], [])["runs"]
+    assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
+
+
+@pytest.mark.parametrize(
+    ("level", "figures", "verdict"),
+    [
+        ("SUSPECT", ALL, "SUSPECT"),
+        ("INVALID", ALL, "INVALID"),
+        ("INVALID", {**ALL, "completed": 1, "request_throughput": 0.1}, "INVALID"),
+        ("SUSPECT", {"completed": 0}, "INVALID"),
+        ("VALID", ALL, "VALID (not checked: roofline)"),
+    ],
+)
+def test_a_report_s_own_verdict_is_kept_where_it_is_graver(
+    level: str, figures: dict[str, Any], verdict: str
+) -> None:
+    (audited,) = audit([one(figures, level=level)], None, None)
+    assert audited.verdict == verdict
+    assert ("its report's verdict" in render.text([audited])) == audited.by_its_report
+
+
+def test_a_page_of_unchecked_rows_ends_with_what_to_pass_once(capsys: pytest.CaptureFixture[str]) -> None:
+    page = PUBLISHED / "rtx_pro_6000_speed.csv"
+    assert cli.main(["audit", str(page), "--strict"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "8 runs: 8 UNCHECKED;" in said
+    for words in ("pass --hardware KEY", "loadgen audit PLACE --hardware h20-96gb --model-config"):
+        assert said.count(words) == 1
+
+
+def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
+    runs = [one(SPEED, name=f"Foo-{n}B", load=Load(str(n))) for n in range(5)]
+    said = " ".join(render.text(audit(runs, None, None)).split())
+    assert "no roofline for 5 runs: no machine is named: pass --hardware KEY" in said
+    assert "the shape of Foo-0B, Foo-1B, Foo-2B and 2 more is unknown: pass --model-config" in said
+    known = " ".join(render.text(audit(runs, machines.machine("h20"), None)).split())
+    assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
+
+
+def test_what_has_no_figure_of_decoding_says_so() -> None:
+    run = one({"output_throughput": 400.0}, load=Load("c=8", max_concurrency=8))
+    said = " ".join(render.text(audit([run], machines.machine("thor"), None)).split())
+    assert "no roofline for 1 run: no figure is of decoding alone, as TPOT" in said
+    assert ("UNCHECKED: there was nothing" in said, "--hardware" in said) == (True, False)
+
+
+def test_a_simulated_run_is_marked_in_its_row() -> None:
+    said = render.text(audit([one({**ALL, **SPEED}, simulated="instant"), one(ALL)], None, None))
+    assert [line for line in said.splitlines() if line.startswith("Qwen")][:2] == [
+        "Qwen3-8B-FP8 (SIMULATED)",
+        "Qwen3-8B-FP8",
+    ]
+
+
+def test_explain_has_condition_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), *THOR, "--explain"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for check in CHECKS:
+        found = f" {check.code}: " in said
+        assert (f"condition: {check.condition}" in said, f"remedy: {check.remedy}" in said) == (found, found)
+    assert "weights of 2 runs: Qwen3-8B-GGUF: computed from the config" in said
+
+
+def test_strict_is_for_what_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", str(PAGE), *THOR, "--strict"]) == 3
+    assert cli.main(["audit", str(PAGE), "--strict"]) == 0
+    assert "no roofline for 16 runs: no machine is named: pass --hardware KEY" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_the_json_has_every_run_and_no_number_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", *THOR, "--json", str(PAGE)]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=not_a_number)
+    assert told["levels"] == {"VALID": 2, "SUSPECT": 12, "INVALID": 2, "UNCHECKED": 0}
+    assert told["machine"]["key"] == "jetson-thor"
+    assert told["looked_for"] == [check.code for check in CHECKS]
+    low = told["runs"][3]
+    assert (low["name"], low["level"], low["figures"]["mean_tpot_ms"]) == ("Qwen3-8B-FP8", "INVALID", 8.88)
+    assert [doubt["name"] for doubt in low["doubts"][:2]] == ["beyond-roofline", "warm-cache"]
+    assert set(low["doubts"][0]) == {"name", "severity", "evidence", "condition", "remedy"}
+
+
+def test_what_is_no_number_is_null() -> None:
+    odd = Reported("m", {"mean_ttft_ms": math.inf, "request_rate": "inf"}, Load("x", 1, math.nan), "f")
+    told = render.json(audit([odd], None, None), None, ["a trouble"], ["a cell: why"])
+    assert json.loads(json.dumps(told, allow_nan=False))["runs"][0]["figures"] == {
+        "mean_ttft_ms": None,
+        "request_rate": "inf",
+    }
+    assert (told["troubles"], told["failed_cells"]) == (["a trouble"], ["a cell: why"])
+
+
+def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
+    cell = Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")
+    stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f")
+    found = audited(
+        Sources((stored,), (), (FailedCell(cell=cell, reason="out of memory"),)), Hardware(), None
+    )
+    assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
+
+
+@pytest.mark.parametrize("verb", ["audit", "compare", "report"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--hardware", "foo"], "--hardware foo: unknown, there are jetson-thor,"),
+        (["--hardware", "jetson-tor"], "--hardware jetson-tor: unknown, the nearest is jetson-thor; or pass"),
+        (["--hardware", "0xh100"], "--hardware 0xh100: unknown"),
+        (["--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
+        (["--bandwidth", "-3"], "--bandwidth -3: give the GB/s"),
+        (["--bandwidth", "nan"], "--bandwidth nan: give the GB/s"),
+        (["--bandwidth", "fast"], "argument --bandwidth: invalid float value: 'fast'"),
+        (["--model-config", "/no/such"], "/no/such cannot be read: No such file or directory"),
+        (["--hardwar", "x"], "unknown flag --hardwar, did you mean '--hardware'?"),
+        (["nowhere.md"], "nowhere.md: No such file or directory"),
+    ],
+)
+def test_a_named_thing_that_does_not_exist_ends_the_command(
+    verb: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb, str(PAGE), *words]) == UsageError.exit_code
+    streams = capsys.readouterr()
+    assert (streams.out, said in streams.err, streams.err.count("\n")) == ("", True, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Qwen3-8BB", "--model Qwen3-8BB: its shape is unknown, did you mean 'Qwen3-8B'?"),
+        ("/no/such", "--model /no/such: its shape is unknown: pass --model-config"),
+    ],
+)
+def test_a_model_that_no_one_knows_ends_the_audit(
+    model: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["audit", str(PAGE), "--model", model]) == UsageError.exit_code
+    streams = capsys.readouterr()
+    assert (streams.out, said in streams.err) == ("", True)
+
+
+def test_a_wrong_flag_is_found_before_anything_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(places: list[str]) -> Sources:
+        raise AssertionError(places)
+
+    monkeypatch.setattr(sources, "read", unread)
+    for verb in ("audit", "compare"):
+        assert cli.main([verb, str(PAGE), "--hardware", "foo"]) == UsageError.exit_code
+    assert capsys.readouterr().err.count("--hardware foo: unknown") == 2
+
+
+@pytest.mark.parametrize("words", [[], ["nowhere.md"]])
+def test_nothing_to_read_is_a_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", *words]) == UsageError.exit_code
+    streams = capsys.readouterr()
+    assert (streams.out, streams.err.count("\n")) == ("", 1)
+
+
+def test_a_page_that_is_cut_is_read_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = PAGE.read_text("utf-8")
+    cut = tmp_path / "cut.md"
+    cut.write_text(whole[: whole.index("Mean TPOT", whole.index("GPTQ-Int4"))], "utf-8")
+    assert cli.main(["audit", str(cut), *THOR]) == 0
+    said = capsys.readouterr().out
+    assert f"5 runs: 2 INVALID, 3 SUSPECT; {len(CHECKS)} doubts" in said
+    assert "remark on 1 run: the block is cut off: missing" in said
+
+
+def test_a_file_that_is_none_does_not_keep_the_others_from_being_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.md"
+    other.write_text("nothing of this kind", "utf-8")
+    assert cli.main(["audit", str(PAGE), str(other)]) == 0
+    assert "other.md has no known results" in capsys.readouterr().err
+
+
+def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", "--help"]) == 0
+    assert "--hardware KEY" in capsys.readouterr().out
+
+
+def test_a_name_moves_no_cursor_and_breaks_no_column() -> None:
+    rude = replace(run("a\x1b[2Jb" + "n" * 100, mean_ttft_ms=123456.78), source="x\ny:3")
+    said = render.text(audit([rude], None, None))
+    assert "\x1b" not in said
+    assert "a�[2Jb" in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert "1.2e+05" in said
+
+
+def test_runs_of_a_checkpoint_stand_together() -> None:
+    loads = [Load(f"input {n}") for n in (1, 2)]
+    runs = [Reported(name, {"speed_tok_s": 5.5}, load, "f") for load in loads for name in ("a", "b")]
+    said = render.text(audit(runs, None, None)).splitlines()
+    assert [line for line in said[1:7] if not line.startswith("  ")] == ["a", "b"]
+
+
+def test_the_page_of_the_audit_lists_every_doubt_as_the_code_has_it() -> None:
+    assert table(CHECKS, "doubt", "###") in DOCS.read_text("utf-8")
+
+
+def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:
+    page = " ".join(DOCS.read_text("utf-8").split())
+    findings = audit(read([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
+    for one in findings:
+        load = one.reported.load.name
+        doubts = ", ".join(f"`{name}`" for name in grave(one)) or "–"
+        assert f"| {one.reported.name} | {load} | {one.level} | {doubts} |" in page
+    for found in findings[3].findings[:3]:
+        assert f"{found.rule.code}: {found.evidence}" in page

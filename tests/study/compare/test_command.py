@@ -1,0 +1,279 @@
+"""`loadgen compare`: what it is asked for, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from builders import made_runs
+from builders.comparison_samples import PUBLISHED
+from loadgen import cli
+from loadgen.report.report import render as report
+from loadgen.report.run_directory import Result
+from loadgen.study.compare import campaigns, command
+from loadgen.study.compare.campaigns import CampaignSettings
+from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.importers import sources
+
+THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_6000_speed.csv")
+
+
+def saved(place: Path, run: Result) -> str:
+    """A run directory of ours."""
+    place.mkdir(parents=True)
+    made_runs.keep(run, place, report(run))
+    return str(place)
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["compare", *words]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["compare", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_the_thor_page_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    said = compared(capsys, THOR, "--hardware", "jetson-thor")
+    assert max(map(len, said.splitlines())) <= 80
+    assert "Qwen3-8B-FP8                                                   7.08×  no verdict" in said
+    assert "not compared: requests: 200, baseline 100" in said
+    assert "351 %" in said
+    assert "impossible: 8.88 ms per token" in " ".join(said.split())
+
+
+def test_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(compared(capsys, THOR, "--json"), parse_constant=pytest.fail)
+    assert [len(one["rows"]) for one in told["comparisons"]] == [8, 8]
+    rows = list(csv.DictReader(io.StringIO(compared(capsys, THOR, "--csv"))))
+    assert {row["baseline"] for row in rows} == {"Qwen3-8B"}
+    assert compared(capsys, THOR, "--markdown").count("| Qwen3-8B-AWQ |") == 2
+
+
+def test_the_tables_of_the_rtx_page(capsys: pytest.CaptureFixture[str]) -> None:
+    said = compared(capsys, RTX, "--rankings", "--effects", "--fits")
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert "1 Qwen3-4B-AWQ 4B Dense AWQ 391.2" in lines
+    assert "4B Qwen3-4B 208.1 391.2 (1.88×)" in lines
+    assert any(line.startswith("Qwen3-30B-A3B 58.6 no no no no yes") for line in lines)
+    told = json.loads(compared(capsys, RTX, "--effects", "--json"))
+    assert {"size": "4B", "model": "Qwen3-4B", "BF16": "208.1", "AWQ": "391.2 (1.88×)"} in told["effects_1"][
+        "rows"
+    ]
+
+
+def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name, speed in (("Qwen3-8B", 1.0), ("Qwen3-8B-FP8", 2.0)):
+        for seed in range(3):
+            run = made_runs.run(
+                speed=speed, seed=seed + int(100 * speed), model=name, plan_digest=f"plan-{seed}"
+            )
+            saved(tmp_path / f"{name}-{seed}", run)
+    told = json.loads(compared(capsys, str(tmp_path), "--json"))
+    (one,) = told["comparisons"]
+    effect = one["rows"][1]["effects"]["output_throughput"]
+    assert (one["rows"][1]["name"], effect["units"], effect["paired"]) == ("Qwen3-8B-FP8", 3, True)
+    assert effect["ratio"] == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the following arguments are required: PLACE; loadgen compare --help lists the flags"),
+        ([THOR, "--base", "x"], "unknown flag --base, did you mean '--baseline'?"),
+        (
+            [THOR, "--baseline", "Qwen3-8B-FP9"],
+            "--baseline Qwen3-8B-FP9: no such row, did you mean 'Qwen3-8B-FP8'?",
+        ),
+        ([THOR, "--margin", "0"], "--margin 0: give percent, above 0 and below 100"),
+        ([THOR, "--alpha", "2"], "--alpha 2: give a probability, as 0.05"),
+        ([THOR, "--headline", "tok"], "--headline tok: no run reports it"),
+        ([THOR, "--bandwidth", "0"], "--bandwidth 0: give the GB/s"),
+        ([THOR, "--csv", "--json"], "not allowed with argument"),
+        ([THOR, "--model-config", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert said in refused(capsys, *words)
+
+
+def test_a_recorded_machine_of_another_version_costs_the_roofline_alone() -> None:
+    ask = ComparisonOptions(campaign=CampaignSettings(hardware="jetson-tor"))
+    tables = command.compared(sources.read([THOR]), ask)
+    assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in tables[0].remarks[0]
+    assert len(tables[0].lines) == 8
+
+
+def test_nothing_to_read_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["compare", str(tmp_path)]) in (1, 2)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("loadgen: ")
+
+
+def test_what_cannot_be_read_does_not_stop_the_rest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.json").write_text('{"a": ', "utf-8")
+    assert cli.main(["compare", THOR, str(tmp_path / "broken.json")]) == 0
+    said = capsys.readouterr()
+    assert "Qwen3-8B-FP8" in said.out
+    assert "broken.json" in said.err
+
+
+def test_one_run_is_shown_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = compared(capsys, saved(tmp_path / "one", made_runs.run()))
+    assert "nothing to compare it with" in " ".join(said.split())
+
+
+def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = saved(tmp_path / "one", made_runs.run())
+    copy = shutil.copytree(place, tmp_path / "copy")
+    assert f"given twice, used once: {copy}" in " ".join(compared(capsys, place, str(copy)).split())
+    assert cli.main(["compare", place, f"{place}/../one"]) == 0
+    assert capsys.readouterr().err == f"loadgen: {place}/../one was named before: it is read once\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '{"baseline": "Qwen3-8B", "margin": 0.05, "hardware": "h20-96gb"}',
+            CampaignSettings("Qwen3-8B", 0.05, "h20-96gb"),
+        ),
+        ('{"baseline": 3, "margin": "wide"}', CampaignSettings()),
+        ("[]", CampaignSettings()),
+        ('{"baseline"', CampaignSettings()),
+    ],
+)
+def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
+    assert campaigns.settings([str(tmp_path / "other"), str(tmp_path / "c")]) == told
+    assert campaigns.settings([str(tmp_path)]) == told
+
+
+def vllm_file(path: Path, speed: float, **metadata: object) -> str:
+    """A result file of `vllm bench serve`, with what `--metadata` added."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figures = {
+        f"{word}_{key}_ms": 7500 / speed for key in ("ttft", "tpot", "itl") for word in ("mean", "p99")
+    }
+    totals = {"total_input_tokens": 25600, "total_output_tokens": 16000, "output_throughput": speed}
+    document = {
+        "date": f"202611{int(speed) % 28 + 1:02}-101010", "endpoint_type": "openai", "backend": "openai",
+        "label": None, "model_id": "org/model-8b", "num_prompts": 100, "request_rate": "inf",
+        "max_concurrency": 8, "duration": 16000 / speed, "completed": 100, "failed": 0,
+        "request_throughput": speed / 160, "total_token_throughput": 2.6 * speed,
+        **totals, **figures, **metadata,
+    }  # fmt: skip
+    path.write_text(json.dumps(document), "utf-8")
+    return str(path)
+
+
+IMPOSSIBLE = {
+    "impossible-value": {"mean_ttft_ms": -3.0},
+    "figures-disagree": {"output_throughput": 5000.0},
+    "impossible-order": {"median_ttft_ms": 90.0, "p99_ttft_ms": 80.0, "mean_ttft_ms": 85.0},
+    "impossible-order of the end": {"mean_ttft_ms": 50.0, "mean_e2el_ms": 40.0},
+    "longer-than-the-run": {"p99_ttft_ms": 90e3},
+    "beyond-schedule": {"mean_tpot_ms": 60.0, "mean_itl_ms": 60.0},
+    "many-failures": {"failed": 30},
+}
+
+
+@pytest.mark.parametrize(("code", "figures"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
+@pytest.mark.parametrize("side", [0, 1], ids=["baseline", "row"])
+def test_no_verdict_is_given_on_what_an_audit_calls_impossible(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str, figures: dict[str, float], side: int
+) -> None:
+    speeds = (600.0, 300.0)
+    for at, speed in enumerate(speeds):
+        for repeat in range(3):
+            odd = figures if at == side else {}
+            vllm_file(tmp_path / "ab"[at] / f"{repeat}.json", speed + repeat, result_dir="x", **odd)
+    places = str(tmp_path / "a"), str(tmp_path / "b")
+    (table,) = json.loads(compared(capsys, *places, "--json"))["comparisons"]
+    bad, other = (table["rows"][at] for at in (side, 1 - side))
+    assert {effect["call"] for row in (bad, other) for effect in row["effects"].values()} == {"no verdict"}
+    assert bad["marks"][0].startswith("INVALID, left out: ")
+    assert code.partition(" ")[0] in bad["marks"][0]
+    assert not [mark for mark in other["marks"] if "INVALID" in mark]
+    sound = [vllm_file(tmp_path / f"{speed:g}.json", speed) for speed in speeds]
+    assert "INVALID" not in compared(capsys, *sound)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *places: str) -> dict[str, tuple[int, float]]:
+    """How many runs each row has, and their mean throughput."""
+    (table,) = json.loads(compared(capsys, *places, "--json"))["comparisons"]
+    return {
+        row["name"]: (len(row["runs"]), round(row["summaries"]["output_throughput"]["mean"], 1))
+        for row in table["rows"]
+    }
+
+
+def test_two_files_of_one_model_are_two_sides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = vllm_file(tmp_path / "before.json", 666.7, build="v0.11", tp="1")
+    after = vllm_file(tmp_path / "after.json", 333.3, build="v0.12", tp="4")
+    assert rows(capsys, before, after) == {
+        "model-8b (before.json)": (1, 666.7),
+        "model-8b (after.json)": (1, 333.3),
+    }
+    said = " ".join(compared(capsys, before, after).split())
+    assert "model-8b (after.json) 0.50× no verdict" in said
+    assert "model-8b (after.json): build v0.12, baseline v0.11; tp 4, baseline 1" in said
+    assert "repeats?" not in said
+    assert rows(capsys, str(tmp_path)) == {
+        "model-8b (build v0.12, tp 4)": (1, 333.3),
+        "model-8b (build v0.11, tp 1)": (1, 666.7),
+    }
+
+
+def test_five_files_of_a_directory_are_repeats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for turn, side in enumerate(5 * ("before", "after")):
+        vllm_file(tmp_path / side / f"{turn}.json", 600.0 + turn, result_dir=f"{side}/{turn}", seed=turn)
+    assert rows(capsys, str(tmp_path / "before")) == {"model-8b": (5, 604.0)}
+    assert rows(capsys, str(tmp_path / "before"), str(tmp_path / "after")) == {
+        "model-8b (before)": (5, 604.0),
+        "model-8b (after)": (5, 605.0),
+    }
+
+
+def test_repeats_that_are_a_factor_of_two_apart_are_asked_about(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    vllm_file(tmp_path / "a.json", 666.7)
+    vllm_file(tmp_path / "b.json", 333.3)
+    said = " ".join(compared(capsys, str(tmp_path)).split())
+    assert "are these 2 runs repeats? They are 2× apart in tok/s (333.3 to 666.7)" in said
+
+
+def test_two_directories_of_our_own_runs_are_two_sides(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for side, speed in (("before", 1.0), ("after", 2.0)):
+        for seed in range(3):
+            run = made_runs.run(speed=speed, seed=seed + int(100 * speed), plan_digest=f"plan-{seed}")
+            saved(tmp_path / side / str(seed), run)
+    found = rows(capsys, str(tmp_path / "before"), str(tmp_path / "after"))
+    assert {name: runs for name, (runs, _) in found.items()} == {"m (before)": 3, "m (after)": 3}
+    said = " ".join(compared(capsys, str(tmp_path / "before")).split())
+    assert "repeats?" not in said
+    said = " ".join(compared(capsys, str(tmp_path)).split())
+    assert "are these 6 runs repeats? They are 2" in said
+
+
+def test_metadata_of_our_own_runs_tells_them_apart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for turn, build in enumerate(("old build", "new build")):
+        saved(tmp_path / build, made_runs.run(seed=turn, metadata=(f"build={build}", f"run={turn}")))
+    assert set(rows(capsys, str(tmp_path))) == {"m (old build)", "m (new build)"}

@@ -1,0 +1,229 @@
+"""Likeness: what is refused, what is marked, and what nobody told is not judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import made_data, made_runs
+from builders.comparison_samples import HIGH, run, thor
+from loadgen.base.rule import Severity, table
+from loadgen.plan import profile
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.server.engine_config import EngineConfig
+from loadgen.study.compare.comparability import COMPARABILITY, differences, shorter
+from loadgen.study.run_summary import Reported, of_run
+from loadgen.verdict.run_metadata import Client, Launched, Server
+from loadgen.wire.refusals import AdaptedField
+
+REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
+PLACE: dict[str, Any] = {"engine": "vLLM 0.11.0", "machine": "Thor", "power_mode": "MAXN"}
+BASELINE = run("base", 100.0, **PLACE)
+
+
+def other(**told: Any) -> Reported:
+    """A run like baseline's but for what is told."""
+    return replace(run("row", 200.0), **{**PLACE, **told})
+
+
+def loaded(**told: Any) -> Reported:
+    """A run like baseline's but for its load."""
+    return replace(run("row", 200.0, replace(HIGH, **told)), **PLACE)
+
+
+@pytest.mark.parametrize(
+    ("row", "severity", "said"),
+    [
+        (loaded(input_len=2069.0), REFUSED, "2069 tokens per prompt, baseline 2048"),
+        (loaded(requests=200), REFUSED, "requests: 200, baseline 100"),
+        (loaded(max_concurrency=16), REFUSED, "concurrency 16, baseline 8"),
+        (loaded(request_rate_per_s=4.0), REFUSED, "4 requests/s, baseline inf"),
+        (loaded(asked_output_len=256), REFUSED, "256 tokens requested per answer, baseline 128"),
+        (loaded(output_len=64.0), REFUSED, "64 tokens per answer, baseline 128"),
+        (loaded(output_len=124.19), MARKED, "124.2 tokens per answer, baseline 128"),
+        (other(machine=""), None, ""),
+        (other(machine="H20"), REFUSED, "on H20, baseline Thor"),
+        (other(power_mode="30W"), REFUSED, "power mode 30W, baseline MAXN"),
+        (other(engine="vLLM 0.12.0"), MARKED, "vLLM 0.12.0, baseline vLLM 0.11.0"),
+        (other(told_by="sglang"), MARKED, "measured by sglang, baseline loadgen"),
+        (loaded(input_len=2067.0, output_len=127.0), None, ""),
+        (loaded(max_concurrency=None, request_rate_per_s=None, asked_output_len=None), None, ""),
+    ],
+)
+def test_a_difference_is_refused_or_marked(row: Reported, severity: Severity | None, said: str) -> None:
+    found = differences(row, BASELINE)
+    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+
+
+def test_what_one_side_does_not_tell_is_not_judged() -> None:
+    bare = Reported("row", {"output_throughput": 5.0}, replace(HIGH, requests=None, input_len=None), "file")
+    assert [one.evidence for one in differences(bare, BASELINE)] == []
+
+
+def test_speeds_of_two_formulas_are_refused() -> None:
+    one, two = (
+        Reported("row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", speed_formula=formula)
+        for formula in ("output/time", "(prompt+output)/time")
+    )
+    assert [one.evidence for one in differences(one, two)] == [
+        "speed = output/time, baseline (prompt+output)/time"
+    ]
+
+
+def test_refused_ones_come_first() -> None:
+    row = replace(loaded(requests=10, output_len=124.0), engine="SGLang 0.5")
+    found = [one.rule.severity for one in differences(row, BASELINE)]
+    assert found == [REFUSED, MARKED, MARKED]
+
+
+@pytest.mark.parametrize(
+    ("generated", "said"),
+    [
+        (12800.0, ""),
+        (12700.0, ""),
+        (12419.0, "output shorter than requested: 12419 of 12800 tokens"),
+    ],
+)
+def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
+    one = run("row", 1.0, figures={"total_output_tokens": generated})
+    untold = replace(one, load=replace(HIGH, asked_output_len=None))
+    assert [shorter(one, None), shorter(untold, 128.0), shorter(untold, None)] == [
+        said or None,
+        said or None,
+        None,
+    ]
+
+
+def test_the_thor_page_holds_what_the_issue_names() -> None:
+    page = {(one.name, one.load.name): one for one in thor()}
+    gptq = differences(page["Qwen3-8B-GPTQ-Int4", "high"], page["Qwen3-8B", "high"])
+    gguf = differences(page["Qwen3-8B-GGUF", "low"], page["Qwen3-8B", "low"])
+    assert [one.evidence for one in gptq if one.rule.severity is REFUSED] == ["requests: 200, baseline 100"]
+    assert [one.evidence for one in gguf if one.rule.severity is REFUSED] == ["requests: 1, baseline 10"]
+
+
+def test_the_table_has_every_item_once() -> None:
+    rows = [line for line in table(COMPARABILITY, "rule", "###").splitlines() if line.startswith("| `")]
+    assert {row.split("`")[1] for row in rows} == {one.code for one in COMPARABILITY}
+    assert len({one.code for one in COMPARABILITY}) == len(COMPARABILITY)
+
+
+KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
+CLIENT = Client(transport="httpx", cpu_s=1.0, wall_s=2.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0)
+SERVER = Server(url="u", engine="vLLM", version="1", model="org/m")
+
+
+def launched(**settings: Any) -> Launched:
+    known = ServerSettings(quantization="fp8", **settings)
+    return Launched(how="vllm", command=["x"], environment={}, settings=known, ready_s=1.0, owned="pid")
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "said"),
+    [
+        ({}, None, ""),
+        ({"profile": profile.build({**KEYS, "range_ratio": "0.5"})}, REFUSED,
+         "range 0.5, prefix 0, burstiness 1, baseline range 0.0, prefix 0, burstiness 1"),
+        ({"server": SERVER.model_copy(update={"simulated": "instant"})}, REFUSED,
+         "a simulation, baseline a real server"),
+        ({"client": CLIENT}, MARKED, "httpx, baseline wire or ring"),
+        ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),
+        ({"warmups": 4}, MARKED, "warmed up, baseline not warmed up"),
+        ({"repeated_prompts": 3}, MARKED, "prompts repeat, baseline no prompt twice"),
+        ({"adapted": (AdaptedField(name="ignore_eos"),)}, MARKED, "ignore_eos left out, baseline True"),
+        ({"profile": profile.build({**KEYS, "temperature": 0.7})}, MARKED,
+         "temperature 0.7, baseline not given"),
+        ({"targets": ("http://a", "http://b")}, MARKED, "2 servers, baseline 1 server"),
+        ({"as_run": EngineConfig(prefix_caching="on")}, MARKED, "prefix_caching on, baseline off"),
+        ({"launched": launched(memory_fraction=0.5)}, MARKED, "memory_fraction 0.5, baseline 0.9"),
+    ],
+)  # fmt: skip
+def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None, said: str) -> None:
+    base: dict[str, Any] = {
+        "as_run": EngineConfig(prefix_caching="off"),
+        "launched": launched(memory_fraction=0.9),
+    }
+    row, baseline = (
+        made_runs.reported(made_runs.run(**{**base, **facts})),
+        made_runs.reported(made_runs.run(**base)),
+    )
+    found = differences(row, baseline)
+    assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
+
+
+def test_counts_of_runs_by_time_may_differ() -> None:
+    timed = {key: value for key, value in KEYS.items() if key != "num_prompts"} | {"duration": 5.0}
+    row, baseline = (
+        made_runs.reported(made_runs.run(requests, profile=profile.build(timed))) for requests in (24, 48)
+    )
+    assert differences(row, baseline) == []
+
+
+def test_a_run_that_was_not_streamed_is_marked() -> None:
+    whole = made_runs.run(profile=profile.build({**KEYS, "stream": False}))
+    found = differences(made_runs.reported(whole), made_runs.reported(made_runs.run()))
+    assert [one.evidence for one in found] == ["not streamed, baseline streamed"]
+
+
+def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Reported:
+    """A run of ours of a file, by default the same one."""
+    path = {"dataset_path": "a.jsonl"} if file and "trace" not in keys else {}
+    facts: dict[str, Any] = {"data": data or made_data.data()} if file else {}
+    return of_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
+
+
+@pytest.mark.parametrize(
+    ("row", "baseline", "evidence"),
+    [
+        pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),
+        pytest.param(
+            of_data(file=False, prompt_corpus="x"), of_data(file=False), [], id="a key that names a file",
+        ),
+        pytest.param(
+            of_data(made_data.data(file_digest="fedcba987654321")), of_data(),
+            ["data sharegpt fedcba987654, baseline sharegpt 0123456789ab"], id="another file of one name",
+        ),
+        pytest.param(
+            of_data(), of_data(file=False, ignore_eos=False, output_len=11),
+            ["data sharegpt 0123456789ab, baseline as usual"], id="a file and random prompts",
+        ),
+        pytest.param(
+            of_data(made_data.trace(), trace="t", trace_format="mooncake", speed_up=2.0),
+            of_data(made_data.trace(), trace="t"),
+            ["speed_up 2, baseline as usual"], id="a trace sent faster",
+        ),
+        pytest.param(
+            of_data(made_data.trace(99.9), trace="t"), of_data(made_data.trace(100.1), trace="t"), [],
+            id="one trace whose ends were spread differently",
+        ),
+        pytest.param(
+            of_data(file=False, compat="sglang"), of_data(file=False), [], id="no range ratio to be read",
+        ),
+        pytest.param(
+            of_data(file=False, range_ratio="0.2", compat="sglang"), of_data(file=False, range_ratio="0.2"),
+            ["compat sglang, baseline as usual"], id="another meaning of a range ratio",
+        ),
+        pytest.param(
+            of_data(made_data.trace(), trace="t"), of_data(made_data.trace(), trace="t", self_timed=False),
+            ["self_timed as usual, baseline False"], id="another load of one trace",
+        ),
+    ],
+)  # fmt: skip
+def test_other_data_is_another_load(row: Reported, baseline: Reported, evidence: list[str]) -> None:
+    assert [found.evidence for found in differences(row, baseline) if found.rule.code == "data"] == evidence
+    assert [found.rule.code for found in differences(row, baseline)] == ["data"] * len(evidence)
+
+
+def test_the_rate_of_a_trace_is_its_own() -> None:
+    row = of_data(made_data.trace(), trace="t")
+    at_a_rate = of_data(made_data.data("trace"), trace="t", self_timed=False, request_rate=100.0)
+    found = {rule.rule.code: rule.evidence for rule in differences(row, at_a_rate)}
+    assert found["request rate"] == "a trace's own requests/s, baseline 100"
+
+
+def test_answers_of_a_file_are_not_shorter_than_a_flag() -> None:
+    assert shorter(of_data(made_data.data(output=made_data.lengths(40, 10, 90))), 4096.0) is None

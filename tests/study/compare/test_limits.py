@@ -1,0 +1,176 @@
+"""Limits compared: how many times the load of the baseline a checkpoint serves, and how sure that is."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.comparison_samples import cell, run
+from builders.made_limits import TTFT, limit_record
+from loadgen.base.errors import UsageError
+from loadgen.report.limit_record import LIMIT, LimitEstimate
+from loadgen.study.compare import command, limit_tables, limits
+from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare.model import ComparisonOptions, Decision
+from loadgen.study.importers.searches import StoredLimit
+
+ASK = ComparisonOptions()
+
+
+def search(
+    name: str, value: float | None, low: float | None = None, high: float | None = None, **changes: Any
+) -> StoredLimit:
+    """A search with that answer; `repeat` places it in a campaign."""
+    repeat = changes.pop("repeat", None)
+    made = run(name, 100.0, cell=None if repeat is None else cell(name, repeat))
+    estimate = None if value is None else LimitEstimate(value=value, low=low, high=high)
+    return StoredLimit(Path(f"{name}-{repeat}"), limit_record(limit=estimate, **changes), (made,))
+
+
+def one(*searches: StoredLimit, ask: ComparisonOptions = ASK) -> ComparedLimits:
+    (table,) = limits.compare(searches, ask)
+    return table
+
+
+def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
+    table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0))
+    effect = table.rows[1].effect
+    assert effect is not None
+    errors = [math.log(high / low) / (2 * 1.959964) for low, high in ((9.5, 10.5), (17.1, 19.0))]
+    reach = 1.959964 * math.hypot(*errors)
+    assert effect.ratio == pytest.approx(1.8)
+    assert (effect.low, effect.high) == pytest.approx(
+        (1.8 * math.exp(-reach), 1.8 * math.exp(reach)), rel=1e-4
+    )
+    assert effect.call is Decision.FASTER
+    assert (effect.why, effect.units, effect.more_runs) == (limits.WITHIN, 1, None)
+
+
+def test_the_answer_is_a_sentence_and_a_row() -> None:
+    table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0))
+    words = "m-FP8 serves 1.80× (1.67–1.94) the requests/s of m-BF16 at this objective"
+    assert limit_tables.sentence(table, table.rows[1]) == words
+    drawn = limit_tables.table(table)
+    assert drawn.body == (
+        ("m-BF16", "10", "9.5 to 10.5", "1", "", "baseline"),
+        ("m-FP8", "18", "17.1 to 19", "1", "1.80× (1.67–1.94)", "more"),
+    )
+    assert drawn.notes[:2] == (words, limits.WITHIN)
+    assert limit_tables.title(table) == f"Highest request rate at {TTFT}: 2050 in / 128 out"
+
+
+def test_repeated_searches_are_the_units_of_a_paired_test() -> None:
+    luck = (1.0, 1.1, 0.9)
+    searches = [
+        search(name, value * share, repeat=repeat)
+        for name, value in (("m-BF16", 10.0), ("m-FP8", 20.0))
+        for repeat, share in enumerate(luck)
+    ]
+    table = one(*searches)
+    effect = table.rows[1].effect
+    assert effect is not None
+    assert (effect.paired, effect.units, effect.call) == (True, 3, Decision.FASTER)
+    assert effect.ratio == pytest.approx(2.0)
+    assert effect.why != limits.WITHIN
+    limit = table.rows[0].limit
+    assert limit is not None
+    assert limit.value == pytest.approx(10 * np.prod(luck) ** (1 / 3))
+
+
+def test_repeats_outside_a_campaign_are_not_paired() -> None:
+    searches = [search("m-BF16", v) for v in (10, 10.2)] + [search("m-FP8", v) for v in (20, 20.4)]
+    effect = one(*searches).rows[1].effect
+    assert effect is not None
+    assert (effect.paired, effect.call) == (False, Decision.FASTER)
+
+
+def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
+    effect = one(search("m-BF16", 10.0, 9.5, None), search("m-FP8", 18.0, 17.1, 19.0)).rows[1].effect
+    assert effect is not None
+    assert effect.call is Decision.NONE
+    assert effect.ratio == pytest.approx(1.8)
+    assert "open end" in effect.why
+
+
+def test_a_search_without_a_limit_is_a_row_with_what_is_known() -> None:
+    table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", None, highest_passing=512.0))
+    drawn = limit_tables.table(table)
+    assert drawn.body[1] == ("m-FP8", "-", "-", "0", "", "no verdict")
+    assert "m-FP8: limit: at least 512 requests/s, not in the figures" in drawn.notes
+
+
+def test_searches_without_a_limit_are_not_counted_among_those_with_one() -> None:
+    open_ended = search("m-FP8", None, highest_passing=512.0)
+    row = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0), open_ended).rows[1]
+    assert (row.found, len(row.searches)) == (1, 2)
+
+
+def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:
+    tables = limits.compare(
+        [
+            search("m", 10.0, 9.5, 10.5),
+            search("m", 10.0, 9.5, 10.5, objectives=("tpot p95 < 50 ms",)),
+            search("m", 10.0, 9.5, 10.5, axis="concurrency"),
+        ],
+        ASK,
+    )
+    assert [len(table.rows) for table in tables] == [1, 1, 1]
+    assert "nothing to compare it with" in limit_tables.table(tables[0]).notes[0]
+
+
+def test_holm_is_over_all_rows() -> None:
+    pair = [search("a", 10.0, 9.0, 11.0), search("b", 12.5, 11.2, 13.8)]
+    alone = one(*pair).rows[1].effect
+    among = one(*pair, search("c", 12.4, 11.1, 13.7)).rows[1].effect
+    assert alone is not None
+    assert among is not None
+    assert among.p == alone.p
+    assert among.p_adjusted == pytest.approx(2 * alone.p_adjusted)
+
+
+def test_the_baseline_is_the_one_asked_for() -> None:
+    searches = search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0)
+    assert one(*searches, ask=ComparisonOptions(baseline="m-FP8")).rows[0].name == "m-FP8"
+    with pytest.raises(UsageError, match="no search is of it"):
+        limits.compare(searches, ComparisonOptions(baseline="m-FP9"))
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[str]:
+    """Two searches on the disk, without their runs."""
+    for name, value in (("bf16", 10.0), ("fp8", 18.0)):
+        record = limit_record(
+            name=name, runs=(), limit=LimitEstimate(value=value, low=0.95 * value, high=1.05 * value)
+        )
+        (tmp_path / name).mkdir()
+        (tmp_path / name / LIMIT).write_text(record.model_dump_json())
+    return [str(tmp_path / "bf16"), str(tmp_path / "fp8")]
+
+
+def test_compare_prints_two_searches_in_80_columns(
+    places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(places) == 0
+    out, errors = capsys.readouterr()
+    assert errors == ""
+    assert "fp8 serves 1.80×" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_compare_writes_every_digit_as_csv_and_json(
+    places: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*places, "--json"]) == 0
+    (made,) = json.loads(capsys.readouterr().out)["limits"]
+    assert made["rows"][1]["effect"]["call"] == "more"
+    assert command.main([*places, "--csv"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header == ",".join(limit_tables.CSV_COLUMNS)
+    assert len(rows) == 2
+    assert command.main([*places, "--markdown"]) == 0
+    assert "| fp8 | 18 |" in capsys.readouterr().out

@@ -1,0 +1,185 @@
+"""Load identity: two runs that differ in any key that makes the load are two loads, and have no verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import made_data, made_runs
+from loadgen.base.rule import Severity
+from loadgen.plan.key_roles import Role, keys_of
+from loadgen.plan.profile import Profile
+from loadgen.study.compare import comparability, comparison
+from loadgen.study.compare.comparability import differences
+from loadgen.study.compare.model import ComparisonOptions, Decision
+from loadgen.study.importers import loadgen_runs
+from loadgen.study.run_summary import Reported, of_run
+from loadgen.verdict.run_metadata import Client
+
+KEYS: dict[str, Any] = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24}
+BASE = {**KEYS, "max_concurrency": 4, "backend": "openai"}
+CLASSES = [{"name": "a", "share": 100, "input_len": 64, "output_len": 16}]
+# Another value of every key that makes the load.
+OTHER: dict[str, Any] = {
+    "input_len": 65, "output_len": 17, "range_ratio": "0.5", "prefix_len": 8, "num_prompts": 25,
+    "max_concurrency": 5, "request_rate": 4.0, "burstiness": 0.3, "duration": 5.0,
+    "num_sessions": 6, "turns": 4, "think_time": "0.3", "turn_delays": "none", "assistant": "live",
+    "users": 4, "user_rate": 0.25, "schedule": "rate 2 for 60s", "bursts": "50 every 10s",
+    "ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 2.0, "classes": CLASSES,
+    "prefill_concurrency": 2,
+    "cancel_rate": "50%", "cancel_after": "2s", "self_timed": False, "trace_window": "0:60", "speed_up": 1.05,
+    "trace_max_input_len": 60, "trace_max_output_len": 12, "trace_too_long": "clip", "trace_idle_cap": 1.0,
+    "trace_jitter": "uniform", "input_dist": "uniform:min=1,max=127", "output_dist": "uniform:min=1,max=31",
+    "prefix_groups": 2, "prefix_zipf": 1.0, "disable_shuffle": True, "no_oversample": True,
+    "skip_chat_template": True, "sharegpt_output_len": 12, "custom_output_len": 12,
+    "prefix_repetition_prefix_len": 8, "prefix_repetition_suffix_len": 8,
+    "prefix_repetition_num_prefixes": 8, "prefix_repetition_output_len": 8,
+    "timed_trace_label_timestamp": "t", "timed_trace_label_input_length": "i",
+    "timed_trace_label_output_length": "o", "timed_trace_label_hash_ids": "h",
+    "timed_trace_chunk_hash_size": 8, "timed_trace_sec_multiplier": 2.0,
+}  # fmt: skip
+# Keys that name what is read, by what was read: the facts of both runs, and the keys that both have.
+READ: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "dataset_name": ({"dataset_path": "a"}, made_data.data("sharegpt"), made_data.data("custom")),
+    "dataset_path": ({"dataset_path": "a"}, made_data.data(), made_data.data(file_digest="fedcba987654")),
+    "trace": ({"trace": "a"}, made_data.trace(), made_data.data("trace", file_digest="fedcba987654")),
+    "trace_format": ({"trace": "a"}, made_data.trace(), made_data.trace(format="azure")),
+    "prompt_corpus": (
+        {}, made_data.data("random", text="a"), made_data.data("random", text="b", file_digest=""),
+    ),
+    "compat": ({"range_ratio": "0.5"}, None, None),
+}  # fmt: skip
+
+
+def ours(keys: dict[str, Any], number: int, label: str = "m", **facts: Any) -> Reported:
+    """A run of ours of these keys; no two numbers have the same arrivals."""
+    profile = Profile(**keys)
+    requests = profile.num_prompts or 24
+    length = profile.output_len
+    made = made_runs.run(requests, length, seed=number, **{"profile": profile, "label": label, **facts})
+    return of_run(Path(f"run-{number}"), made)
+
+
+def sides(key: str, *labels: str) -> list[Reported]:
+    """Two runs of the usual load, then two that differ in this key."""
+    both, first, second = READ.get(key, ({}, None, None))
+    change = {"compat": "sglang"} if key == "compat" else {key: OTHER[key]} if key in OTHER else {}
+    keys = {**BASE, **both}
+    data = [({} if facts is None else {"data": facts}) for facts in (first, second)]
+    return [
+        *(ours(keys, seed, labels[0], **data[0]) for seed in (1, 2)),
+        *(ours({**keys, **change}, seed, labels[1], **data[1]) for seed in (3, 4)),
+    ]
+
+
+LOAD_KEYS = keys_of(Profile, Role.LOAD)
+
+
+def test_every_key_that_makes_the_load_is_tried() -> None:
+    assert {*OTHER, *READ} == set(LOAD_KEYS)
+
+
+@pytest.mark.parametrize("key", LOAD_KEYS)
+def test_two_loads_of_one_name_are_shown_apart(key: str) -> None:
+    tables = comparison.compare(sides(key, "m", "m"), ComparisonOptions())
+    assert [len(line.runs) for table in tables for line in table.lines] == [2, 2]
+    assert len(tables) == 2
+
+
+@pytest.mark.parametrize("key", LOAD_KEYS)
+def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
+    (table,) = comparison.compare(sides(key, "m", "n"), ComparisonOptions())
+    decisions = {effect.call for line in table.lines for effect in line.effects.values()}
+    assert decisions == {Decision.NONE}
+    refused = [mark for mark in table.lines[1].marks if mark.startswith("not compared: ")]
+    assert refused, table.lines[1].marks
+
+
+@pytest.mark.parametrize("key", keys_of(Profile, Role.REQUEST, Role.CLIENT))
+def test_another_request_or_client_is_marked(key: str) -> None:
+    other: dict[str, Any] = {
+        "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,
+        "ignore_eos": False, "extra_body": {"a": 1}, "chat_template_kwargs": {"a": 1}, "logprobs": 1,
+        "min_tokens": 3, "top_k": 3, "turn_timeout": 9.0, "request_timeout": 9.0, "stall_timeout": 9.0,
+        "warmup": "2", "cooldown": "2",
+    }  # fmt: skip
+    facts: dict[str, dict[str, Any]] = {
+        "prompt_format": {"prompt_format": "corpus"},
+        "num_warmups": {"warmups": 4},
+    }
+    change = {} if key in facts else {key: other.get(key, 0.5)}
+    found = differences(ours({**BASE, **change}, 2, **facts.get(key, {})), ours(BASE, 1))
+    assert [finding.rule.severity for finding in found] == [Severity.MARKED]
+
+
+def test_a_run_that_a_rule_ended_is_another_load() -> None:
+    """As --max-duration or --max-failures does; the plan of both is the same."""
+    ended = ours(BASE, 2, stop_rule="--max-duration 1s")
+    found = [(each.rule.code, each.evidence) for each in differences(ended, ours(BASE, 1))]
+    assert found == [("requests", "requests: 24, ended early, baseline 24")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "codes"),
+    [
+        pytest.param({"seed_chosen": True, "plan_digest": "def"}, [], id="seed"),
+        pytest.param({"repeat": 1, "runs": 2}, [], id="repeat"),
+        pytest.param(
+            {"client": Client(transport="wire", workers=3, cpu_s=1.0, wall_s=2.0)}, [], id="workers"
+        ),
+        pytest.param({"client": Client(transport="ring")}, [], id="ring and wire time alike"),
+        pytest.param({"client": Client(transport="httpx")}, ["transport"], id="transport"),
+        pytest.param({"targets": ("http://a", "http://b")}, ["number of servers"], id="base-url"),
+    ],
+)
+def test_flags_outside_the_profile_make_no_load(facts: dict[str, Any], codes: list[str]) -> None:
+    found = differences(ours(BASE, 2, **facts), ours(BASE, 1))
+    assert [finding.rule.code for finding in found] == codes
+    assert all(finding.rule.severity is Severity.MARKED for finding in found)
+
+
+@pytest.mark.parametrize("key", ["think_time", "cancel_rate", "burstiness", "duration", "temperature"])
+def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
+    """Without the arrivals next to it: what is compared is in the file's facts."""
+    change = {key: OTHER.get(key, 0.5)}
+    directories = [ours(BASE, 1), ours({**BASE, **change}, 2)]
+    files: list[Reported] = []
+    for reported in directories:
+        assert reported.run is not None
+        document = json.loads(json.dumps(reported.run.json()))
+        files += loadgen_runs.read(document, "a.json")
+    assert [run.run for run in files] == [None, None]
+    of_directories, of_files = (
+        [(finding.rule.code, finding.evidence) for finding in differences(second, first)]
+        for first, second in (directories, files)
+    )
+    assert of_files == of_directories != []
+
+
+def test_goodput_of_other_objectives_is_another_figure() -> None:
+    """The load is one, and every other figure is compared."""
+    runs = [
+        ours({**BASE, "goodput": ("ttft:90",) if label == "m" else ("ttft:30",)}, number, label)
+        for number, label in enumerate("mmnn")
+    ]
+    (table,) = comparison.compare(runs, ComparisonOptions(headline="request_goodput"))
+    effects = table.lines[1].effects
+    assert effects["request_goodput"].call is Decision.NONE
+    assert effects["request_goodput"].why == "goodput is of other objectives: ttft:30, baseline ttft:90"
+    assert effects["output_throughput"].call is not Decision.NONE
+
+
+def test_a_page_by_time_is_not_held_against_a_number() -> None:
+    timed = ours({**BASE, "num_prompts": None, "duration": 5.0}, 1)
+    page = replace(timed, run=None, told_by="page", load=replace(timed.load, duration_s=None, requests=None))
+    assert [each.rule.code for each in differences(timed, page)] == ["client"]
+
+
+def test_small_values_are_not_rounded_to_one() -> None:
+    assert [comparability.word(value) for value in (0.25, 1.05, 124.19, 2069.0)] == [
+        "0.25", "1.05", "124.2", "2069",
+    ]  # fmt: skip

@@ -1,0 +1,238 @@
+"""Files of strangers: numbers that are none, texts that take for ever, things that are no files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.study.importers import sources, text
+
+HEADER = "============ Serving Benchmark Result ============\n"
+VLLM = json.loads((Path(__file__).parents[2] / "data/results/vllm_bench_serve.json").read_text("utf-8"))
+STDOUT = (Path(__file__).parents[2] / "data/results/vllm_bench_serve.stdout.txt").read_text("utf-8")
+BLOCK = STDOUT[STDOUT.index("====") :]
+LONG = 300_000  # characters; quadratic readers took from ten seconds to minutes
+MOST_S = 4.0  # of the processor
+
+
+def read(directory: Path, name: str, content: str | bytes) -> sources.Sources:
+    """What a directory holds in which one file is a stranger's and one is good."""
+    (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (directory / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
+    return sources.read([str(directory)])
+
+
+SLOW = {
+    "objects that never end": "{\n",
+    "lists that never end": "[\n",
+    "objects in one another": '{"a":[\n',
+    "a command that goes on": "vllm bench serve --x \\\n",
+    "empty lines": "\n",
+    "blank lines": " \n",
+    "short lines": "a\n",
+    "underlined lines": "a\n===\n",
+    "carriage returns": "\r",
+    "namespaces": "Namespace(",
+    "headings with blanks": "# a" + " " * 900 + "b\n",
+    "bold with blanks": "**a**" + " " * 900 + "b\n",
+    "items with blanks": "- a" + " " * 900 + "b\n",
+    "tags with blanks": "<b>a</b>" + " " * 900 + "b\n",
+    "links": "# " + "[](" * 300 + "\n",
+    "brackets": "# " + "[" * 900 + "\n",
+    "angles": "# " + "<" * 900 + "\n",
+    "fences": "```\n",
+    "names of models": "# " + "qwen3 llama 8b " * 13 + "\n",
+    "lines alone": "qwen3 8b high\n\n",
+    "headings that never end": "<h2>",
+    "headings in lines of their own": "<h2>\n",
+    "elements": "<p><div><td>",
+    "headers": HEADER,
+    "labels": "Mean TTFT (ms): ",
+    "references": "&#9",
+    "escapes": "\x1b]",
+    "quotes": "'",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("behind", [HEADER, ""], ids=["page", "file"])
+@pytest.mark.parametrize("piece", SLOW.values(), ids=SLOW)
+def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
+    began_s = time.process_time()
+    found = read(tmp_path, "x.md", piece * (LONG // len(piece)) + behind + "\n" + HEADER)
+    assert time.process_time() - began_s < MOST_S
+    assert "good" in {one.name for one in found.reported}
+
+
+_TABLE = "model,Mean TTFT (ms),P99 TTFT (ms),Output throughput (tok/s)\n"
+_NONE, _PARTS, _CELLS = (
+    "has no known results",
+    "has more than 10000 results: give it in parts",
+    "give it in parts",
+)
+LARGE = {
+    "commas": (",", _NONE),
+    "semicolons": (";", _NONE),
+    "pipes": ("|", _NONE),
+    "titles": ("Mean TTFT (ms),", _NONE),
+    "names of columns": ("c,d,", _NONE),
+    "rules in a line": ("+---", _NONE),
+    "rules": ("+---+\n", _NONE),
+    "rows of one cell": ("a\n", _NONE),
+    "rows of two cells": ("a,b\n", _NONE),
+    "rules of plain tables": ("-- --\n", _CELLS),
+    "cells of Markdown": ("| a | b |\n|-|-|\n", _CELLS),
+    "cells of HTML": ("<table><tr><td>a<td>b</table>", _CELLS),
+    "blocks": (HEADER, _PARTS),
+    "rows of guidellm": ("Benchmarks Stats:\nMetadata | a\n Benchmark| b\n---|---\nx|1\n", _PARTS),
+    "objects": ('{"a": 1}\n', _NONE),
+    "results": (json.dumps({"backend": "vllm", "duration": 1.0, "completed": 1}) + "\n", _PARTS),
+    "lists in lists": ("[", "not valid JSON"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("piece", "why"), LARGE.values(), ids=LARGE)
+def test_a_large_file_is_refused_in_bounded_time(piece: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "large.txt").write_text(piece * max(2_000_000 // len(piece), 10_001), "utf-8")
+    began_s = time.process_time()
+    with pytest.raises(UsageError, match=why):
+        sources.read([str(tmp_path / "large.txt")])
+    assert time.process_time() - began_s < MOST_S
+
+
+def test_a_table_of_more_rows_than_results_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(_TABLE + "Qwen3-8B,1.5,2.5,3000.5\n" * 10_001, "utf-8")
+    with pytest.raises(UsageError, match=_PARTS):
+        sources.read([str(tmp_path / "rows.csv")])
+
+
+@pytest.mark.parametrize(
+    "said", ["1e400", "1e16", "9" * 400, "nan", "inf", "-inf", "1" + ",000" * 200, "1e-320", "9" * 5000]
+)
+@pytest.mark.parametrize("label", ["Successful requests:", "Mean TTFT (ms):", "Total input tokens:"])
+def test_a_figure_of_a_page_that_is_none_is_left_out(label: str, said: str, tmp_path: Path) -> None:
+    line = next(one for one in BLOCK.splitlines() if one.startswith(label))
+    found = read(tmp_path, "x.md", f"# odd\n\n{BLOCK.replace(line, f'{label} {said}')}")
+    odd = next(one for one in found.reported if one.name == "odd")
+    key = {"S": "completed", "M": "mean_ttft_ms", "T": "total_input_tokens"}[label[0]]
+    assert odd.figure(key) is None
+    assert len(found.reported) == 2
+
+
+@pytest.mark.parametrize(
+    "key", ["completed", "duration", "mean_ttft_ms", "total_input_tokens", "request_rate"]
+)
+@pytest.mark.parametrize(
+    "said", ["1e400", "NaN", "-Infinity", "9" * 400, "9" * 5000, "5e-324", '"x"', "[]", "{}"]
+)
+def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_path: Path) -> None:
+    whole = json.dumps({**VLLM, key: "HERE"}).replace('"HERE"', said)
+    found = read(tmp_path, "x.json", whole)
+    odd = [one for one in found.reported if one.source.endswith("x.json")]
+    assert [one.figure(key) for one in odd] == [None] * len(odd)
+    assert "good" in {one.name for one in found.reported}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("deep.json", '{"model_id":' * 5000, "not valid JSON, or cut off: maximum recursion depth"),
+        (
+            "cut.json",
+            "{\n" * 1000 + '"mean_ttft_ms"',
+            "the 200th part that is not valid JSON: the rest was not read",
+        ),
+        ("speed.csv", "model,input_length,speed_tok_s\nm,1,1e999999999\n", "not a speed row"),
+        ("speed.csv", f"model,input_length,speed_tok_s\nm,{'9' * 400},1\n", "is out of bounds"),
+        ("table.csv", "name,tok_s,ttft\n" + '"' + "a" * 200_000, "field larger than field limit"),
+    ],
+)
+def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content, "utf-8")
+    (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
+    found = sources.read([str(tmp_path / name), str(tmp_path / "good.md")])
+    assert any(why in trouble for trouble in found.errors), found.errors
+    assert [one.name for one in found.reported] == ["good"]
+
+
+@pytest.mark.parametrize("said", ["-Infinity", "NaN", "1e999", "[1]", '{"a": NaN}', "7", "true"])
+def test_a_word_that_is_none_is_left_out(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(f'{{"mean_e2e_latency_ms": 5, "backend": {said}, "protocol": {said}}}')
+    (one,) = sources.read([str(path)]).reported
+    assert one.figures.keys() & {"backend", "protocol"} == set()
+
+
+@pytest.mark.parametrize("year", ["00010101-000000", "99991231-235959"])
+def test_a_date_that_no_clock_has_is_no_date(year: str, tmp_path: Path) -> None:
+    found = read(tmp_path, "x.json", json.dumps({**VLLM, "date": year}))
+    assert len(found.reported) == 2
+
+
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("result.json", "arrivals.npz", "ladder.json", "campaign.json", "x.json"):
+        os.mkfifo(run / name)
+    os.mkfifo(tmp_path / "y.md")
+    found = read(tmp_path, "x.md", f"# other\n\n{BLOCK}")
+    assert {one.name for one in found.reported} == {"good", "other"}
+
+
+def test_what_is_larger_than_any_result_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(text.MOST_BYTES + 1)
+    (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
+    found = sources.read([str(path), str(tmp_path / "good.md")])
+    assert found.errors == (f"{path} is larger than 64 MiB: give it in parts, or without its requests",)
+
+
+def test_bytes_that_are_no_utf_8_are_read_all_the_same(tmp_path: Path) -> None:
+    found = read(tmp_path, "x.md", f"# m\xff\n\n{BLOCK}".encode("latin-1"))
+    assert len(found.reported) == 2
+
+
+ODD = "m\x1b]0;t\x07\x1b[2J\u202e\u2066=x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare {page} {good}",
+        "compare {page} {good} --markdown",
+        "compare {page} {good} --csv",
+        "compare {page} {good} --json",
+        "compare {page} {good} --rankings --effects --fits",
+        "report {page} {good}",
+        "report {page} {good} --layout vllm-0.32",
+        "report {page} {good} --markdown -",
+        "report {page} {good} --csv -",
+        "audit {page} {good} --explain",
+        "audit {page} {good} --json",
+        "compare {page} {odd}",
+    ],
+)
+def test_no_name_commands_a_terminal(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, good, odd = tmp_path / "page.md", tmp_path / "good.md", tmp_path / f"{ODD}.json"
+    page.write_text(f"# {ODD}\n\n{BLOCK}", "utf-8")
+    good.write_text(f"# good\n\n{BLOCK}", "utf-8")
+    odd.write_text("{", "utf-8")
+    places: dict[str, Any] = {"page": page, "good": good, "odd": odd}
+    assert cli.main([word.format(**places) for word in words.split()]) == 0
+    said = capsys.readouterr()
+    for letter in said.out + said.err:
+        assert letter in "\n\t" or letter.isprintable(), hex(ord(letter))

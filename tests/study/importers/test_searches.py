@@ -1,0 +1,158 @@
+"""Searches: the directories of sweeps and of searches for a limit are read with their runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from builders.made_limits import limit_record, limit_run
+from loadgen.base.errors import UsageError
+from loadgen.report.limit_record import LIMIT, LimitRecord
+from loadgen.report.run_place import JOURNAL
+from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
+from loadgen.study.importers import sources
+
+
+def kept_run(directory: Path) -> None:
+    """A run in a directory of its own."""
+    directory.mkdir(parents=True)
+    made_runs.keep(made_runs.run(), directory)
+
+
+def sweep_record(*points: dict[str, Any]) -> SweepRecord:
+    made = tuple(
+        SweepPoint(number=number, settings={"max_concurrency": 1 << number}, **point)
+        for number, point in enumerate(points)
+    )
+    return SweepRecord(
+        name="s", command=("loadgen", "sweep"), fixed="", seed=0, axis="concurrency", points=made
+    )
+
+
+def written(directory: Path, record: SweepRecord | LimitRecord) -> Path:
+    """The directory with its record."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = SWEEP if isinstance(record, SweepRecord) else LIMIT
+    (directory / name).write_text(record.model_dump_json())
+    return directory
+
+
+def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
+    kept_run(tmp_path / "points" / "000")
+    kept_run(tmp_path / "points" / "001")
+    kept_run(tmp_path / "vllm" / "000")  # the same again, for another program
+    written(
+        tmp_path,
+        sweep_record(
+            {"state": "done", "directory": "points/000"},
+            {"state": "saturated", "directory": "points/001"},
+            {"state": "failed", "reason": "out of memory"},
+        ),
+    )
+    read = sources.read([str(tmp_path)])
+    assert [run.source for run in read.reported] == [str(tmp_path / "points" / n) for n in ("000", "001")]
+    assert read.errors == ()
+
+
+def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
+    kept_run(tmp_path / "alone")
+    kept_run(tmp_path / "search" / "runs" / "000")
+    written(tmp_path / "search", limit_record(runs=(limit_run(0, 4, 120, 130, saturated=True),)))
+    read = sources.read([str(tmp_path)])
+    (limit,) = read.limits
+    assert [run.source for run in limit.runs] == [str(tmp_path / "search" / "runs" / "000")]
+    assert [run.source for run in read.outside_searches.reported] == [str(tmp_path / "alone")]
+    assert limit.name == limit.runs[0].name
+
+
+def cut_off(directory: Path) -> None:
+    """What is left of a run that was killed: its journal."""
+    directory.mkdir(parents=True)
+    (directory / JOURNAL).write_bytes(b"")
+
+
+def test_a_run_that_a_signal_cut_off_is_no_run_of_its_search(tmp_path: Path) -> None:
+    for number in ("000", "001"):
+        kept_run(tmp_path / "runs" / number)
+    written(tmp_path, limit_record(runs=(limit_run(0, 4, 120, 130),)))
+    read = sources.read([str(tmp_path)])
+    assert [run.source for run in read.limits[0].runs] == [str(tmp_path / "runs" / "000")]
+    assert [run.source for run in read.reported] == [str(tmp_path / "runs" / "000")]
+    assert read.outside_searches.reported == ()
+
+
+@pytest.mark.parametrize(
+    ("place", "record"),
+    [
+        pytest.param(".", sweep_record({"state": "done", "directory": "runs/000"}), id="a sweep"),
+        pytest.param(".", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search"),
+        pytest.param(
+            "cells/r0", limit_record(runs=(limit_run(0, 4, 120, 130),)), id="a search in a campaign's cell"
+        ),
+    ],
+)
+def test_a_run_that_was_killed_and_measured_again_is_no_complaint(
+    tmp_path: Path, place: str, record: SweepRecord | LimitRecord
+) -> None:
+    directory = tmp_path / place
+    kept_run(directory / "runs" / "000")
+    for left in ("runs/001", "probe/000", "unfinished/001", "interrupted/000", "interrupted/r1/limit"):
+        cut_off(directory / left)
+    written(directory, record)
+    (tmp_path / "limit.lock").write_text("")
+    if place != ".":
+        (tmp_path / "campaign.json").write_text("{}")
+        cut_off(tmp_path / "interrupted" / "r1" / "limit" / "runs" / "000")
+        cut_off(tmp_path / "unfinished" / "r1")
+    read = sources.read([str(tmp_path)])
+    assert [run.source for run in read.reported] == [str(directory / "runs" / "000")]
+    assert read.errors == ()
+
+
+def test_a_run_of_a_cell_that_was_resumed_by_itself_is_no_complaint(tmp_path: Path) -> None:
+    kept_run(tmp_path / "cells" / "r0")
+    cut_off(tmp_path / "interrupted" / "r0")
+    (tmp_path / "campaign.json").write_text("{}")
+    read = sources.read([str(tmp_path)])
+    assert (len(read.reported), read.errors) == (1, ())
+
+
+def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
+    read = sources.read([str(written(tmp_path, limit_record(runs=())))])
+    assert [limit.name for limit in read.limits] == ["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 3}, "was written by a newer loadgen: it has format 3, this one reads 2"),
+        ({"axis": "weight"}, "is damaged: axis: input should be 'concurrency' or 'rate'"),
+        ({"format": "new"}, "is damaged: format: "),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_an_error(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    stored = limit_record().model_dump(mode="json") | changes
+    (tmp_path / LIMIT).write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match=message):
+        sources.read([str(tmp_path)])
+
+
+def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
+    kept_run(tmp_path / "runs" / "000")
+    (tmp_path / LIMIT).write_text("{")
+    read = sources.read([str(tmp_path)])
+    assert len(read.reported) == 1
+    assert "is damaged" in read.errors[0]
+
+
+def test_a_recorded_directory_that_cannot_be_looked_up_costs_no_other(tmp_path: Path) -> None:
+    kept_run(tmp_path / "points" / "000")
+    points = [{"state": "done", "directory": name} for name in ("points/000", "x" * 300, "a\0b")]
+    read = sources.read([str(written(tmp_path, sweep_record(*points)))])
+    assert [run.source for run in read.reported] == [str(tmp_path / "points" / "000")]

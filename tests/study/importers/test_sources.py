@@ -1,0 +1,407 @@
+"""Sources: whatever is named is read or told in one line; nothing of it is read twice."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen import __version__
+from loadgen.base.errors import UsageError
+from loadgen.report.run_directory import ARRIVALS, RESULT, Result
+from loadgen.report.vllm_json import write_result
+from loadgen.study.importers import sources
+from loadgen.study.importers.sources import Sources
+from loadgen.study.run_summary import of_run
+from loadgen.verdict.campaign_cell import Cell
+from report.test_run_directory import made, saved
+
+DATA = Path(__file__).parents[2] / "data"
+RESULTS, PUBLISHED = DATA / "results", DATA / "published"
+SHIPPED = Path(sources.__file__).parents[2] / "results/published"
+VLLM = (RESULTS / "vllm_bench_serve.json").read_text("utf-8")
+SGLANG = (RESULTS / "sglang_rust_bench.jsonl").read_text("utf-8").strip()
+PYTHONS = SGLANG.replace('"inf"', "Infinity").replace("10.005870407734074", "NaN")
+CURRENT = {"python": "3", "loadgen": __version__}
+
+
+def read(*places: Path) -> Sources:
+    return sources.read([str(place) for place in places])
+
+
+def run_in(directory: Path, **changes: Any) -> Result:
+    directory.mkdir(parents=True)
+    run = made(**{"environment": CURRENT, **changes})
+    saved(directory, run)
+    return run
+
+
+def names(found: Sources) -> list[str]:
+    return [known.name for known in found.reported]
+
+
+@pytest.mark.parametrize("environment", [CURRENT, {"loadgen": "0.0.1"}, {}])
+def test_a_run_directory_is_what_the_run_was(environment: dict[str, str], tmp_path: Path) -> None:
+    run = run_in(tmp_path / "r", environment=environment)
+    (known,) = read(tmp_path / "r").reported
+    told = of_run(tmp_path / "r", run)
+    assert {key: known.figure(key) for key in told.figures} == {key: told.figure(key) for key in told.figures}
+    assert (known, known.figures.keys()) == (known, told.figures.keys())
+    assert (known.name, known.load, known.level, known.doubts) == (
+        told.name,
+        told.load,
+        told.level,
+        told.doubts,
+    )
+    assert known.run is not None
+    assert known.run.json() == run.json()
+
+
+def test_arrivals_are_read_when_they_are_looked_at(tmp_path: Path) -> None:
+    run_in(tmp_path / "r")
+    (known,) = read(tmp_path / "r").reported
+    assert known.run is not None
+    (tmp_path / "r" / ARRIVALS).unlink()
+    assert known.run.facts.requests == 3
+    with pytest.raises(UsageError, match=ARRIVALS):
+        _ = known.run.records
+    with pytest.raises(AttributeError):
+        _ = known.run.nothing  # type: ignore[attr-defined]
+
+
+def test_what_a_directory_of_runs_holds_is_read_once_and_in_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "deep/er/c"):
+        run_in(tmp_path / name, label=name)
+    (tmp_path / "x.jsonl").write_text(SGLANG)
+    (tmp_path / "a-repeats.json").write_text('{"metrics": {}}')
+    (tmp_path / "a-vllm-server").mkdir()
+    (tmp_path / "a-vllm-server" / "server.log").write_text("INFO nothing\n")
+    (tmp_path / "deep" / "loop").symlink_to(tmp_path)
+    found = read(tmp_path, tmp_path / "a", tmp_path)
+    assert names(found) == ["x", "b", "deep/er/c", "a"]
+    assert found.errors == (
+        f"{tmp_path} was named before: it is read once",
+        f"given twice, used once: {tmp_path}/a, under {tmp_path}/a and not under {tmp_path}",
+    )
+
+
+def test_what_holds_nothing_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(VLLM)
+    for number in range(300):
+        (tmp_path / f"f{number:03}").write_text("INFO nothing\n" * 20)
+    (tmp_path / "weights").write_bytes(b"\0" * 9)
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    found = read(tmp_path)
+    assert names(found) == ["qwen3"]
+    assert found.errors == (
+        f"{tmp_path}: 304 of 305 files have no results: broken, empty, f000 and 301 more",
+    )
+
+
+def test_troubles_beyond_counting_are_counted(tmp_path: Path) -> None:
+    run_in(tmp_path / "good")
+    for number in range(30):
+        place = tmp_path / f"r{number:02}"
+        place.mkdir()
+        (place / ARRIVALS).write_bytes(b"PK")
+    found = read(tmp_path)
+    assert len(found.reported) == 1
+    assert len(found.errors) == 21
+    assert found.errors[0] == f"{tmp_path}/r00 is an unfinished run: it has no result.json"
+    assert found.errors[-1] == "and 10 more could not be read"
+
+
+def cut(place: Path) -> None:
+    (place / RESULT).write_text((place / RESULT).read_text()[:900])
+
+
+def newer(place: Path) -> None:
+    stored = json.loads((place / RESULT).read_text())
+    stored["loadgen"]["format"] = 99
+    (place / RESULT).write_text(json.dumps(stored))
+
+
+def lacking(place: Path) -> None:
+    stored = json.loads((place / RESULT).read_text())
+    del stored["loadgen"]["metrics"]["itl"]
+    (place / RESULT).write_text(json.dumps(stored))
+
+
+def wrong(place: Path) -> None:
+    stored = json.loads((place / RESULT).read_text())
+    stored["loadgen"]["seed"] = "x"
+    (place / RESULT).write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (cut, "result.json is cut off or damaged"),
+        (newer, "was written by a newer loadgen: it has format 99, this one reads 1"),
+        (lacking, "is damaged: no 'itl'"),
+        (wrong, "is damaged: seed: "),
+        (lambda place: (place / RESULT).unlink(), "is an unfinished run: it has no result.json"),
+        (lambda place: (place / RESULT).write_text(""), "result.json is cut off or damaged"),
+        (lambda place: (place / RESULT).write_text("[]"), "has format None"),
+    ],
+)
+def test_a_damaged_run_is_a_line_and_the_others_are_read(damage: Any, why: str, tmp_path: Path) -> None:
+    run_in(tmp_path / "bad")
+    run_in(tmp_path / "good")
+    damage(tmp_path / "bad")
+    found = read(tmp_path)
+    assert len(found.reported) == 1
+    (trouble,) = found.errors
+    assert trouble.startswith(f"{tmp_path}/bad")
+    assert why in trouble
+
+
+@pytest.mark.parametrize("left", [None, b"PK\x03\x04half"])
+def test_a_run_without_its_arrivals_keeps_its_figures(left: bytes | None, tmp_path: Path) -> None:
+    run = run_in(tmp_path / "r")
+    (tmp_path / "r" / ARRIVALS).unlink()
+    if left is not None:
+        (tmp_path / "r" / ARRIVALS).write_bytes(left)
+    (known,) = read(tmp_path / "r").reported
+    assert known.figure("mean_ttft_ms") == run.metrics.ttft.mean_ms
+    assert known.run is None
+    assert "arrivals.npz is missing or damaged" in known.remarks[-1]
+
+
+def test_our_saved_results_are_ours(tmp_path: Path) -> None:
+    run = made(environment=CURRENT)
+    for again in (False, True):
+        write_result(tmp_path / "saved.json", run.json(detailed=True), append=again)
+    found = read(tmp_path / "saved.json")
+    assert [known.told_by for known in found.reported] == ["loadgen", "loadgen"]
+    assert [known.source for known in found.reported] == [f"{tmp_path}/saved.json:{line}" for line in (1, 2)]
+    assert found.reported[0].figure("mean_e2el_ms") == run.metrics.e2el.mean_ms
+
+
+def cell(repeat: int) -> Cell:
+    return Cell(campaign="c", checkpoint=f"row{repeat}", server="s", profile="p", repeat=repeat, start="a")
+
+
+def test_a_campaign_is_its_finished_cells_and_its_failures(tmp_path: Path) -> None:
+    base = tmp_path / "campaign"
+    for repeat in (0, 1):
+        run_in(base / "cells" / f"{repeat}", cell=cell(repeat))
+    run_in(base / "unfinished" / "2", cell=cell(2))
+    run_in(base / "failed" / "3", cell=cell(3))
+    told = {"cell": cell(3).model_dump(), "reason": "it died", "at": "2026-01-02T03:04:05Z"}
+    (base / "failed" / "3.json").write_text(json.dumps(told))
+    (base / "failed" / "4.json").write_text("{")
+    (base / "campaign.json").write_text("{}")
+    for place in (base, tmp_path):
+        found = read(place)
+        assert names(found) == ["row0", "row1"]
+        assert [(one.cell.checkpoint, one.reason) for one in found.failures] == [("row3", "it died")]
+        message = "4.json is not a valid record of a failed cell"
+        assert [trouble for trouble in found.errors if message in trouble]
+
+
+def test_a_campaign_whose_cells_all_failed_is_read(tmp_path: Path) -> None:
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "0.json").write_text(json.dumps({"cell": cell(0).model_dump(), "reason": "no"}))
+    (tmp_path / "campaign.json").write_text("{}")
+    assert len(read(tmp_path).failures) == 1
+
+
+def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) -> None:
+    run_in(tmp_path / "one")
+    (tmp_path / "ladder.csv").write_text("model,input_length,speed_tok_s\nm,10,5\n")
+    row = {"run": "one", "speed_tok_s": 5.0, "formula": "output/time"}
+    (tmp_path / "ladder.json").write_text(json.dumps({"rows": [row, {"run": "", "speed_tok_s": None}]}))
+    (known,) = read(tmp_path).reported
+    assert (known.figure("speed_tok_s"), known.load.name) == (5.0, "input 10")
+    assert known.remarks[-1] == "speed is output/time"
+    (row_alone,) = read(tmp_path / "ladder.csv").reported
+    assert (row_alone.told_by, row_alone.figure("speed_tok_s")) == ("speed table", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (f"{VLLM}\n{VLLM}", 2),
+        (f"{VLLM}{VLLM}", 2),
+        (f"[{VLLM}, {VLLM}]", 2),
+        (f"\n\n  {VLLM}\n", 1),
+        (
+            "\n".join([SGLANG, PYTHONS, SGLANG]),
+            3,
+        ),
+        (f"{SGLANG}\n{VLLM}\n", 2),
+    ],
+)
+def test_a_file_of_several_documents_is_so_many_runs(text: str, count: int, tmp_path: Path) -> None:
+    (tmp_path / "no suffix").write_text(text)
+    found = read(tmp_path / "no suffix")
+    assert (len(found.reported), found.errors) == (count, ())
+
+
+def test_a_line_that_is_cut_off_costs_no_other(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(f"{SGLANG}\n{SGLANG[:300]}\n{SGLANG}\n{SGLANG[:40]}")
+    found = read(tmp_path / "f")
+    assert [known.source[-2:] for known in found.reported] == [":1", ":3"]
+    assert [trouble.split(": ")[0][-2:] for trouble in found.errors] == [":2", ":4"]
+    assert "cut off" in found.errors[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
+def test_encodings_do_not_matter_in_a_directory_either(encoding: str, tmp_path: Path) -> None:
+    page = (PUBLISHED / "jetson_thor_serving.md").read_text("utf-8") + "é"
+    (tmp_path / "page").write_bytes(page.encode(encoding))
+    assert len(read(tmp_path).reported) == 16
+    assert len(read(tmp_path / "page").reported) == 16
+
+
+def test_the_jetson_table_and_page_have_the_same_figures() -> None:
+    table = read(PUBLISHED / "jetson_thor_serving.csv").reported
+    page = read(PUBLISHED / "jetson_thor_serving.md").reported
+    assert [(one.name, one.figures) for one in table] == [(one.name, one.figures) for one in page]
+    assert [one.load.name for one in table[:2]] == ["high", "low"]
+    assert table[0].source.endswith("jetson_thor_serving.csv:2")
+
+
+def test_the_published_speeds_are_rows_with_their_formula() -> None:
+    first, *_ = read(PUBLISHED / "rtx_pro_6000_speed.csv").reported
+    assert (first.name, first.figure("speed_tok_s")) == ("Qwen3-4B-AWQ", 391.2)
+    assert first.remarks == ("lengths, batch size and formula of the speed are unknown",)
+    h20 = read(SHIPPED / "qwen3_h20_speed.csv").reported
+    known = next(one for one in h20 if one.name == "Qwen3-0.6B-FP8" and one.load.input_len == 6144)
+    assert known.remarks == ("speed is (prompt+output)/time",)
+    speed = known.figure("speed_tok_s")
+    assert speed is not None
+    assert known.figure("output_throughput") == pytest.approx(speed * 2048 / 8192)
+    assert (known.machine, known.load.max_concurrency) == ("H20-96GB", 1)
+    a100 = read(SHIPPED / "qwen2_5_a100_speed.csv").reported
+    assert a100[0].remarks == ("speed is output/time",)
+    assert a100[0].figure("output_throughput") == a100[0].figure("speed_tok_s") == 47.4
+    assert a100[0].memory_bytes == int(0.97 * 2**30)
+
+
+def test_a_table_of_another_country_is_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"Modell;model;tok_s\r\n1;Qwen3-8B;1.208,5\r\n2;Qwen3-4B;391,2\r\n")
+    assert [one.figure("speed_tok_s") for one in read(tmp_path / "t.csv").reported] == [1208.5, 391.2]
+    (tmp_path / "t.csv").write_text("model,tok_s\nQwen3-8B,1.208\n")
+    with pytest.raises(UsageError, match=r"t.csv:2: 1.208 is ambiguous"):
+        read(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (lambda path: path.write_text("hello"), "has no known results"),
+        (lambda path: path.write_text('{"a": 1}'), "has no known results"),
+        (lambda path: path.write_text(VLLM[:200]), "not valid JSON, or cut off"),
+        (lambda path: path.touch(), "is empty"),
+        (lambda path: path.write_bytes(b"\x1f\x8b\x08"), "is compressed"),
+        (lambda path: path.mkdir(), "has no known results in 0 files"),
+        (lambda path: path.write_text("[" * 100_000), "not valid JSON, or cut off"),
+        (
+            lambda path: path.write_text('{"completed": 1e999, "duration": 1, "model_id": ""}'),
+            "has no figure",
+        ),
+        (lambda path: None, "No such file"),
+    ],
+)
+def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tmp_path: Path) -> None:
+    write(tmp_path / "f")
+    with pytest.raises(UsageError, match=why):
+        read(tmp_path / "f")
+
+
+def test_nothing_named_is_nothing_read() -> None:
+    with pytest.raises(UsageError, match="no place is given"):
+        sources.read([])
+
+
+def test_a_report_of_ours_beside_the_runs_is_no_second_run(tmp_path: Path) -> None:
+    from loadgen.study.pages import csv
+
+    run_in(tmp_path / "r")
+    found = read(tmp_path)
+    (tmp_path / "all.csv").write_text(csv.render(found.reported))
+    page = f'<meta name="generator" content="loadgen 1">\n{(tmp_path / "r" / "report.txt").read_text()}'
+    (tmp_path / "report.html").write_text(page)
+    assert len(read(tmp_path).reported) == 1
+    again = read(tmp_path / "all.csv").reported[0]
+    assert again.figure("mean_ttft_ms") == found.reported[0].figure("mean_ttft_ms")
+
+
+def test_a_foreign_result_json_is_a_file_as_any(tmp_path: Path) -> None:
+    shutil.copy(RESULTS / "vllm_bench_serve.json", tmp_path / RESULT)
+    assert [known.told_by for known in read(tmp_path).reported] == ["vllm"]
+
+
+def test_infinities_are_no_figures_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(SGLANG.replace('"max_concurrency":256', '"max_concurrency":Infinity'))
+    (known,) = read(tmp_path / "f").reported
+    assert known.load.max_concurrency is None
+    assert not [value for value in known.figures.values() if isinstance(value, float) and math.isinf(value)]
+
+
+def _named(directory: Path) -> dict[str, list[Path]]:
+    """Places that share a file, by what is tested of them; the shared one is first in its directory."""
+    for number, name in enumerate("abc"):
+        figures = {**json.loads(VLLM), "output_throughput": 2000.0 + number}
+        for side in ("one", "other"):
+            if side == "one" or name == "c":
+                written = directory / side / f"{name}.json"
+                written.parent.mkdir(exist_ok=True)
+                written.write_text(json.dumps({**figures, "p99_ttft_ms": len(side)}), "utf-8")
+    one, other, link = directory / "one", directory / "other", directory / "link.json"
+    link.symlink_to(one / "a.json")
+    (other / "again.json").symlink_to(one / "a.json")
+    return {
+        "directory first": [one, one / "a.json"],
+        "file first": [one / "a.json", one],
+        "a link": [one, link],
+        "directories": [one, other],
+        "one within the other": [directory, other],
+    }
+
+
+@pytest.mark.parametrize(
+    ("places", "counts", "line"),
+    [
+        ("directory first", [2, 1], "{0}/one/a.json, under {0}/one/a.json and not under {0}/one"),
+        ("file first", [1, 2], "{0}/one/a.json, under {0}/one/a.json and not under {0}/one"),
+        ("a link", [2, 1], "{0}/one/a.json, under {0}/link.json and not under {0}/one"),
+        ("directories", [3, 1], "{0}/other/again.json, under {0}/one and not under {0}/other"),
+        ("one within the other", [3, 1], "{0}/other, under {0}/other and not under {0}"),
+    ],
+)
+def test_what_two_places_share_is_in_a_line(
+    places: str, counts: list[int], line: str, tmp_path: Path
+) -> None:
+    given = _named(tmp_path)[places]
+    found = read(*given)
+    assert [[run.place for run in found.reported].count(str(place)) for place in given] == counts
+    assert f"given twice, used once: {line.format(tmp_path)}" in found.errors
+
+
+def test_a_directory_is_not_empty_of_what_is_named_itself(tmp_path: Path) -> None:
+    directory, inside = tmp_path / "runs", tmp_path / "runs" / "one"
+    run_in(inside)
+    found = read(directory, inside)
+    assert [run.place for run in found.reported] == [str(inside)]
+    assert found.errors == (f"given twice, used once: {inside}, under {inside} and not under {directory}",)
+
+
+def test_one_place_by_several_names_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in(tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("one")
+    found = read(Path("one"), tmp_path / "one", Path("link"))
+    assert len(found.reported) == 1
+    assert found.errors == tuple(
+        f"{name} was named before: it is read once" for name in (f"{tmp_path}/one", "link")
+    )

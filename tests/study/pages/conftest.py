@@ -1,0 +1,63 @@
+"""The browser and the pages that it is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builders import made_runs
+from builders.browsing import ARGUMENTS, EVIL, RUN, missing
+from loadgen.study.compare.model import Decision
+from loadgen.study.pages.document import document
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        missing("no chromium on this machine")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A page of one run and its result, and one of a campaign whose model is a script."""
+    from loadgen.study.pages import html
+
+    directory = tmp_path_factory.mktemp("pages")
+    run = RUN
+    single = directory / "single.html"
+    single.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
+    runs = [
+        made_runs.reported(made_runs.run(concurrency=2 + at % 2, seed=at, model=f"m{at % 2}{EVIL}"))
+        for at in range(4)
+    ]
+    found = made_runs.comparison(
+        made_runs.line(f"m0{EVIL}", tuple(runs[0::2]), roofline=0.41),
+        made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Decision.FASTER, marks=(EVIL,), roofline=0.6),
+    )
+    campaign = directory / "campaign.html"
+    whole = document(runs, [found], (), [EVIL])
+    campaign.write_text(html.render(whole), "utf-8")
+    result = json.loads(json.dumps(run.json()))
+    return {
+        "single": single,
+        "campaign": campaign,
+        "result": result,
+        "comparison": found,
+        "compared": whole.compared[0],
+    }

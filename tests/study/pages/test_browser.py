@@ -1,0 +1,147 @@
+"""The HTML report in a real browser: it asks nobody for anything, and every figure is the run's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builders.browsing import Watched
+from study.pages.test_html import looked_up
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+WAYS = [
+    pytest.param({"color_scheme": "light", "viewport": {"width": 1280, "height": 900}}, id="light"),
+    pytest.param({"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}}, id="dark"),
+    pytest.param({"color_scheme": "light", "viewport": {"width": 320, "height": 640}}, id="a telephone"),
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["single", "campaign"])
+def test_no_error_no_request_and_nothing_wider_than_the_page(
+    browser: Browser, pages: dict[str, Any], name: str, way: dict[str, Any]
+) -> None:
+    watched = Watched(browser, pages[name], **way)
+    with watched as page:
+        page.emulate_media(media="print")
+        page.emulate_media(media="screen")
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide == 0
+    assert watched.said == []
+    assert watched.asked == [pages[name].as_uri()]
+
+
+@pytest.mark.whole
+def test_every_figure_that_is_seen_is_the_result_s(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["single"]) as page:
+        seen = page.evaluate(
+            "Array.from(document.querySelectorAll('[data-run] [data-key]'), (one) => "
+            "[one.dataset.key, Number(one.dataset.value), one.textContent])"
+        )
+    assert len(seen) > 60
+    for key, value, text in seen:
+        assert value == looked_up(pages["result"], key), key
+        if "peak_bytes" not in key:
+            assert float(text.replace(",", "")) == pytest.approx(value, abs=0.51 if "," in text else 0.051), (
+                key
+            )
+
+
+@pytest.mark.whole
+def test_every_figure_of_the_comparison_is_seen(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["campaign"]) as page:
+        rows = page.evaluate(
+            "Array.from(document.querySelectorAll('tr[data-line]'), (row) => [row.dataset.line, "
+            "Object.fromEntries(Array.from(row.querySelectorAll('[data-key]'), (one) => "
+            "[one.dataset.key, Number(one.dataset.value)]))])"
+        )
+    for (name, seen), line in zip(rows, pages["comparison"].lines, strict=True):
+        expected = {f"{key}.mean": one.mean for key, one in line.summaries.items()} | {
+            "roofline": line.roofline
+        }
+        expected |= {f"{key}.ratio": one.ratio for key, one in line.effects.items()}
+        assert (name, seen) == (line.name, expected)
+
+
+@pytest.mark.whole
+def test_a_name_that_is_a_script_is_read_and_not_run(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["campaign"]) as page:
+        assert page.locator("script").count() == 1
+        assert page.locator("h2, th", has_text="<script>alert(1)</script>").count() > 0
+        assert page.locator("svg text", has_text="</script>").count() > 0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_dark_and_light_are_the_reader_s_choice(browser: Browser, pages: dict[str, Any], scheme: str) -> None:
+    ground, dark, light = (
+        "getComputedStyle(document.body).backgroundColor",
+        "rgb(21, 25, 30)",
+        "rgb(255, 255, 255)",
+    )
+    with Watched(browser, pages["single"], color_scheme=scheme) as page:
+        first, other = (dark, light) if scheme == "dark" else (light, dark)
+        assert page.evaluate(ground) == first
+        page.locator("button.theme").click()
+        assert page.evaluate(ground) == other
+        page.emulate_media(media="print")
+        assert page.evaluate(ground) == light
+
+
+@pytest.mark.whole
+def test_a_link_into_a_closed_run_opens_it(browser: Browser, pages: dict[str, Any]) -> None:
+    with Watched(browser, pages["campaign"]) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
+        page.evaluate("location.hash = '#run-3-timeline'")
+        page.wait_for_function("document.getElementById('run-3').open")
+        assert page.locator("#run-3-timeline svg").is_visible()
+
+
+@pytest.mark.whole
+def test_letters_in_pictures_are_as_great_on_a_telephone_as_can_be_read(
+    browser: Browser, pages: dict[str, Any]
+) -> None:
+    with Watched(browser, pages["single"], viewport={"width": 320, "height": 640}) as page:
+        heights = page.evaluate(
+            "Array.from(document.querySelectorAll('svg text[data-part=x]'), (one) => "
+            "one.getBoundingClientRect().height)"
+        )
+    assert min(heights) > 8.0
+
+
+_TELEPHONE = {"viewport": {"width": 390, "height": 844}}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", ["single", "campaign"])
+def test_on_a_telephone_no_figure_is_cut_at_the_edge(
+    browser: Browser, pages: dict[str, Any], name: str
+) -> None:
+    """Digits that are cut read as another number: 944.06 as 9."""
+    with Watched(browser, pages[name], **_TELEPHONE) as page:
+        cut = page.evaluate(
+            "Array.from(document.querySelectorAll('.scroll')).flatMap((scroll) => {"
+            " const right = scroll.getBoundingClientRect().right;"
+            " return Array.from(scroll.querySelectorAll('th, td')).filter((cell) => {"
+            "  const range = document.createRange(); range.selectNodeContents(cell);"
+            "  return range.getBoundingClientRect().right > right + 1; }).map((cell) => cell.textContent); })"
+        )
+    assert cut == []
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", ["single", "campaign"])
+def test_on_a_telephone_letters_of_pictures_have_eleven_pixels(
+    browser: Browser, pages: dict[str, Any], name: str
+) -> None:
+    with Watched(browser, pages[name], **_TELEPHONE) as page:
+        sizes = page.evaluate(
+            "Array.from(document.querySelectorAll('svg text'), (one) => "
+            "parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a)"
+        )
+    assert sizes
+    assert min(sizes) >= 10.99

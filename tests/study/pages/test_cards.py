@@ -1,0 +1,101 @@
+"""Cards: what is seen first of a run, whoever measured it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from builders import made_runs
+from loadgen.report.run_directory import Result
+from loadgen.study.pages import cards
+from loadgen.study.pages.cards import Card
+
+
+def texts(card: Card) -> list[str]:
+    return [" ".join(filter(None, (each.rank, each.number.text, each.unit))) for each in card.figures]
+
+
+def of(run: Result) -> dict[str, Card]:
+    return {card.label: card for card in cards.of_run(run, run.metrics)}
+
+
+def with_profile(run: Result, **changes: Any) -> Result:
+    profile = run.facts.profile.model_copy(update=changes)
+    return dataclasses.replace(run, facts=run.facts.model_copy(update={"profile": profile}))
+
+
+def test_each_latency_has_its_p50_and_p99() -> None:
+    run = made_runs.run(requests=460)
+    shown = of(run)
+    assert list(shown) == ["Output", "Requests", "TTFT", "TPOT", "ITL", "E2EL", "Failure rate"]
+    ttft = run.metrics.ttft
+    assert [each.number.value for each in shown["TTFT"].figures] == [ttft.median_ms, ttft.p99_ms]
+    assert texts(shown["TTFT"]) == [f"P50 {ttft.median_ms:.2f} ms", f"P99 {ttft.p99_ms:.1f} ms"]
+
+
+@pytest.mark.parametrize(("reasons_ms", "labels"), [(0, ["TTFT"]), (50, ["TTFT", "TTFVT"])])
+def test_the_first_visible_token_has_a_card_where_answers_reason(reasons_ms: int, labels: list[str]) -> None:
+    run = made_runs.run()
+    run.records.visible_ns[:] += reasons_ms * 1_000_000
+    assert [label for label in of(run) if label.startswith("TTF")] == labels
+
+
+@pytest.mark.parametrize(("requests", "says"), [(100, "ms, from 100"), (458, "ms, from 458"), (459, "ms")])
+def test_a_p99_of_few_requests_says_how_many(requests: int, says: str) -> None:
+    assert of(made_runs.run(requests=requests, tokens=2))["TTFT"].figures[1].unit == says
+
+
+@pytest.mark.parametrize(("failed", "rate"), [(0, "0 %"), (1, "4.17 %"), (24, "100 %")])
+def test_the_failure_rate_is_there_without_failures_too(failed: int, rate: str) -> None:
+    card = of(made_runs.run(failed=failed))["Failure rate"]
+    assert texts(card) == [rate, f"{failed} of 24"]
+
+
+def test_a_request_that_was_cut_off_by_the_end_of_the_run_is_no_failure() -> None:
+    card = of(made_runs.saturated(cut_off=8))["Failure rate"]
+    assert texts(card) == ["0 %", "0 of 24", "8 cut off by the run's end"]
+
+
+def test_the_output_of_a_saturated_run_is_every_token_that_arrived() -> None:
+    run = made_runs.saturated()
+    (figure,) = of(run)["Output"].figures
+    assert figure.number.value == 24 * 16 / run.metrics.duration_s
+
+
+def test_goodput_is_there_where_objectives_were_requested() -> None:
+    run = with_profile(made_runs.run(requests=40), goodput=("ttft:80", "e2el:100000"))
+    card = of(run)["Goodput"]
+    assert card.figures[0].number.value == run.metrics.goodput_per_s
+    assert texts(card)[1] == f"{100 * (run.metrics.slo_attainment or 0):.3g} % of requests"
+    assert card.about.endswith("every objective: TTFT ≤ 80 ms, E2EL ≤ 100000 ms.")
+    assert "Goodput" not in of(made_runs.run())
+
+
+def test_whole_answers_have_no_latency_of_tokens() -> None:
+    assert list(of(with_profile(made_runs.run(), stream=False))) == [
+        "Output",
+        "Requests",
+        "E2EL",
+        "Failure rate",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ({}, {}),
+        ({"speed_tok_s": 41.234}, {"Speed": ["41.23 tokens/s"]}),
+        ({"mean_ttft_ms": 120.25}, {"TTFT": ["mean 120.2 ms"]}),
+        (
+            {"mean_ttft_ms": 120.25, "median_ttft_ms": 100.0, "p99_ttft_ms": 400.0, "output_throughput": 3.5},
+            {"Output": ["3.50 tokens/s"], "TTFT": ["P50 100.0 ms", "P99 400.0 ms"]},
+        ),
+        ({"failed": 3, "median_itl_ms": None, "p99_itl_ms": float("nan")}, {"Failed": ["3 requests"]}),
+    ],
+)
+def test_others_runs_have_the_cards_that_their_figures_make(
+    figures: dict[str, Any], expected: dict[str, list[str]]
+) -> None:
+    assert {card.label: texts(card) for card in cards.of_figures(figures)} == expected

@@ -1,0 +1,349 @@
+"""The HTML report as a file: everything in it, nothing from outside, nothing a name could do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders import made_data, made_runs
+from builders.browsing import EVIL
+from loadgen.plan import profile
+from loadgen.report.run_directory import Result
+from loadgen.study.compare.model import Decision
+from loadgen.study.pages import run_charts
+from loadgen.study.pages.document import MOST_DRAWN, document
+from loadgen.study.run_summary import Load, Reported, of_run
+from loadgen.verdict.campaign_cell import FailedCell
+from loadgen.verdict.run_metadata import Server
+
+pytestmark = pytest.mark.long  # whole pages, with pictures
+
+hypertext = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
+
+VOID = {"meta", "link", "br"}
+
+
+class Parts(HTMLParser):
+    """Elements, attributes and whether each is closed where it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def campaign(cells: int, requests: int = 40, tokens: int = 64) -> str:
+    """A page of so many cells: two checkpoints, the second failing once."""
+    runs = [
+        made_runs.reported(
+            made_runs.run(requests, tokens, 8, 1.0 + number % 2, seed=number, model=f"org/m{number % 2}",
+                          cell=made_runs.cell(f"org/m{number % 2}", number // 2))
+        )
+        for number in range(cells)
+    ]  # fmt: skip
+    found = made_runs.comparison(
+        made_runs.line("org/m0", tuple(runs[0::2])),
+        made_runs.line("org/m1", tuple(runs[1::2]), Decision.FASTER),
+    )
+    failed = FailedCell(cell=made_runs.cell("org/m1", 99), reason="out of memory")
+    return str(hypertext.render(document(runs, [found], [failed], ["x.json: cut in the middle"])))
+
+
+def single(**changes: Any) -> tuple[str, dict[str, Any]]:
+    """A page of one run, and its result as it stands on disk."""
+    run = made_runs.run(**changes)
+    return hypertext.render(document([made_runs.reported(run)])), json.loads(json.dumps(run.json()))
+
+
+def shown(page: str) -> list[tuple[str, str]]:
+    """Each number's place in the JSON and its value."""
+    return re.findall(r'data-key="([^"]+)" data-value="([^"]+)"', page)
+
+
+def looked_up(result: dict[str, Any], key: str) -> Any:
+    found: Any = result
+    if key in result:
+        return result[key]
+    for part in re.sub(
+        r"percentiles_ms\.(.+)", lambda m: "percentiles_ms." + m[1].replace(".", "·"), key
+    ).split("."):
+        part = part.replace("·", ".")
+        found = found[int(part)] if isinstance(found, list) else found[part]
+    return found
+
+
+def test_where_answers_part_stands_in_the_row() -> None:
+    run = made_runs.reported(made_runs.run())
+    parted = replace(
+        made_runs.line("b", (run,), Decision.SLOWER), answers="first differs from a after 3 of 48"
+    )
+    page = hypertext.render(document([run], [made_runs.comparison(made_runs.line("a", (run,)), parted)]))
+    assert page.count("answers: first differs from a after 3 of 48") == 1
+
+
+def test_every_number_of_a_run_is_that_of_its_json() -> None:
+    page, result = single(failed=1)
+    numbers = shown(page)
+    assert len(numbers) > 60
+    assert {key: value for key, value in numbers if repr(looked_up(result, key)) != value} == {}
+    for key in (
+        "loadgen.figures.ttft.percentiles_ms.99",
+        "output_throughput",
+        "loadgen.figures.failed",
+    ):
+        assert key in dict(numbers)
+
+
+def test_every_number_of_a_comparison_is_that_of_the_comparison() -> None:
+    run = made_runs.reported(made_runs.run())
+    lines = (made_runs.line("a", (run,)), made_runs.line("b", (run,), Decision.SLOWER, roofline=0.123456789))
+    found = made_runs.comparison(*lines)
+    page = hypertext.render(document([run, run], [found]))
+    for line in lines:
+        row = re.search(rf'<tr data-line="{line.name}".*?</tr>', page, re.DOTALL)
+        assert row is not None
+        expected = {f"{key}.mean": repr(one.mean) for key, one in line.summaries.items()}
+        expected |= {f"{key}.ratio": repr(one.ratio) for key, one in line.effects.items()}
+        expected |= {"roofline": repr(line.roofline)} if line.roofline else {}
+        assert dict(shown(row[0])) == expected
+
+
+@pytest.mark.parametrize("make", [lambda: single()[0], lambda: campaign(4)], ids=["one run", "a campaign"])
+def test_a_page_is_whole_and_asks_nobody_for_anything(make: Any) -> None:
+    page = make()
+    parts = Parts(page)
+    assert parts.open == []
+    assert page.startswith("<!doctype html>")
+    reached = [
+        value
+        for tag, name, value in parts.attributes
+        if name in ("src", "href", "xlink:href", "action", "data") and not value.startswith(("#", "data:"))
+    ]
+    assert reached == []
+    style = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
+    assert "@import" not in style
+    assert "url(" not in style
+    assert not {"img", "iframe", "object", "embed", "base"} & set(parts.tags)
+    assert parts.tags.count("script") == 1
+    ids = [value for _, name, value in parts.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    anchors = {value[1:] for tag, name, value in parts.attributes if tag == "a" and name == "href"}
+    assert anchors <= set(ids)
+
+
+def test_a_name_that_is_a_script_does_nothing() -> None:
+    run = made_runs.run(
+        model=EVIL, command=["loadgen", "bench", "--model", EVIL], environment={EVIL: EVIL}, label=EVIL,
+        notes=(EVIL,), cut_short=EVIL,
+    )  # fmt: skip
+    ours = made_runs.reported(run, EVIL, engine=EVIL, machine=EVIL, source=EVIL, remarks=(EVIL,))
+    theirs = Reported(EVIL, {"output_throughput": 3.0, EVIL: EVIL}, Load(name=EVIL), EVIL, engine=EVIL)
+    found = made_runs.comparison(
+        made_runs.line(EVIL, (ours,)),
+        made_runs.line(EVIL + "2", (ours,), Decision.UNDECIDED, marks=(EVIL,), failures=(EVIL,)),
+    )
+    failed = FailedCell(cell=made_runs.cell(EVIL, 0), reason=EVIL)
+    page = hypertext.render(document([ours, theirs], [found], [failed], [EVIL]))
+    parts = Parts(page)
+    assert parts.open == []
+    assert parts.tags.count("script") == 1
+    assert "49" not in re.findall(r"&amp;(\d+)", page)
+    assert not [name for _, name, _ in parts.attributes if name.startswith("on")]
+
+
+def test_the_script_is_the_only_one_that_may_run() -> None:
+    import base64
+    import hashlib
+
+    page, _ = single()
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
+
+
+def test_the_same_runs_give_the_same_page() -> None:
+    assert single()[0] == single()[0]
+
+
+def test_a_campaign_of_32_cells_is_at_most_three_megabytes() -> None:
+    page = campaign(32, requests=300, tokens=128)
+    assert len(page.encode()) <= 3_000_000
+    assert page.count('<figure id="run-') == 32 * 10
+
+
+def test_of_many_runs_each_row_s_first_are_drawn_and_the_rest_say_so() -> None:
+    page = campaign(MOST_DRAWN + 4, requests=4, tokens=4)
+    drawn = set(re.findall(r'<figure id="(run-\d+)-', page))
+    first = (*range(1, 17), *range(19, 35))  # of 18 runs a row, row by row
+    assert drawn == {f"run-{number}" for number in first}
+    assert page.count("Not plotted on a page with this many runs") == 4
+
+
+def test_what_failed_and_what_could_not_be_read_is_on_it() -> None:
+    page = campaign(2)
+    for said in (
+        "out of memory",
+        "x.json: cut in the middle",
+        "org/m1 on vllm",
+        "repeat 100",
+        "the campaign",
+    ):
+        assert said in page
+
+
+def test_a_page_without_a_single_run_shows_what_failed() -> None:
+    failed = FailedCell(cell=made_runs.cell("m", 0), reason="no server")
+    page = hypertext.render(document([], [], [failed], []))
+    assert "no server" in page
+    assert Parts(page).open == []
+
+
+SIMULATED = Server(
+    url="http://h/v1/completions",
+    engine="loadgen engine",
+    model="Qwen/Qwen3-8B-FP8",
+    simulated="h20/qwen3-8b-fp8",
+)
+
+
+def single_page(run: Result) -> str:
+    return str(hypertext.render(document([made_runs.reported(run)])))
+
+
+def heading(page: str) -> tuple[str, str, list[str]]:
+    """The page's title, its heading, and what stands above everything."""
+    title, h1 = re.search("<title>(.*?)</title>", page), re.search("<h1>(.*?)</h1>", page)
+    assert title is not None
+    assert h1 is not None
+    return title[1], h1[1], re.findall('<p class="banner">(.*?)</p>', page)
+
+
+def test_the_title_is_the_served_model_and_its_load() -> None:
+    page, _ = single(concurrency=8, model="Qwen/Qwen3-8B-FP8")
+    title = "Qwen3-8B-FP8, concurrency 8"
+    assert heading(page) == (f"{title} – loadgen", title, [])
+
+
+def test_what_was_sent_stands_under_the_cards_of_a_file() -> None:
+    traced = made_runs.run(
+        profile=profile.build({"trace": "t.jsonl", "max_concurrency": None}), data=made_data.trace(25.0)
+    )
+    page = str(hypertext.render(document([of_run(Path("r"), traced)])))
+    assert heading(page)[1] == "m, trace trace.jsonl, 25 requests/s"
+    lines = dict(re.findall(r"<div><dt>(\w+)</dt><dd>([^<]*)</dd></div>", page))
+    assert lines["schedule"] == "mooncake, the whole trace, 320 requests in 12.8 s; 25 requests/s on average"
+    assert lines["lengths"] == "prompts 100 tokens each; answers 11 tokens each"
+    assert page.count("What was sent") == 2
+    assert "What was sent" not in single_page(made_runs.run())
+
+
+def test_simulated_stands_in_the_title_and_above_everything() -> None:
+    page, _ = single(concurrency=8, server=SIMULATED)
+    title, says = (
+        "Qwen3-8B-FP8, concurrency 8 (SIMULATED)",
+        "the embedded engine answered, with the timing of",
+    )
+    banner = f"<strong>SIMULATED:</strong> {says} h20/qwen3-8b-fp8; no model ran"
+    assert heading(page) == (f"{title} – loadgen", title, [banner])
+    assert page.index('class="banner"') < page.index("<header>")
+    assert Parts(page).open == []
+
+
+def test_of_several_runs_those_that_are_simulated_are_counted() -> None:
+    runs = [made_runs.reported(made_runs.run(seed=1)), made_runs.reported(made_runs.run(server=SIMULATED))]
+    page = hypertext.render(document(runs))
+    title, _, (banner,) = heading(page)
+    assert title.endswith("(partly SIMULATED) – loadgen")
+    assert "1 of 2 runs" in banner
+    assert page.count('<span class="badge simulated">SIMULATED</span>') == 1
+
+
+def test_latencies_have_their_percentiles_whichever_were_requested() -> None:
+    run = made_runs.run(requests=320, tokens=4)
+    asked = run.facts.profile.model_copy(update={"metric_percentiles": "99.9"})
+    run = dataclasses.replace(run, facts=run.facts.model_copy(update={"profile": asked}))
+    (row,) = re.findall(
+        '<th scope="row">TTFT</th>(.*?)</tr>', hypertext.render(document([made_runs.reported(run)]))
+    )
+    values = np.percentile(run_charts.latency_ms(run, "ttft"), (50, 90, 95, 99, 99.9))
+    shown_ms = [float(value) for value in re.findall(r'data-value="([^"]+)"', row)]
+    assert shown_ms[4:-1] == pytest.approx(values.tolist(), rel=1e-9)
+    assert re.findall(r'data-key="([^"]+)"', row)[4:] == [
+        "loadgen.figures.ttft.median_ms",
+        "loadgen.figures.ttft.percentiles_ms.99.9",
+        "loadgen.figures.ttft.max_ms",
+    ]
+
+
+def test_a_percentile_of_few_requests_says_how_many() -> None:
+    page, _ = single(requests=100, tokens=16)
+    row = re.search('<th scope="row">TTFT</th>(.*?)</tr>', page)
+    assert row is not None
+    assert re.findall('<small class="aside">(.*?)</small>', row[1]) == ["from 100"]  # P99's alone
+    assert "P90 44, P95 90, P99 459" in page
+    assert "thin-percentiles" not in page.partition("The report as text")[0]
+
+
+def test_what_a_valid_run_was_not_checked_for_stands_next_to_it() -> None:
+    run = made_runs.run(requests=320, tokens=4, window=None)
+    (not_checked,) = re.findall('<span class="count">not checked: (.*?)</span>', single_page(run)) or [""]
+    assert run.verdict.level.value == "VALID"
+    assert not_checked == ", ".join(run.verdict.not_checked) != ""
+
+
+def test_each_latency_is_explained_without_a_script() -> None:
+    page, _ = single()
+    asked = re.findall('<details class="what"><summary aria-label="What is (.*?)\\?"', page)
+    assert asked == ["Output", "TTFT", "TPOT", "ITL", "E2EL", "Failure rate"]
+
+
+def test_the_command_to_repeat_a_run_has_the_drawn_seed() -> None:
+    page, _ = single(concurrency=3)
+    assert "<code>loadgen bench --profile made --max-concurrency 3</code>" in page
+    assert "--seed 7 repeats the same prompts" in page
+
+
+def test_others_results_are_figures_without_pictures() -> None:
+    one = Reported(
+        "m", {"output_throughput": 3.5, "completed": 10, "request_rate": "inf"}, Load(), "page.md#1"
+    )
+    page = hypertext.render(document([one]))
+    assert dict(shown(page))["output_throughput"] == "3.5"
+    assert "<svg" not in page
+    assert "The source has no request times" in page
+
+
+def test_the_parts_lie_in_the_package() -> None:
+    here = Path(hypertext.__file__).parent
+    assert {path.name for path in here.iterdir() if path.suffix in (".j2", ".css", ".js")} == {
+        "page.html.j2",
+        "page.css",
+        "page.js",
+        "charts.js",
+    }

@@ -1,0 +1,247 @@
+"""Load charts: pictures of what was run under several loads, from anyone's figures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import made_runs
+from loadgen.figures.knee import Knee
+from loadgen.study.pages import load_charts
+from loadgen.study.pages.panel import CurveStyle
+from loadgen.study.run_summary import Load, Reported
+
+
+def told(name: str, **figures: Any) -> Reported:
+    load = figures.pop("load", Load(input_len=100.0, output_len=10.0))
+    return Reported(name=name, figures=figures, load=load, source="a page", told_by="page")
+
+
+def at(
+    model: str, concurrency: int | None, throughput: float, ttft: float, tpot: float, **load: Any
+) -> Reported:
+    where = Load(input_len=100.0, output_len=10.0, max_concurrency=concurrency, **load)
+    return told(model, load=where, output_throughput=throughput, mean_ttft_ms=ttft, mean_tpot_ms=tpot)
+
+
+def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
+    runs = [at("m", 8, 400.0, 50.0, 20.0), at("m", 1, 90.0, 20.0, 10.0), at("m", 8, 420.0, 60.0, 20.0)]
+    ttft, tpot, speed, throughput = load_charts.sweeps(runs)
+    assert ttft.curves[0].x.tolist() == [90.0, 410.0]
+    assert ttft.curves[0].y.tolist() == [20.0, 55.0]
+    assert ttft.curves[0].labels == ("1", "8")
+    assert tpot.curves[0].y.tolist() == [10.0, 20.0]
+    assert speed.curves[0].y.tolist() == [100.0, 50.0]
+    assert (throughput.title, throughput.x_label) == ("Throughput against concurrency", "concurrency")
+    assert (throughput.curves[0].x.tolist(), throughput.curves[0].y.tolist()) == ([1.0, 8.0], [90.0, 410.0])
+    assert not any(throughput.curves[0].hollow)
+
+
+def test_one_load_is_no_sweep() -> None:
+    assert list(load_charts.sweeps([at("m", 8, 400.0, 50.0, 20.0), at("m", 8, 410.0, 51.0, 20.0)])) == []
+
+
+def test_rates_are_named_as_rates() -> None:
+    rates = [
+        at("m", None, 9.0 * min(rate, 9.0), 20.0, 10.0, request_rate_per_s=rate)
+        for rate in (2.5, 1.0, math.inf)
+    ]
+    assert next(iter(load_charts.sweeps(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
+
+
+def test_throughput_is_over_the_rate_where_that_limits_all() -> None:
+    rates = [at("m", None, 9.0 * rate, 20.0, 10.0, request_rate_per_s=rate) for rate in (1.0, 2.5)]
+    assert [panel.title for panel in load_charts.sweeps(rates)][3:] == ["Throughput against request rate"]
+    mixed = [*rates, at("m", 8, 400.0, 50.0, 20.0)]
+    assert len(list(load_charts.sweeps(mixed))) == 3
+
+
+def test_rows_that_are_no_repeats_are_curves_of_their_own() -> None:
+    runs = [at("m", n, 100.0 * n + k, 10.0, 10.0) for n in (1, 2) for k in (0, 1)]
+    named = {id(run): f"m ({place % 2})" for place, run in enumerate(runs)}
+    ttft = next(iter(load_charts.sweeps(runs, lambda run: named[id(run)])))
+    assert [(curve.name, curve.x.tolist()) for curve in ttft.curves] == [
+        ("m (0)", [100.0, 200.0]),
+        ("m (1)", [101.0, 201.0]),
+    ]
+
+
+def test_other_lengths_are_another_sweep() -> None:
+    short = [at("m", n, 100.0 * n, 10.0, 10.0) for n in (1, 2)]
+    long = [
+        told("m", load=Load(input_len=4000.0, output_len=10.0, max_concurrency=n), output_throughput=5.0 * n,
+             mean_ttft_ms=9.0, mean_tpot_ms=9.0)
+        for n in (1, 2)
+    ]  # fmt: skip
+    assert [panel.key for panel in load_charts.sweeps([*short, *long])] == [
+        "sweep-ttft-100-10", "sweep-tpot-100-10", "sweep-speed-100-10", "sweep-throughput-100-10",
+        "sweep-ttft-4000-10", "sweep-tpot-4000-10", "sweep-speed-4000-10", "sweep-throughput-4000-10",
+    ]  # fmt: skip
+
+
+def test_percentiles_are_drawn_where_every_point_has_them() -> None:
+    runs = [
+        replace(run, figures={**run.figures, "median_ttft_ms": 5.0 * n, "p99_ttft_ms": 9.0 * n})
+        for n, run in ((n, at("m", n, 90.0 * n, 6.0 * n, 10.0)) for n in (1, 2))
+    ]
+    ttft = next(iter(load_charts.sweeps(runs)))
+    assert [(curve.name, curve.y.tolist(), curve.labels) for curve in ttft.curves] == [
+        ("m, P50", [5.0, 10.0], ()),
+        ("m, P99", [9.0, 18.0], ("1", "2")),
+    ]
+    mixed = next(iter(load_charts.sweeps([*runs, at("m", 4, 300.0, 30.0, 12.0)])))
+    assert [curve.name for curve in mixed.curves] == ["m"]
+
+
+def test_goodput_and_latency_of_whole_requests_are_drawn_if_known() -> None:
+    runs = [
+        replace(run, figures={**run.figures, "request_goodput": 3.0, "mean_e2el_ms": 200.0})
+        for run in (at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2))
+    ]
+    assert [panel.title for panel in load_charts.sweeps(runs)] == [
+        "TTFT against throughput", "TPOT against throughput", "E2EL against throughput",
+        "Tokens/s per user against throughput", "Throughput against concurrency",
+        "Goodput against concurrency",
+    ]  # fmt: skip
+
+
+def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
+    runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
+    known = [replace(run, figures={**run.figures, "output_throughput_per_gpu": 45.0}) for run in runs]
+    whole, per_gpu, mixed = (list(load_charts.sweeps(each))[2] for each in (runs, known, [known[0], runs[1]]))
+    assert per_gpu.title == "Tokens/s per user against tokens/s per GPU"
+    assert per_gpu.curves[0].x.tolist() == [45.0, 45.0]
+    assert (whole.title, mixed.title) == ("Tokens/s per user against throughput",) * 2
+    assert "Of the whole server" in whole.caption
+
+
+def test_invalid_points_are_hollow_and_no_part_of_a_mean() -> None:
+    bad = replace(at("m", 2, 999.0, 6.0, 10.0), level="INVALID")
+    lone = replace(at("m", 4, 200.0, 9.0, 10.0), level="INVALID")
+    runs = [at("m", 1, 90.0, 5.0, 10.0), at("m", 2, 180.0, 6.0, 10.0), bad, lone]
+    first, *_, throughput = load_charts.sweeps(runs)
+    assert throughput.curves[0].y.tolist() == [90.0, 180.0, 200.0]
+    assert throughput.curves[0].hollow == (False, False, True)
+    assert "The runs of a hollow point are INVALID." in first.caption
+
+
+def saturated_sweep() -> list[Reported]:
+    """Three concurrencies, the last ended early."""
+    whole = [made_runs.run(concurrency=n, seed=n) for n in (1, 2)]
+    return [made_runs.reported(run) for run in (*whole, made_runs.saturated(concurrency=64, seed=3))]
+
+
+def test_a_saturated_point_is_hollow_and_on_no_line() -> None:
+    runs = saturated_sweep()
+    throughput = next(each for each in load_charts.sweeps(runs) if each.title.startswith("Throughput"))
+    line, apart = throughput.curves
+    assert line.x.tolist() == [1.0, 2.0]
+    assert (apart.form, apart.x.tolist(), apart.hollow, apart.of) == (CurveStyle.MARKS, [64.0], (True,), 0)
+    assert apart.labels == ("64 saturated",)
+    assert apart.y.tolist() == [runs[2].held["output_throughput"]]
+    assert "A saturated point is hollow" in throughput.caption
+
+
+def test_a_saturated_point_is_in_no_curve_of_latencies() -> None:
+    *latencies, _ = load_charts.sweeps(saturated_sweep())
+    assert [panel.title for panel in latencies] == [
+        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
+    ]  # fmt: skip
+    assert all(len(curve.x) == 2 for panel in latencies for curve in panel.curves)
+    # The pictures stand next to one another: what is true of several is read once.
+    assert ["Saturated points are left out" in panel.caption for panel in latencies] == [True, False, False]
+    assert ["labels are the concurrency." in panel.caption for panel in latencies] == [True, False, False]
+
+
+def test_lengths_that_were_asked_for_are_never_one_curve() -> None:
+    runs = [
+        at("m", n, 100.0 * n, 10.0, 10.0, asked_input_len=length, asked_output_len=10)
+        for length in (1000, 1024)
+        for n in (1, 4)
+    ]
+    panels = [panel for panel in load_charts.sweeps(runs) if panel.title == "TTFT against throughput"]
+    assert [panel.key for panel in panels] == ["sweep-ttft-1000-10", "sweep-ttft-1024-10"]
+    assert [panel.caption.partition(";")[0] for panel in panels] == [
+        "1000 tokens in and 10 out", "1024 tokens in and 10 out",
+    ]  # fmt: skip
+
+
+def test_counted_lengths_are_one_curve_to_a_token_or_two() -> None:
+    runs = [
+        replace(run, load=replace(run.load, input_len=length))
+        for length, run in ((256.0, at("m", 1, 90.0, 5.0, 10.0)), (257.6, at("m", 4, 300.0, 9.0, 10.0)))
+    ]
+    assert next(iter(load_charts.sweeps(runs))).key == "sweep-ttft-256-10"
+
+
+def test_profiles_under_one_load_are_curves_of_their_own() -> None:
+    runs = [at("m", n, 100.0 * n, 10.0, 10.0, name=f"top_p={p}") for n in (1, 4) for p in (0.9, 0.95)]
+    ttft = next(iter(load_charts.sweeps(runs)))
+    assert [curve.name for curve in ttft.curves] == ["m, top_p=0.9", "m, top_p=0.95"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "labels"),
+    [
+        pytest.param(
+            [at(f"m (--max-num-seqs={n})", 8, 100.0 * n, 9.0 / n, 10.0, name=f"max-num-seqs={n}")
+             for n in (2, 4)],
+            ("max-num-seqs=2", "max-num-seqs=4"), id="the server's settings",
+        ),
+        pytest.param(
+            [at("m", 8, 100.0, 9.0, 10.0, asked_input_len=n, asked_output_len=10) for n in (512, 2048)],
+            ("512 tokens in and 10 out", "2048 tokens in and 10 out"), id="lengths",
+        ),
+        pytest.param([at(name, 8, 100.0, 9.0, 10.0) for name in "ab"], ("a", "b"), id="models"),
+    ],
+)  # fmt: skip
+def test_settings_under_one_load_are_a_labelled_point_each(
+    runs: list[Reported], labels: tuple[str, ...]
+) -> None:
+    panels = list(load_charts.settings(runs))
+    assert [panel.title for panel in panels] == [
+        "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
+    ]  # fmt: skip
+    assert {panel.curves[0].labels for panel in panels} == {labels}
+    assert {panel.curves[0].form for panel in panels} == {CurveStyle.MARKS}
+    assert panels[-1].curves[-1].name == "best of all"
+
+
+def test_one_setting_is_no_picture() -> None:
+    assert list(load_charts.settings([at("m", 8, 400.0, 50.0, 20.0)] * 2)) == []
+
+
+def test_the_pareto_picture_says_how_others_count_it() -> None:
+    runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
+    assert "vLLM's plot_pareto divides throughput by concurrency" in list(load_charts.sweeps(runs))[2].caption
+
+
+def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_charts, "knee", lambda *given, **named: Knee(5.5, None, None))
+    throughput = list(load_charts.sweeps([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
+    assert "bends" not in throughput.caption
+    assert throughput.band is None
+
+
+def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:
+    runs = [
+        at("good", 1, 100.0, 10.0, 10.0), at("good", 8, 400.0, 40.0, 20.0),
+        at("bad", 1, 90.0, 20.0, 12.5), at("bad", 8, 500.0, 90.0, 50.0),
+    ]  # fmt: skip
+    front = list(load_charts.sweeps(runs))[2].curves[-1]
+    assert front.name == "best of all"
+    assert (front.x.tolist(), front.y.tolist()) == ([100.0, 400.0, 500.0], [100.0, 50.0, 20.0])
+
+
+def test_the_knee_is_a_band_with_its_figures_below() -> None:
+    loads = (1, 2, 4, 8, 16, 32, 64, 128)
+    runs = [at("m", n, 90.0 * min(n, 12) * (1 + 0.01 * (-1) ** k), 6.0, 10.0) for k, n in enumerate(loads)]
+    throughput = list(load_charts.sweeps(runs))[-1]
+    assert throughput.band is not None
+    assert throughput.band[0] < 12 < throughput.band[1]
+    assert throughput.x_log
+    assert "The curve bends at 12" in throughput.caption
+    assert list(load_charts.sweeps(runs[:4]))[-1].band is None

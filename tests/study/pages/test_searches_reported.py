@@ -1,0 +1,121 @@
+"""Searches reported: a search and a sweep from their directories in every form of the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builders import made_runs
+from builders.made_limits import limit_record, limit_run
+from loadgen.base.errors import UsageError
+from loadgen.report.limit_record import LIMIT
+from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
+from loadgen.study.compare import command as compare_command
+from loadgen.study.pages import command
+
+
+def searched(directory: Path, name: str = "m") -> Path:
+    """A search of two runs on the disk."""
+    runs = []
+    for number, (load, value_ms) in enumerate(((1, 120), (2, 600))):
+        kept = directory / "runs" / f"{number}"
+        kept.mkdir(parents=True)
+        made_runs.keep(made_runs.run(concurrency=load, seed=number, model=name), kept)
+        runs.append(limit_run(number, load, value_ms, value_ms + 10, directory=f"runs/{number}"))
+    (directory / LIMIT).write_text(limit_record(axis="concurrency", runs=tuple(runs)).model_dump_json())
+    return directory
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Path:
+    return searched(tmp_path / "search")
+
+
+def test_the_text_is_the_answer_and_the_searchs_runs(
+    search: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(search)]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[:2] == ["m", "limit: 10.4 at a time (95 %: 9.9 to 10.9)"]
+    assert "fails: ttft p99 < 500 ms is not met" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_two_searches_are_compared_in_every_text(
+    search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = searched(tmp_path / "other", "n")
+    assert command.main([str(search), str(other)]) == 0
+    assert "n serves 1.00×" in capsys.readouterr().out
+    assert command.main([str(search), str(other), "--markdown", "-"]) == 0
+    assert "n serves 1.00×" in capsys.readouterr().out
+    assert command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
+    assert "n serves 1.00×" in (tmp_path / "both.html").read_text("utf-8")
+
+
+def test_the_page_has_the_answer_and_its_pictures(search: Path, tmp_path: Path) -> None:
+    assert command.main([str(search), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert '<section id="limit-1"><h2>m, limit: 10.4 at a time (95 %: 9.9 to 10.9)</h2>' in page
+    assert 'id="limit-1-limit-1-objective-1"' in page
+    assert "Goodput over load" in page
+
+
+def test_pictures_and_plots_have_the_search(
+    search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(search), "--svg", str(tmp_path / "svg")]) == 0
+    assert {"limit-1-objective-1.svg", "limit-1-goodput.svg", "loads.svg"} <= {
+        path.name for path in (tmp_path / "svg").iterdir()
+    }
+    assert command.main([str(search), "--plot"]) == 0
+    assert "ttft p99 over load: ms over concurrency" in capsys.readouterr().out
+
+
+def test_a_sweeps_failed_points_are_listed_with_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = [SweepPoint(number=9, settings={"max_concurrency": 64}, state="failed", reason="out of memory")]
+    for number, load in enumerate((1, 2)):
+        kept = tmp_path / "points" / f"{number}"
+        kept.mkdir(parents=True)
+        made_runs.keep(made_runs.run(concurrency=load, seed=number), kept)
+        done = SweepPoint(number=number, settings={}, state="done", directory=f"points/{number}")
+        points.append(done)
+    record = SweepRecord(name="s", command=(), fixed="", seed=0, axis="concurrency", points=tuple(points))
+    (tmp_path / SWEEP).write_text(record.model_dump_json())
+    line = "concurrency=64: failed: out of memory"
+    for form in ([], ["--markdown", "-"]):
+        assert command.main([str(tmp_path), *form]) == 0
+        assert line in capsys.readouterr().out.replace("\\_", "_")
+        assert compare_command.main([str(tmp_path), *form[:1]]) == 0
+        assert line in capsys.readouterr().out.replace("\\_", "_")
+    assert compare_command.main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"] == [line]
+    assert command.main([str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
+    assert line in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_runs_of_searches_are_no_comparison_and_the_summary_is_of_limits(
+    search: Path, tmp_path: Path
+) -> None:
+    other = searched(tmp_path / "other", "n")
+    assert command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
+    page = (tmp_path / "both.html").read_text("utf-8")
+    summary = page[page.index('<section id="summary">') :].partition("</section>")[0]
+    assert "<h3>Highest concurrency at ttft p99" in summary
+    assert "n serves 1.00×" in summary
+    assert "by tok/s" not in page
+    assert 'id="load-1"' not in page
+
+
+def test_a_record_alone_is_reported_and_has_nothing_to_draw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / LIMIT).write_text(limit_record(runs=(), limit=None).model_dump_json())
+    assert command.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("bf16\nlimit: at least 9.51 requests/s")
+    with pytest.raises(UsageError, match="nothing to plot"):
+        command.main([str(tmp_path), "--png", str(tmp_path / "png")])

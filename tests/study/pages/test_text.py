@@ -1,0 +1,161 @@
+"""The report as Markdown, as a sheet and in a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from builders import made_runs
+from loadgen.study.compare.model import Decision
+from loadgen.study.pages import csv as sheet
+from loadgen.study.pages import formatting, markdown
+from loadgen.study.pages.document import document
+from loadgen.study.pages.run_section import account
+from loadgen.study.run_summary import Load, Reported
+from loadgen.verdict.campaign_cell import FailedCell
+
+EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"
+
+
+def campaign() -> str:
+    base = made_runs.reported(made_runs.run())
+    other = made_runs.reported(made_runs.run(speed=2.0, seed=1))
+    found = made_runs.comparison(
+        made_runs.line("base", (base,)),
+        made_runs.line(
+            "other", (other,), Decision.UNDECIDED, marks=("shorter answers",), failures=("2 cells: died",)
+        ),
+    )
+    failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
+    return markdown.render(document([base, other], [found], [failed], ["x.json: cut"]))
+
+
+def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
+    stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f", simulated="instant")
+    assert account(stored, "a", draw=False).simulated == "instant"
+
+
+def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
+    page = campaign()
+    assert "- ? **undecided** other: 1.25× (1.20–1.30) by tok/s" in page
+    assert "about 7 more runs per side would decide it" in page
+    for said in ("- other: shorter answers", "- other: 2 cells: died", "a remark", "- x.json: cut"):
+        assert said in page
+    assert "- other on vllm, made, repeat 2: out of memory" in page
+    assert page.count("============ Serving Benchmark Result ============") == 2
+    assert "loadgen bench --profile made --max-concurrency 4" in page
+
+
+def test_what_is_said_of_three_rows_is_said_once() -> None:
+    run = made_runs.reported(made_runs.run())
+    rows = [
+        made_runs.line(f"m{number}", (run,), Decision.FASTER, marks=("shorter", *(["odd"] * (number == 2))))
+        for number in range(4)
+    ]
+    found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
+    assert formatting.common(found) == {"shorter": "all"}
+    assert [formatting.marks(found, row) for row in rows] == [(), (), ("odd",), ()]
+    page = markdown.render(document([run, run], [found]))
+    assert page.count("shorter") == 1
+    fewer = made_runs.comparison(
+        made_runs.line("base", (run,)), made_runs.line("m9", (run,), Decision.FASTER), *rows
+    )
+    assert formatting.common(fewer) == {"shorter": "m0, m1, m2, m3"}
+
+
+def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
+    for table in re.findall(r"(?:^\|.*\|\n)+", campaign(), re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+
+
+def test_a_name_is_no_markup_in_markdown() -> None:
+    run = made_runs.reported(made_runs.run(model=EVIL), EVIL)
+    found = made_runs.comparison(made_runs.line(EVIL, (run,)), made_runs.line("b", (run,), Decision.FASTER))
+    page = markdown.render(document([run, run], [found]))
+    outside = re.sub(r"^```text\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    assert "<script" not in outside
+    assert "[x](" not in re.sub(r"^<summary>.*$", "", outside, flags=re.MULTILINE)  # nothing is markup there
+    assert "\n # d" not in outside
+
+
+def test_a_fence_in_a_text_does_not_end_its_fence() -> None:
+    run = made_runs.reported(made_runs.run(notes=("````",)))
+    page = markdown.render(document([run]))
+    assert "`````text\n" in page
+
+
+def test_a_sheet_has_a_row_a_run_and_every_digit() -> None:
+    one = made_runs.reported(made_runs.run(), cell=made_runs.cell("m", 2))
+    other = Reported('a, "b"', {"output_throughput": 3.25, "speed_tok_s": 1.5}, Load(), "page.md", "page")
+    rows = list(csv.DictReader(io.StringIO(sheet.render([one, other]))))
+    assert [row["name"] for row in rows] == ["org/m", 'a, "b"']
+    assert float(rows[0]["output_throughput"]) == one.figures["output_throughput"]
+    assert (rows[0]["repeat"], rows[0]["level"]) == ("2", one.level)
+    assert (rows[0]["speed_tok_s"], rows[1]["speed_tok_s"]) == ("", "1.5")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.4421, "1.442×"), (0.5, "0.500×"), (12.345, "12.3×"), (0.01234, "0.0123×")]
+)
+def test_a_ratio_is_written_with_three_digits_or_more(value: float, text: str) -> None:
+    assert formatting.ratio(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        ("inf", "inf"),
+        (True, "True"),
+        (1234567, "1,234,567"),
+        (2.005, "2.00"),
+    ],
+)
+def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) -> None:
+    shown = formatting.number("k", value)
+    assert (shown if isinstance(shown, str) else shown.text) == text
+
+
+def test_a_terminal_s_plot_is_plain_ascii_in_its_width() -> None:
+    terminal = pytest.importorskip(
+        "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
+    )
+    runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}") for seed in (0, 1)]
+    for reported in (runs[:1], runs):
+        drawn = terminal.plots(reported, 80, plain=True)
+        assert drawn.isascii()
+        assert max(map(len, drawn.splitlines())) <= 80
+        assert drawn.count("*") > 60
+        for title in ("Time to first token", "Inter-token latency", "Output tokens over time"):
+            assert title in drawn
+    assert "m1" in drawn
+
+
+def test_a_terminal_with_colours_has_colours() -> None:
+    terminal = pytest.importorskip(
+        "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
+    )
+    assert "\x1b[" in terminal.plots([made_runs.reported(made_runs.run())], 100, plain=False)
+
+
+def test_a_name_cannot_command_a_terminal() -> None:
+    terminal = pytest.importorskip(
+        "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
+    )
+    runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}\x1b[2J\x07é") for seed in (0, 1)]
+    drawn = terminal.plots(runs, 80, plain=True)
+    assert "\x1b" not in drawn
+    assert "\x07" not in drawn
+    assert drawn.isascii()
+
+
+def test_what_has_no_arrivals_is_not_plotted_and_says_so() -> None:
+    terminal = pytest.importorskip(
+        "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
+    )
+    told = Reported("m", {"output_throughput": 3.0}, Load(), "page.md")
+    assert terminal.plots([told], 80, plain=True) == "nothing to plot: the sources have no request times\n"

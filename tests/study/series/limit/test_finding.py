@@ -1,0 +1,210 @@
+"""Finding: a search whose server dies, or that a signal ends, keeps what is known and goes on from there."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from builders import made_runs
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.figures.objectives import Standing, parse
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.report.limit_record import LimitRecord, LimitRun, SearchEnd
+from loadgen.report.run import Run
+from loadgen.run.options import Options
+from loadgen.run.session import Session
+from loadgen.run.signals import Stopped
+from loadgen.study.series.kept_directory import KeptDirectory
+from loadgen.study.series.limit import command, finding
+from loadgen.study.series.limit.finding import LimitSearch, at_load
+from loadgen.study.series.limit.search import NextRun
+from loadgen.study.series.points.measuring import MeasuredPoint
+from loadgen.study.series.points.point_servers import PointServers
+
+OBJECTIVES = parse("e2el p50 < 400ms")
+TINY = Profile(name="tiny", input_len=8, output_len=4, max_concurrency=1)
+ASKED = LimitRecord(
+    name="tiny",
+    command=("loadgen", "limit"),
+    axis="concurrency",
+    objectives=("e2el p50 < 400 ms",),
+    within=0.05,
+    budget_s=None,
+)
+MOST = 10  # requests in flight at which a request still takes 200 ms, and not 800
+DIED = MeasuredPoint(reason="the server ended", duration_s=1.0, server_gone=True)
+
+
+@dataclass
+class FewStarts(PointServers):
+    """Servers that start as often as `starts` says; `serve` opens one, and `close` ends it."""
+
+    starts: int = 1
+    serving: bool = False
+
+    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
+        if not self.serving:
+            if not self.starts:
+                raise MeasureError("it does not start")
+            self.starts -= 1
+            self.serving = True
+        return cast(Session, None)
+
+    def close(self) -> None:
+        self.serving = False
+
+
+@dataclass
+class Played:
+    """Measures in no time; what is `spoiled`, by the number of the run, comes to that instead, once."""
+
+    spoiled: dict[int, MeasuredPoint | Stopped] = field(default_factory=dict)
+    seeds: list[Seed] = field(default_factory=list)
+
+    def __call__(self, session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
+        self.seeds.append(seed)
+        point = self.spoiled.pop(seed.repeat, None)
+        if isinstance(point, Stopped):
+            raise point
+        if point is not None:
+            return point
+        streams = workload.max_concurrency or 1
+        made = made_runs.run(
+            requests=60, concurrency=streams, speed=2.0 if streams <= MOST else 0.5, seed=seed.repeat
+        )
+        directory = Run(made).save(place / f"{seed.repeat:03}")
+        return MeasuredPoint(made, directory, duration_s=made.metrics.duration_s)
+
+
+def search(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: LimitRecord = ASKED,
+    spoiled: Mapping[int, MeasuredPoint | Stopped] | None = None,
+    ours: bool = True,
+    starts: int = 1,
+    played: Played | None = None,
+) -> LimitSearch:
+    """A search that has ended, with a server of ours or not, that starts so often."""
+    options = Options(quiet=True, preset="instant" if ours else None, base_url=None if ours else "http://h")
+    servers = FewStarts(options, ServerSettings(), directory, print, starts=starts)
+    monkeypatch.setattr(finding, "measured", played or Played(dict(spoiled or {})))
+    kept = KeptDirectory(directory, "limit")
+    ended = LimitSearch(servers, TINY, OBJECTIVES, record, kept, Seed(3), lambda _: None)
+    with kept.locked():
+        assert ended.find() == command.read(directory)
+    return ended
+
+
+def test_a_search_ends_between_what_passes_and_what_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = search(tmp_path, monkeypatch).record
+    assert (record.ended, record.highest_passing, record.lowest_failing) == ("within", MOST, MOST + 1)
+    assert record.alone_s == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [MeasuredPoint(made_runs.run(), signal=signal.SIGINT), Stopped(signal.SIGTERM)],
+    ids=["in a run", "between runs"],
+)
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_signal_leaves_what_is_known_and_the_search_goes_on(
+    at: int, stop: MeasuredPoint | Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = search(tmp_path / "undisturbed", monkeypatch).record
+    stopped = search(tmp_path / "stopped", monkeypatch, spoiled={at: stop})
+    number = stop.number if isinstance(stop, Stopped) else stop.signal
+    assert (stopped.signal, stopped.record.ended) == (number, "interrupted")
+    assert stopped.record.runs == undisturbed.runs[: max(at - 1, 0)]
+    again = search(tmp_path / "stopped", monkeypatch, command.continued(stopped.record, ASKED))
+    assert (again.signal, again.record) == (0, undisturbed)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_run_that_was_cut_has_other_prompts_when_it_is_made_again(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played({at: Stopped(signal.SIGINT)})
+    stopped = search(tmp_path, monkeypatch, played=played).record
+    assert stopped.attempts == 1
+    search(tmp_path, monkeypatch, command.continued(stopped, ASKED), played=played)
+    seeds = [(seed.repeat, seed.attempt) for seed in played.seeds]
+    assert seeds[: at + 1] == [(number, 0) for number in range(at + 1)]
+    assert seeds[at + 1 : at + 3] == [(at, 1), (at + 1, 0)]
+
+
+def test_a_run_whose_server_died_at_its_end_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_runs.run(requests=60, concurrency=16, speed=2.0, failed=1)
+    directory = Run(made).save(tmp_path / "runs" / "003")
+    died = MeasuredPoint(made, directory, "the server ended during the run", 1.0, server_gone=True)
+    record = search(tmp_path, monkeypatch, spoiled={3: died}, ours=False).record
+    assert [run.passed for run in record.runs] == [True, True, False]
+    assert (record.highest_passing, record.lowest_failing) == (4, 16)
+
+
+def test_a_server_of_ours_that_dies_fails_its_run_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = search(tmp_path, monkeypatch, spoiled={3: DIED}, starts=2).record
+    died = record.runs[2]
+    assert (died.load, died.passed, died.reason) == (16, False, "the server ended")
+    assert len(record.runs) > 3
+    assert (record.ended, record.highest_passing, record.lowest_failing) == ("within", MOST, MOST + 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "notes"), [(False, ()), (True, ("it does not start",))], ids=["attached", "ours"]
+)
+def test_a_server_that_is_gone_for_good_ends_the_search(
+    ours: bool, notes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = search(tmp_path, monkeypatch, spoiled={3: DIED}, ours=ours).record
+    assert (record.ended, record.notes) == ("server-died", notes)
+    assert [run.passed for run in record.runs] == [True, True, False]
+    assert (record.highest_passing, record.lowest_failing) == (4, 16)
+
+
+def test_an_objective_whose_latency_no_answer_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_token = made_runs.run(requests=5, tokens=1, concurrency=1)
+    probed = MeasuredPoint(one_token, tmp_path / "probe", duration_s=1.0)
+    asked = ASKED.model_copy(update={"objectives": ("tpot p50 < 400 ms",)})
+    monkeypatch.setattr(finding, "measured", lambda *_: probed)
+    servers = FewStarts(Options(preset="instant"), ServerSettings(), tmp_path, print)
+    kept = KeptDirectory(tmp_path, "limit")
+    searching = LimitSearch(servers, TINY, parse("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None)
+    with pytest.raises(UsageError, match=r"no answer has this latency \(one token has no TPOT or ITL\)"):
+        searching.find()
+
+
+@pytest.mark.parametrize(
+    ("end", "lowest_failing", "bottleneck"),
+    [("client-limited", 20.0, "client"), ("client-limited", None, "client"), ("within", None, "client")],
+)
+def test_a_search_that_the_client_limited_points_to_the_client(
+    end: SearchEnd, lowest_failing: float | None, bottleneck: str, tmp_path: Path
+) -> None:
+    limited = LimitRun(
+        number=1, load=9, directory="", standing=Standing.NOT_SHOWN, reason="late", disturbed=True
+    )
+    record = ASKED.model_copy(update={"runs": (limited,), "lowest_failing": lowest_failing})
+    cause = finding._cause(record, end, OBJECTIVES, tmp_path)
+    assert (cause["bottleneck"], cause["evidence"]) == (bottleneck, "late")
+
+
+def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
+    capped = Profile(name="capped", input_len=8, output_len=4, request_rate=2.0, max_concurrency=4)
+    made = at_load(capped, "rate", NextRun(16.0, 60.0))
+    assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)

@@ -1,0 +1,73 @@
+"""Servers of a series: kept while their settings are the same, and what their varied flags become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.base.errors import UsageError
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.run.options import Options
+from loadgen.study.series.points.measuring import measured
+from loadgen.study.series.points.point_servers import PointServers, overlaid
+
+TINY = Profile(name="tiny", input_len=8, output_len=4, num_prompts=6, max_concurrency=2)
+
+
+@pytest.mark.parametrize(
+    ("serve", "expected"),
+    [
+        ({}, {}),
+        ({"max-num-seqs": "8"}, {"arguments": ("--a", "--max-num-seqs=8")}),
+        ({"enable-chunked-prefill": "true"}, {"arguments": ("--a", "--enable-chunked-prefill")}),
+        ({"enable-chunked-prefill": "false"}, {"arguments": ("--a", "--no-enable-chunked-prefill")}),
+        ({"context-len": "4096"}, {"context_len": 4096}),
+        ({"memory_fraction": "0.5"}, {"memory_fraction": 0.5}),
+        (
+            {"prefix-caching": "false", "quantization": "fp8"},
+            {"prefix_caching": False, "quantization": "fp8"},
+        ),
+    ],
+)
+def test_a_varied_flag_is_a_setting_of_ours_or_the_engines(
+    serve: dict[str, str], expected: dict[str, object]
+) -> None:
+    asked = ServerSettings(arguments=("--a",))
+    assert overlaid(asked, serve) == asked.model_copy(update=expected)
+
+
+@pytest.mark.parametrize(
+    ("serve", "message"),
+    [
+        ({"context-len": "many"}, "--context-len 'many': input should be a valid integer"),
+        ({"arguments": "--x"}, "--serve-param arguments: give single flags of the engine, as max-num-seqs=8"),
+    ],
+)
+def test_a_varied_flag_that_is_not_valid_is_refused(serve: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        overlaid(ServerSettings(), serve)
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_server_is_kept_until_it_is_closed(tmp_path: Path) -> None:
+    servers = PointServers(
+        Options(preset="instant", quiet=True), ServerSettings(), tmp_path / "servers", print
+    )
+    assert servers.restartable
+    with servers:
+        first = servers.session(TINY)
+        assert servers.session(TINY) is first
+        points = [measured(first, TINY, Seed(3, True, repeat), tmp_path / "runs") for repeat in (0, 1)]
+        servers.close()
+        assert measured(first, TINY, Seed(3, True, 2), tmp_path / "runs").server_gone
+        again = servers.session(TINY)
+        assert again.access.base_url != first.access.base_url
+        points.append(measured(again, TINY, Seed(3, True, 0), tmp_path / "runs"))
+    assert [(point.reason, point.signal, point.server_gone) for point in points] == [("", 0, False)] * 3
+    digests = [point.run.facts.plan_digest for point in points if point.run is not None]
+    assert digests[0] == digests[2] != digests[1]
+    assert len(servers.starts_s) == 2

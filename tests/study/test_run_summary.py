@@ -1,0 +1,169 @@
+"""Reported: a run of ours in the shape in which everybody's are compared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.figures.metrics import SELECTABLE
+from loadgen.host.aggregate import MemoryUse
+from loadgen.host.sensor_summary import SensorSummary
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.study.run_summary import full_name, of_run, short_name
+from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.run_metadata import Server
+from report.test_run_directory import WHEN, made
+
+HERE = Path("runs/r")
+
+
+def server(**changes: Any) -> Server:
+    told = {
+        "url": "http://127.0.0.1:8000/v1/completions",
+        "engine": "vLLM",
+        "version": "0.32",
+        "model": "qwen3",
+    }
+    return Server(**{**told, **changes})
+
+
+def test_a_run_has_every_latency_whatever_was_selected() -> None:
+    run = made(keys={"percentile_metrics": "ttft"})
+    known = of_run(HERE, run)
+    for key in SELECTABLE:
+        assert known.figure(f"mean_{key}_ms") == run.metrics.selectable[key].mean_ms
+        assert known.figure(f"p99_{key}_ms") == run.metrics.selectable[key].percentiles_ms[99.0]
+    assert known.figure("output_throughput") == run.metrics.output_throughput_per_s
+    assert known.figure("max_itl_ms") == run.metrics.itl.max_ms
+
+
+def test_a_run_that_was_not_streamed_has_its_end_to_end_latency() -> None:
+    known = of_run(HERE, made(keys={"stream": False, "goodput": ()}))
+    assert known.figure("mean_e2el_ms") == 100.0
+    assert known.figure("mean_ttft_ms") is None
+
+
+def test_a_run_tells_load_verdict_and_where_it_is_from() -> None:
+    run = made()
+    known = of_run(HERE, run)
+    assert (known.load.name, known.load.requests, known.load.input_len, known.load.output_len) == (
+        "p",
+        3,
+        10,
+        5,
+    )
+    assert (known.load.asked_input_len, known.load.asked_output_len, known.load.seed) == (10, 5, 7)
+    assert (known.load.max_concurrency, known.load.request_rate_per_s) == (2, math.inf)
+    assert (known.source, known.told_by, known.engine) == ("runs/r", "loadgen", "vLLM 1")
+    assert (known.plan_digest, known.started, known.run) == ("abc", WHEN, run)
+    assert known.level == run.verdict.level.value
+    assert known.doubts == tuple(one.rule.code for one in run.verdict.grave)
+
+
+def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
+    return Checkpoint(path=path, config_digest="d", quantization=quantization, weight_bytes=7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        pytest.param({"label": "mine"}, "mine", id="the label first"),
+        pytest.param({"server": server(model_root="/m/Qwen3-8B-FP8")}, "Qwen3-8B-FP8", id="the files' name"),
+        pytest.param(
+            {"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("AWQ-4bit")},
+            "Qwen3-8B-AWQ-4bit",
+            id="what the files declare",
+        ),
+        pytest.param(
+            {"server": server(model_root="/m/Qwen3-8B-FP8"), "checkpoint": checkpoint("FP8")},
+            "Qwen3-8B-FP8",
+            id="not said twice",
+        ),
+        pytest.param(
+            {"server": server(model_root="/m/Qwen3-8B"), "checkpoint": checkpoint("BF16")},
+            "Qwen3-8B",
+            id="unquantized",
+        ),
+        pytest.param(
+            {"server": server(model_root="/h/models--Qwen--Qwen3-8B-AWQ/snapshots/5f")},
+            "Qwen3-8B-AWQ",
+            id="in the hub's cache",
+        ),
+        pytest.param(
+            {"server": server(model_root="qwen3"), "checkpoint": checkpoint(path="/m/Qwen3-8B-GPTQ-Int4")},
+            "Qwen3-8B-GPTQ-Int4",
+            id="where the server repeats its served name",
+        ),
+        pytest.param(
+            {"checkpoint": checkpoint("GGUF-Q4_K_M", "/m/Qwen3-8B-Q4_K_M.gguf")},
+            "Qwen3-8B-Q4_K_M",
+            id="a GGUF file",
+        ),
+        pytest.param({"server": server(model="org/m")}, "m", id="the served name last"),
+        pytest.param(
+            {"server": server(model="m", model_root="jetson-thor", simulated="jetson-thor")},
+            "m",
+            id="simulated",
+        ),
+        pytest.param(
+            {"cell": Cell(campaign="c", checkpoint="row", server="s", profile="p", repeat=0, start="a")},
+            "row",
+            id="of a campaign",
+        ),
+    ],
+)
+def test_a_checkpoint_is_called_by_what_tells_it_from_others(changes: dict[str, Any], name: str) -> None:
+    assert of_run(HERE, made(**changes)).name == name
+
+
+@pytest.mark.parametrize(
+    ("url", "machine"), [("http://localhost:1/v1", "NVIDIA Thor"), ("http://elsewhere:1/v1", "")]
+)
+def test_the_machine_is_told_where_the_server_is_on_it(url: str, machine: str) -> None:
+    environment = {"cpu": "C", "gpu": "NVIDIA Thor", "jetson_power_mode": "MAXN (0)"}
+    known = of_run(HERE, made(server=server(url=url), environment=environment))
+    assert (known.machine, known.power_mode) == (machine, "MAXN (0)" if machine else "")
+
+
+LEVEL = MemoryUse(peak_bytes=9, steady_bytes=8, how="h")
+SENSED: dict[str, Any] = {"duration_s": 1, "period_s": 1, "samples": 1, "cpu_ms_per_sample": 0}
+
+
+@pytest.mark.parametrize(
+    ("sensed", "engine", "memory", "remark"),
+    [
+        ({"server": LEVEL}, "vLLM", 9, "memory is what vLLM reserved at its start, not what the model needs"),
+        ({"server": LEVEL}, "llama.cpp server", 9, ""),
+        ({"rss": LEVEL}, "vLLM", 9, "memory is the host's: no GPU memory was reported"),
+        ({}, "vLLM", None, ""),
+    ],
+)
+def test_memory_is_the_server_s_peak_and_says_whose(
+    sensed: dict[str, Any], engine: str, memory: int | None, remark: str
+) -> None:
+    known = of_run(HERE, made(sensed=SensorSummary(**SENSED, **sensed), server=server(engine=engine)))
+    assert (known.memory_bytes, known.remarks) == (memory, (remark,) * bool(remark))
+
+
+def test_a_simulation_and_a_partial_run_say_so() -> None:
+    told = of_run(HERE, made(server=server(simulated="instant"), cut_short="Ctrl-C")).remarks
+    assert told == ("SIMULATED with the timing of instant: no model ran", "PARTIAL: Ctrl-C")
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("Qwen/Qwen3-8B", "Qwen3-8B"), ("/m/Qwen3-8B-BF16/", "Qwen3-8B-BF16"), ("", ""), ("qwen3", "qwen3")],
+)
+def test_a_short_name_is_the_last_part(model: str, name: str) -> None:
+    assert short_name(model) == name
+
+
+@pytest.mark.parametrize(
+    ("base", "quantization", "name"),
+    [("Qwen3-8B", "FP8", "Qwen3-8B-FP8"), ("Qwen3-8B", "BF16", "Qwen3-8B"), ("Qwen3-8B", "", "Qwen3-8B")],
+)
+def test_a_full_name_has_the_quantization_behind_it(base: str, quantization: str, name: str) -> None:
+    assert full_name(base, quantization) == name

@@ -1,0 +1,166 @@
+"""What is like the run that provokes a doubt: found in words of its own, or no reason for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders.made_cases import (
+    MS,
+    OUTPUT,
+    changed,
+    client,
+    closed,
+    contradicted,
+    failed,
+    measured,
+    run,
+    set_back,
+    uncounted,
+)
+from loadgen.base.rule import Severity
+from loadgen.verdict import verdict
+from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.evidence import RunEvidence
+
+BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
+
+
+def names(case: RunEvidence) -> set[str]:
+    return {found.rule.code for found in verdict.judge(case).findings}
+
+
+@pytest.mark.parametrize(
+    ("case", "found", "said"),
+    [
+        pytest.param(
+            run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
+            "tokens-not-counted",
+            "320 of 320 responses have no usage: their messages were counted, so TPOT and tok/s are of "
+            "messages, not of tokens",
+            id="without usage, by messages",
+        ),
+        pytest.param(
+            run(uncounted(closed(), 2), {"output_len": OUTPUT}, window=None),
+            "answer-lengths",
+            "",
+            id="messages are no length",
+        ),
+        pytest.param(
+            run(uncounted(closed(), 2), {"stream": False}, window=None),
+            "tokens-not-counted",
+            "320 of 320 responses have no usage: their tokens are not known and count 0",
+            id="without usage, in one piece",
+        ),
+        pytest.param(
+            run(uncounted(closed(), OUTPUT), window=None),
+            "tokens-not-counted",
+            "",
+            id="without usage, as asked",
+        ),
+        pytest.param(
+            run(None, {"extra_body": {"prompt": [7, 7, 7]}}),
+            "identical-prompts",
+            "--extra-body replaces the prompt: all 320 are the same, so a prefix cache serves them",
+            id="one prompt for all",
+        ),
+        pytest.param(
+            run(None, {"extra_body": {"text": "x"}}), "identical-prompts", "", id="no prompt of this API"
+        ),
+        pytest.param(
+            run(None, {"extra_body": {"text": "x"}, "backend": "sglang"}),
+            "identical-prompts",
+            "--extra-body replaces the prompt: all 320 are the same, so a prefix cache serves them",
+            id="a prompt of SGLang's",
+        ),
+        pytest.param(
+            contradicted(42),
+            "clock-unusable",
+            "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own "
+            "(or segments came out of order: not known of this run)",
+            id="many timestamps that cannot be",
+        ),
+        pytest.param(
+            run(changed(closed(), 320, out_of_order=0, impossible_stamps=42)),
+            "clock-unusable",
+            "42 of 4160 reads (1.01 %) had an impossible kernel timestamp and use the client's own",
+            id="many in a run whose kernel counted segments out of order",
+        ),
+        pytest.param(
+            run(set_back(64, 60.0)),
+            "clock-unusable",
+            "in 5 of 320 answers a token precedes its request or the token before it",
+            id="tokens before they were asked for",
+        ),
+        pytest.param(
+            run(set_back(320, 60.0)),
+            "impossible-timestamps",
+            "in 1 of 320 answers a token precedes its request or the token before it",
+            id="one such answer",
+        ),
+        pytest.param(run(set_back(1, 40.0)), "clock-unusable", "", id="early, but after the request"),
+        pytest.param(
+            run(client=client(clock_step_ms=1500.0)),
+            "clock-stepped",
+            "",
+            id="a step that makes the clock unusable",
+        ),
+        pytest.param(run(client=client(stopped_s=0.9)), "client-stopped", "", id="a pause of 0.9 s"),
+        pytest.param(
+            run(failed(5), stop_rule="--max-failures 60: 64 failed"), "cut-short", "", id="a rule's own end"
+        ),
+        pytest.param(
+            run(recovered="read from the journal of a run that was killed"),
+            "cut-short",
+            "read from the journal of a run that was killed: 320 of 320 requests succeeded",
+            id="a run that was killed",
+        ),
+        pytest.param(
+            run(recovered="read from the journal", interrupted=True),
+            "interrupted",
+            "read from the journal: 320 of 320 requests succeeded",
+            id="one that was killed by who gave it up",
+        ),
+        pytest.param(
+            run(changed(closed(), 1, resends=-1)), "resent", "", id="resends of a run that did not count them"
+        ),
+    ],
+)
+def test_a_sibling_of_a_doubt_is_told_in_its_own_words(case: RunEvidence, found: str, said: str) -> None:
+    assert (BY_DOUBT[found].find(case) or "") == said
+    assert (found in names(case)) == bool(said)
+
+
+def test_tokens_out_of_order_are_found_within_an_answer_only() -> None:
+    rows = closed()
+    rows[3].arrival_ns[5] -= 30 * MS
+    found = BY_DOUBT["impossible-timestamps"].find(run(rows))
+    assert found is not None
+    assert found.startswith("in 1 of 320 answers")
+    assert BY_DOUBT["impossible-timestamps"].find(run(closed()[::-1])) is None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            run(calibration=measured(300, capacity_bounded=False)), id="the highest load tried held"
+        ),
+        pytest.param(run(calibration=measured(1, transport="httpx")), id="of the other transport"),
+        pytest.param(run(calibration=measured(300), client=client(workers=4)), id="of one worker, over four"),
+        pytest.param(
+            run(calibration=measured(1300, workers=4), client=client(workers=4)), id="of four workers"
+        ),
+    ],
+)
+def test_a_self_test_that_leaves_room_is_no_doubt(case: RunEvidence) -> None:
+    assert names(case) == set()
+
+
+def test_what_workers_hold_together_is_named_with_what_one_held() -> None:
+    (found,) = verdict.judge(run(calibration=measured(150), client=client(workers=2))).findings
+    assert found.rule.code == "beyond-capacity"
+    assert found.evidence.endswith("up to 300 (2 times what one worker held)")
+
+
+def test_severities_are_ordered() -> None:
+    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID

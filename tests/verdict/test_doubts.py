@@ -1,0 +1,514 @@
+"""Each doubt is provoked by one synthetic run, and a clean run has none; docs/validity.md lists them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.made_cases import (
+    INPUT,
+    OUTPUT,
+    REQUESTS,
+    START_NS,
+    TARGETS,
+    TPOT_MS,
+    TTFT_MS,
+    Rows,
+    bound,
+    changed,
+    client,
+    closed,
+    contradicted,
+    drifting,
+    failed,
+    firsts_shared,
+    in_turn,
+    measured,
+    observed,
+    open_loop,
+    rate,
+    run,
+    sampled,
+    shared,
+    some_met,
+    uncounted,
+)
+from builders.provoked_answers import OF_ANSWERS
+from builders.provoked_cancelled import OF_CANCELLED
+from builders.provoked_data import OF_DATA
+from builders.provoked_sessions import AT_EASE_IN_SESSIONS, OF_SESSIONS
+from builders.provoked_shards import AT_EASE, OF_SHARDS
+from loadgen.base.arrays import Int64
+from loadgen.base.rule import Rule, Source, table
+from loadgen.figures.record import Record
+from loadgen.host.cpu_use import CpuUse
+from loadgen.server.server_counters import ServerLatency, ServerWindow
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.verdict import verdict
+from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.evidence import RunEvidence
+
+VALIDITY = Path(__file__).parent.parent.parent / "docs" / "validity.md"
+BY_DOUBT = {doubt.code: doubt for doubt in DOUBTS}
+STARVED = "; client and server share 2 CPUs by session (sched_autogroup)"
+
+
+def at_once() -> Rows:
+    """Every answer came whole, when its last token did."""
+    rows = changed(closed(), shared_reads=OUTPUT - 1)
+    for row in rows:
+        row.arrival_ns = np.full(OUTPUT, row.arrival_ns[-1])
+    return rows
+
+
+# The run, the words that its evidence must have, and the doubts that go with it.
+PROVOKED: dict[str, tuple[RunEvidence, str, set[str]]] = {
+    "counters-reset": (run(window=ServerWindow(names="vllm", reset=True)), "backwards", set()),
+    "cut-short": (run(cut_short="the capturing process died"), "died: 320 of 320", set()),
+    "many-failures": (run(failed(5)), "64 of 320 requests failed (20 %): 64 × timeout", set()),
+    "tokens-far-off": (run(window=observed(generation_tokens=100)), "client 3520, server 100", set()),
+    "interrupted": (
+        run(failed(5, FailureKind.CANCELLED), cut_short="stopped by Ctrl-C", interrupted=True),
+        "stopped by Ctrl-C: 256 of 320",
+        set(),
+    ),
+    "stopped-by-rule": (
+        run(failed(100, FailureKind.CANCELLED), stop_rule="--max-duration 60 s: 4 requests were cut"),
+        "--max-duration 60 s: 4 requests were cut: 316 of 320",
+        set(),
+    ),
+    "failures": (run(failed(20)), "16 of 320 requests failed (5 %): 16 × timeout", set()),
+    "many-resent": (
+        run(changed(closed(), 20, resends=1)),
+        "16 of 320 requests (5 %) were retried: the server had closed the idle connection",
+        set(),
+    ),
+    "prefix-cache": (run(window=observed(prefix_hits=27840)), "87 % of 32000 prompt tokens", set()),
+    "identical-prompts": (run(repeated_prompts=200), "200 of 320 prompts equal an earlier", set()),
+    "beyond-roofline": (
+        run(ceiling=bound(400)),
+        "10 ms per token (mean TPOT): reading 15.1 GB of weights in that time takes 1514 GB/s, 3.8 × the 400",
+        set(),
+    ),
+    "tokens-not-counted": (
+        run(changed(closed(), usage=False, exact_tokens=False, finish_reason="stop"), window=None),
+        "320 of 320 responses have no usage: their messages were counted",
+        set(),
+    ),
+    "answer-lengths": (
+        run(changed(closed(), 2, output_tokens=6, finish_reason="stop"), window=None),
+        "8.5 tokens per answer, 11.0 requested (77.3 %), 160 of 320 shorter; finish reasons: length 160, "
+        "stop 160",
+        set(),
+    ),
+    "prompt-lengths": (
+        run(changed(closed(), input_tokens=INPUT + 20), window=None),
+        "120.0 prompt tokens by usage, 100.0 planned",
+        set(),
+    ),
+    "concurrency-not-held": (run(closed(turn_ms=50.0)), "mean concurrency 6.04 between", set()),
+    "sends-late": (
+        run(open_loop(late_ms=4.0), rate(100)),
+        "sent 4.00 ms late on average, 4.00 ms at most, scheduled 10 ms apart: the client was late",
+        set(),
+    ),
+    "rate-not-reached": (
+        run(open_loop(stretch=1.2), rate(100, 16)),
+        "83.3 requests/s sent, 100 planned",
+        {"sends-late"},
+    ),
+    "server-limit": (run(window=sampled(*[(4, 4)] * 6)), "at most 4 of 8 requests at once; in 6 of 6", set()),
+    "foreign-requests": (
+        run(window=observed(requests={"length": 400}, running_before=3)),
+        "3 requests were on the server before the run; the server finished 400 requests, 320 of them "
+        "from this run",
+        set(),
+    ),
+    "first-wave": (
+        run(in_turn(cold_ms=1000.0)),
+        "median TTFT was 1089 ms in the first wave of 8, 59.8 ms later",
+        set(),
+    ),
+    "tpot-trend": (
+        run(closed(tpot_ms=drifting)),
+        "TPOT rose by 24",
+        {"throughput-trend"},
+    ),
+    "throughput-trend": (
+        run(closed(ttft_ms=lambda i: TTFT_MS * (1 + i / REQUESTS))),
+        "output throughput fell by 2",
+        set(),
+    ),
+    "preemptions": (run(window=observed(preemptions=40)), "40 preemptions in 320 requests", set()),
+    "targets-unequal": (
+        run(closed(slower_ms=lambda slot: 30.0 * (slot % 2)), targets=TARGETS),
+        "median TTFT of http://b:8000 is 80 ms, of the others 50 ms, and higher in each of 10",
+        set(),
+    ),
+    "tokens-differ": (
+        run(window=observed(generation_tokens=3600)),
+        "generated tokens: client 3520, server 3600",
+        set(),
+    ),
+    "clock-unusable": (
+        run(client=client(clock_step_ms=-5000.0)),
+        "the wall clock stepped by -5 s during the run",
+        set(),
+    ),
+    "stopped-unstamped": (
+        run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(transport="httpx", stopped_s=10.0)),
+        "the client process did not run for 10.0 s: latencies of the requests in flight are too long",
+        {"unstamped"},
+    ),
+    "client-stopped": (
+        run(client=client(stopped_s=10.0)),
+        "the client process did not run for 10.0 s: the kernel timed what arrived, but nothing was sent",
+        set(),
+    ),
+    "arrivals-not-tokens": (
+        run(at_once()),
+        "in 320 of 320 answers all messages came at one instant, so they were not streamed",
+        set(),
+    ),
+    "hidden-tokens": (
+        run(changed(closed(), hidden_tokens=30)),
+        "usage's total has 9600 tokens in 320 answers beyond prompt and answer",
+        set(),
+    ),
+    "tokens-not-located": (
+        run(changed(uncounted(closed(), 5), usage=True, output_tokens=11), window=None, ceiling=None),
+        "in 320 of 320 answers usage counts 3520 tokens in 1600 messages, and nothing shows",
+        set(),
+    ),
+    "ends-not-reported": (
+        run(changed(closed(), finish_reason="")),
+        "320 of 320 answers end without a finish reason",
+        set(),
+    ),
+    "reasoning-alone": (
+        run(changed(closed(), visible_ns=-1, text_ns=START_NS)),
+        "320 of 320 answers ended within their reasoning",
+        set(),
+    ),
+    "reads-late": (run(shared(9.0)), "18.2 % of messages coalesced into a read", set()),
+    "client-busy": (
+        run(changed(closed(), unstamped_reads=OUTPUT + 2), client=client(cpu_s=9.0)),
+        "0.90 of a core busy",
+        {"unstamped"},
+    ),
+    "beyond-capacity": (
+        run(calibration=measured(300)),
+        "self-test kept the P99 gap error under 5 % up to 300",
+        set(),
+    ),
+    "impossible-timestamps": (
+        contradicted(7),
+        "7 of 4160 reads (0.168 %) had an impossible kernel timestamp and use the client's own",
+        set(),
+    ),
+    "clock-stepped": (run(client=client(clock_step_ms=12.5)), "stepped by 12.5 ms", set()),
+    "other-processes": (
+        run(cpu_use=CpuUse(duration_s=20, cpus=2, server=0.9, client=0.2, others=0.8, waiting=0.9)),
+        "other processes took 0.80 of 2 CPUs (0.20 by the client, 0.90 by the server), and a process waited "
+        "for one 90 % of the time",
+        set(),
+    ),
+    "network-lossy": (
+        run(changed(changed(closed(), 10, out_of_order=3), 160, retransmitted=1)),
+        "lost or overtaken on the way in 32 of 320 answers (96 came after a later one, 2 of requests",
+        set(),
+    ),
+    "throttled": (run(throttled=("the CPU throttled for heat 5 times",)), "for heat 5 times", set()),
+    "slow-kernel": (
+        run(closed(lambda i: 400.0, lambda i: 40.0), ceiling=bound(1500)),
+        "40 ms per token (median ITL) is 25.3 % of the roofline: 10.1 ms for 15.2 GB at 1500 GB/s",
+        set(),
+    ),
+    "resent": (run(changed(closed(), 200, resends=1)), "2 of 320 requests (0.625 %) were retried", set()),
+    "journal": (
+        run(journal_error="No space left on device, 40 requests late"),
+        "the journal could not be written in full: No space left on device",
+        set(),
+    ),
+    "early-ends": (
+        run(changed(uncounted(closed(), 5), usage=True), {"ignore_eos": False}, window=None),
+        "5.0 tokens per answer, 11.0 requested",
+        set(),
+    ),
+    "overload": (
+        run(changed(open_loop(), end_ns=START_NS + 10**11), rate(100)),
+        "160 requests in flight halfway through sending, 320 when the last was sent",
+        set(),
+    ),
+    "queued": (run(window=sampled(*[(2, 6), (3, 5), (8, 0)] * 3)), "waited in 6 of 9 samples", set()),
+    "latencies-differ": (
+        run(window=observed(ttft=ServerLatency(count=320, mean_ms=5.0, brackets_ms={}))),
+        "TTFT mean (ms): client 50, server 5",
+        set(),
+    ),
+    "several-models": (
+        run(window=observed(models=("a", "b"))),
+        "2 models worked on this port: a, b",
+        set(),
+    ),
+    "unsettled": (run(window=observed(settled=False)), "still changed", set()),
+    "network-losses": (
+        run(changed(closed(), 160, out_of_order=1)),
+        "lost or overtaken on the way in 2 of 320 answers (2 came after a later one)",
+        set(),
+    ),
+    "messages-together": (run(shared(0.1)), "18.2 % of messages coalesced into a read", set()),
+    "unstamped": (run(changed(closed(), unstamped_reads=9)), "2880 of 4160 reads", set()),
+    "busy-loop": (run(client=client(cpu_s=9.0)), "0.90 of a core busy", set()),
+    "ring-incomplete": (
+        run(client=client(transport="ring", segments=90, dropped_segments=10, fallen_back=3)),
+        "requests are timed by reads: the packet ring lost 10 of 100 segments",
+        set(),
+    ),
+    "acks-late": (
+        run(client=client(transport="ring", segments=100, held_segments=2)),
+        "2 % of the segments waited for the client to acknowledge the one before",
+        set(),
+    ),
+    "late-bodies": (run(client=client(late_bodies=9)), "9 request bodies were not built", set()),
+    "headroom": (
+        run(calibration=measured(800)),
+        "self-test kept the P99 gap error under 5 % up to 800",
+        set(),
+    ),
+    "thin-percentiles": (
+        run(closed(requests=9), {"num_prompts": 9}, requests=9, window=None),
+        "P99 of TTFT, TPOT from 9 samples: a point estimate needs 100",
+        {"ramp-and-drain", "few-per-slot"},
+    ),
+    "ran-out": (
+        run(None, {"duration": 100.0}),
+        "prompts were sent and the load fell",
+        set(),
+    ),
+    "ramp-and-drain": (
+        run(closed(tpot_ms=lambda i: 500.0 if i == REQUESTS - 1 else TPOT_MS)),
+        "of the duration is ramp or drain, below the requested concurrency 8",
+        set(),
+    ),
+    "few-per-slot": (
+        run(closed(requests=16), {"num_prompts": 16}, requests=16, window=None),
+        "2 requests per slot",
+        set(),
+    ),
+    **OF_CANCELLED,
+    **OF_ANSWERS,
+    **OF_DATA,
+    **OF_SESSIONS,
+    **OF_SHARDS,
+}
+
+
+def names(case: RunEvidence) -> set[str]:
+    return {found.rule.code for found in verdict.judge(case).findings}
+
+
+def test_every_doubt_is_provoked() -> None:
+    assert set(PROVOKED) == {doubt.code for doubt in DOUBTS}
+    assert len(BY_DOUBT) == len(DOUBTS)
+
+
+def test_a_clean_run_raises_no_doubt_and_every_one_was_looked_for() -> None:
+    case = run()
+    assert {doubt.code: said for doubt in DOUBTS if (said := doubt.find(case)) is not None} == {}
+    assert verdict.judge(case).unchecked == ()
+
+
+@pytest.mark.parametrize("name", PROVOKED)
+def test_a_doubt_is_found_with_its_figures_where_it_holds(name: str) -> None:
+    case, words, company = PROVOKED[name]
+    assert words in (BY_DOUBT[name].find(case) or "")
+    assert names(case) == {name} | company
+
+
+def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
+    case = run(firsts_shared(9.0))
+    assert BY_DOUBT["reads-late"].find(case) == (
+        "0.909 % of messages coalesced into a read, read lag 9 ms mean of these, 0.75 ms of all, 9 ms max"
+        f"{STARVED}: mean TTFT is about 0.99 ms too long"
+    )
+    assert names(case) == {"reads-late"}
+
+
+@pytest.mark.parametrize(
+    ("every", "changes", "doubts"),
+    [
+        (1, {"output_tokens": 2}, {"tokens-not-counted"}),
+        (8, {"output_tokens": 2}, {"tokens-not-counted"}),
+        (REQUESTS, {"output_tokens": 2}, set()),  # one alone
+        (1, {"output_tokens": -1}, {"tokens-not-counted"}),  # in one piece
+        # As many messages as tokens were requested, and that length was its end: a token each.
+        (1, {"finish_reason": "length"}, set()),
+        (1, {"finish_reason": "stop"}, {"tokens-not-counted"}),
+        (1, {"finish_reason": "stop", "exact_tokens": True}, set()),  # by token ids
+        (1, {"output_tokens": 2, "text_tokens": 2}, {"answer-lengths"}),  # by a tokenizer
+        (1, {"text_tokens": OUTPUT}, set()),
+    ],
+)
+def test_messages_without_usage_are_no_tokens_unless_that_shows(
+    every: int, changes: dict[str, Any], doubts: set[str]
+) -> None:
+    changes = {"usage": False, "exact_tokens": False, **changes}
+    assert names(run(changed(closed(), every, **changes), window=None)) == doubts
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "worst_ms", "doubts"),
+    [(9.0, 9.0, {"reads-late"}), (0.5, 11.0, {"reads-late"}), (0.5, 9.0, set())],
+    ids=["late", "once away for more than a gap", "not late"],
+)
+def test_a_p99_of_gaps_that_a_few_shared_reads_made_longer_is_told_of(
+    late_ms: float, worst_ms: float, doubts: set[str]
+) -> None:
+    case = run(some_met(late_ms, worst_ms))
+    assert names(case) == doubts
+    evidence = BY_DOUBT["reads-late"].find(case) or ""
+    assert evidence.endswith(
+        f"{worst_ms:g} ms max{STARVED}: P99 ITL is about 46.9 % too long" if doubts else ""
+    )
+
+
+# What a healthy server, or one that does as it is asked, may show.
+HARMLESS = {
+    "a prefix shared on purpose": run(workload={"prefix_len": 100}, window=observed(prefix_hits=16000)),
+    "the blocks of a chat template": run(window=observed(prefix_hits=1000)),
+    "one more beginning token": run(changed(closed(), input_tokens=INPUT + 1), window=None),
+    "text that tokenizes a little differently": run(
+        changed(closed(), input_tokens=INPUT + 30), prompt_format="text-vllm", window=None
+    ),
+    "a burst at the start, worked off in turn": run(in_turn()),
+    "a drift that is too small to matter": run(closed(tpot_ms=lambda i: TPOT_MS * (1 + 0.05 * i / REQUESTS))),
+    "noise without a drift": run(closed(tpot_ms=lambda i: TPOT_MS * (1 + 0.3 * ((i * 7919) % 100) / 100))),
+    "one request of a thousand failed": run(failed(10**6)),
+    "a queue for a moment": run(window=sampled((2, 6), (8, 0), (8, 0), (8, 0), (8, 0), (8, 0))),
+    "as many tokens as the client's, requests not counted": run(window=observed(requests={})),
+    "an open loop at its rate": run(open_loop(), rate(100)),
+    "first tokens sent together with the next": run(firsts_shared(0.1)),
+    **AT_EASE,
+    **AT_EASE_IN_SESSIONS,
+    "no server to ask": run(window=None),
+    "/metrics that is none": run(window=ServerWindow(error="/metrics is HTML")),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_a_healthy_run_may_show_is_no_doubt(name: str) -> None:
+    assert names(HARMLESS[name]) == set()
+
+
+# Runs of which little or nothing can be said: no doubt may fall over them.
+def unsent(count: int) -> Rows:
+    failure = Failure(FailureKind.CONNECT, "refused")
+    empty: Int64 = np.zeros(0, np.int64)
+    return [
+        Record(i, 0, 0, 0, 0, planned_input=INPUT, arrival_ns=empty, tokens=empty, failure=failure)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "found"),
+    [
+        pytest.param(
+            run([], window=None), {"concurrency-not-held", "ramp-and-drain", "few-per-slot"}, id="none"
+        ),
+        pytest.param(
+            run(unsent(9), window=None),
+            {"many-failures", "concurrency-not-held", "ramp-and-drain", "few-per-slot"},
+            id="unsent",
+        ),
+        pytest.param(run(workload={"stream": False}), set(), id="not streamed"),
+        pytest.param(run(workload={"max_concurrency": None}), set(), id="all at once"),
+        pytest.param(
+            run(client=client(wall_s=0.0, cpu_s=0.0), cut_short="died"), {"cut-short"}, id="a client unheard"
+        ),
+    ],
+)
+def test_a_run_that_says_little_is_judged_all_the_same(case: RunEvidence, found: set[str]) -> None:
+    assert names(case) == found
+
+
+def test_what_cannot_be_looked_for_is_said_to_be_so() -> None:
+    nothing = run(window=None, calibration=None, ceiling=None)
+    blind = {doubt.source for doubt in verdict.judge(nothing).unchecked}
+    assert blind == set(Source) - {Source.RUN, Source.PAGE}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.code)
+def test_a_doubt_says_when_it_holds_and_what_to_do(doubt: Rule[RunEvidence]) -> None:
+    assert doubt.condition
+    assert doubt.remedy
+    assert "|" not in doubt.condition + doubt.remedy
+
+
+def test_the_page_of_validity_has_doubts_and_evidence_as_the_code() -> None:
+    page = VALIDITY.read_text("utf-8")
+    assert table(DOUBTS, "doubt") in page
+    for name, (case, _, _) in PROVOKED.items():
+        assert f"\n{name}: {BY_DOUBT[name].find(case)}\n" in page
+
+
+BUSY: dict[str, Any] = {
+    "duration_s": 20.0,
+    "cpus": 2,
+    "server": 0.9,
+    "client": 0.2,
+    "others": 0.8,
+    "waiting": 0.9,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        pytest.param({}, True, id="a load of strangers"),
+        pytest.param({"waiting": None}, True, id="no pressure stall information"),
+        pytest.param({"server": None, "client": 1.1}, True, id="the embedded engine, among our own"),
+        pytest.param(
+            {"server": 1.75, "others": 0.05}, False, id="a real server alone, which waits for itself"
+        ),
+        pytest.param({"server": 1.7, "others": 0.09}, False, id="next to the usual daemons"),
+        pytest.param({"others": 0.8, "cpus": 16}, False, id="a big machine with free CPUs"),
+        pytest.param({"waiting": 0.05}, False, id="nothing waits"),
+        pytest.param({"others": None}, False, id="the server's processes are unknown"),
+        pytest.param({"server": 0.01, "others": 1.7}, False, id="a proxy listens, and the server is another"),
+        pytest.param({"duration_s": 1.0}, False, id="too short to count"),
+    ],
+)
+def test_others_are_doubted_only_where_they_take_cpus_that_are_needed(
+    changes: dict[str, Any], found: bool
+) -> None:
+    case = run(cpu_use=CpuUse(**{**BUSY, **changes}))
+    assert ("other-processes" in names(case)) is found
+
+
+def test_a_client_that_waited_for_a_cpu_is_not_said_to_be_suspended() -> None:
+    stopped: dict[str, Any] = {"client": client(stopped_s=2.0), "environment": {"sched_autogroup": "1"}}
+    texts = {
+        "busy": evidence(run(cpu_use=CpuUse(**BUSY), **stopped), "client-stopped"),
+        "idle": evidence(run(cpu_use=CpuUse(**{**BUSY, "others": 0.0}), **stopped), "client-stopped"),
+    }
+    assert texts["busy"].startswith(
+        "the client process did not run for 2.0 s (1.90 of 2 CPUs were busy, shared by session "
+        "(sched_autogroup)): "
+    )
+    assert texts["idle"].startswith("the client process did not run for 2.0 s: ")
+
+
+def evidence(case: RunEvidence, code: str) -> str:
+    return next(found.evidence for found in verdict.judge(case).findings if found.rule.code == code)
+
+
+@pytest.mark.parametrize("cut", [FailureKind.CANCELLED, FailureKind.LOST])
+def test_the_failures_of_a_doubt_sum_to_its_number_without_those_cut_off(cut: FailureKind) -> None:
+    rows = changed(failed(5), 4, failure=Failure(cut, "stopped while under way"))
+    (found,) = (each for each in verdict.judge(run(rows)).findings if each.rule.code == "many-failures")
+    assert found.evidence == "48 of 320 requests failed (15 %): 48 × timeout"

@@ -1,0 +1,350 @@
+"""The client's figures beside the server's: what is shown, what differs, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import asdict
+
+from builders.recorded import capture, chunk
+from loadgen.figures.decode import Decoder
+from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.record import UNKNOWN, Record, Records
+from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.verdict.reconcile import foreign_requests, mismatches, render, rows
+from loadgen.wire.openai import DIALECTS
+
+MS = 1_000_000
+FAILED = Failure(FailureKind.STALL, "no token")
+
+
+def answer(index: int, tokens: int = 5, **more: Any) -> Record:
+    """Sent at 1 s; its first token after 100 ms, each further one 10 ms later; 20 prompt tokens."""
+    arrival_ns = (1100 + 10 * np.arange(tokens, dtype=np.int64)) * MS
+    fields: dict[str, Any] = {"input_tokens": 20, "output_tokens": tokens, "usage": True, **more}
+    return Record(
+        index=index,
+        slot=0,
+        intended_ns=1000 * MS,
+        sent_ns=1000 * MS,
+        end_ns=1200 * MS,
+        arrival_ns=arrival_ns,
+        tokens=np.ones(tokens, np.int64),
+        **fields,
+    )
+
+
+def run(*records: Record, streamed: bool = True) -> tuple[Metrics, Records]:
+    kept = Records.of(records)
+    return compute(kept, MetricOptions(streamed=streamed)), kept
+
+
+def latency(mean_ms: float, low: float = 0.0, high: float | None = 1000.0) -> ServerLatency:
+    return ServerLatency(count=4, mean_ms=mean_ms, brackets_ms=dict.fromkeys(("50", "90", "99"), (low, high)))
+
+
+def counted(**more: Any) -> ServerWindow:
+    """What a server says of two of these answers."""
+    fields: dict[str, Any] = {
+        "names": "vllm",
+        "prompt_tokens": 40,
+        "generation_tokens": 10,
+        "requests": {"length": 2},
+        "running_before": 0,
+        **more,
+    }
+    return ServerWindow(**fields)
+
+
+SAMPLE = ServerSample(at_s=0.5, running=2, waiting=1, kv_cache_usage=0.25)
+FULL = counted(
+    prefix_queries=40,
+    prefix_hits=10,
+    preemptions=3,
+    draft_tokens=100,
+    accepted_tokens=75,
+    ttft=latency(98.0, 80.0, 90.0),
+    itl=latency(9.9, 0.0, 10.0),
+    e2e=latency(139.0, 300.0, None),
+    queue=ServerLatency(
+        count=4, mean_ms=4.0, brackets_ms={"50": (0, 300), "90": (0, 300), "99": (2000, None)}
+    ),
+    samples=(SAMPLE,) * 30 + (ServerSample(at_s=1.5),),
+)
+TABLE = """\
+Figure                                client            server     difference
+requests finished                          2                 2              0
+generated tokens                          10                10              0
+prompt tokens                             40                40              0
+prefix cache hits                     25.0 %            25.0 %              0
+TTFT, mean                         100.00 ms          98.00 ms       +2.00 ms
+TTFT, P50                          100.00 ms       80 to 90 ms      +10.00 ms
+TTFT, P99                          100.00 ms       80 to 90 ms      +10.00 ms
+ITL per token, mean                 10.00 ms           9.90 ms       +0.10 ms
+E2E, mean                          140.00 ms         139.00 ms       +1.00 ms
+E2E, P50                           140.00 ms       over 300 ms     -160.00 ms
+E2E, P99                           140.00 ms       over 300 ms     -160.00 ms
+queue, mean                                -           4.00 ms
+queue, P99                                 -      over 2000 ms
+queue by answer, mean                      -           5.00 ms
+TTFT by answer, mean               100.00 ms          95.00 ms       +5.00 ms
+preemptions                                -                 3
+draft tokens accepted                      -            75.0 %
+running requests, peak                     2                 2              0
+waiting requests, peak                     -                 1
+KV cache in use, peak                      -            25.0 %"""
+
+
+def test_everything_a_server_can_say_is_beside_what_the_client_has() -> None:
+    told = {"cached_tokens": 5, "server_queue_ns": 5 * MS, "server_ttft_ns": 90 * MS}
+    metrics, records = run(answer(0, **told), answer(1, **told))
+    lines = render(rows(FULL, metrics, records))
+    assert lines == TABLE.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("sampled", "peaks"), [(7, 0), (29, 0), (30, 3)])
+def test_a_gauge_that_was_hardly_sampled_has_no_peak(sampled: int, peaks: int) -> None:
+    metrics, records = run(answer(0), answer(1))
+    window = FULL.model_copy(update={"samples": (SAMPLE,) * sampled + (ServerSample(at_s=1.5),) * 40})
+    assert sum("peak" in row.figure for row in rows(window, metrics, records)) == peaks
+
+
+def test_only_what_the_server_says_is_shown() -> None:
+    metrics, records = run(answer(0), answer(1))
+    found = rows(counted(), metrics, records)
+    assert [row.figure for row in found] == ["requests finished", "generated tokens", "prompt tokens"]
+    assert asdict(found[1]) == {
+        "figure": "generated tokens",
+        "unit": "",
+        "client": 10,
+        "server": 10,
+        "difference": 0,
+        "bracket": None,
+    }
+    assert rows(ServerWindow(error="no"), metrics, records) == []
+    assert render([]) == []
+
+
+def test_answers_that_were_not_streamed_have_no_first_token_to_compare() -> None:
+    metrics, records = run(answer(0), answer(1), streamed=False)
+    found = {row.figure: row for row in rows(FULL, metrics, records)}
+    assert (found["TTFT, mean"].client, found["TTFT, mean"].difference) == (None, None)
+    assert "TTFT, P50" not in found
+    assert found["E2E, mean"].client == 200.0
+    assert mismatches(counted(ttft=latency(98.0)), metrics) == []
+
+
+def test_tokens_of_failures_have_a_row_of_their_own() -> None:
+    metrics, records = run(answer(0), answer(1, tokens=3, failure=FAILED))
+    found = {row.figure: row for row in rows(counted(generation_tokens=9), metrics, records)}
+    assert (found["generated tokens"].client, found["generated tokens"].difference) == (5, -4)
+    assert found["  with those of failures"].client == 8
+
+
+@pytest.mark.parametrize(
+    ("figure", "told"),
+    [("TTFT by answer, mean", {"server_ttft_ns": 9}), ("queue by answer, mean", {"server_ttft_ns": 9})],
+)
+def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, int]) -> None:
+    metrics, records = run(answer(0, **told))
+    assert figure not in {row.figure for row in rows(counted(), metrics, records)}
+
+
+@pytest.mark.parametrize(
+    ("window", "requests"),
+    [
+        pytest.param(counted(), 0, id="ours alone"),
+        pytest.param(counted(requests={"length": 5}), 3, id="others"),
+        pytest.param(counted(requests={"": 2, "abort": 1}), 0, id="an abort counted twice"),
+        pytest.param(ServerWindow(error="no"), 0, id="no window"),
+        pytest.param(ServerWindow(names="vllm", reset=True), 0, id="reset"),
+    ],
+)
+def test_foreign_requests_are_what_the_server_finished_beyond_ours(
+    window: ServerWindow, requests: int
+) -> None:
+    metrics, _ = run(answer(0), answer(1))
+    assert foreign_requests(window, metrics) == requests
+
+
+@pytest.mark.parametrize(
+    ("window", "rate", "accepted"),
+    [
+        (FULL, 25.0, 75.0),
+        (counted(), None, None),
+        (counted(prefix_queries=0, prefix_hits=0, draft_tokens=0, accepted_tokens=0), None, None),
+    ],
+)
+def test_rates_of_nothing_do_not_exist(
+    window: ServerWindow, rate: float | None, accepted: float | None
+) -> None:
+    server = {row.figure: row.server for row in rows(window, *run(answer(0)))}
+    assert server.get("prefix cache hits") == rate
+    assert server.get("draft tokens accepted") == accepted
+
+
+@pytest.mark.parametrize(
+    ("window", "records", "figures", "cause"),
+    [
+        pytest.param(
+            {"requests": {"length": 3}, "generation_tokens": 15, "prompt_tokens": 60},
+            [answer(0), answer(1)],
+            ["requests finished", "generated tokens", "prompt tokens"],
+            "another client used the server",
+            id="another client",
+        ),
+        pytest.param(
+            {"requests": {"length": 3}, "generation_tokens": 14, "running_before": 1},
+            [answer(0), answer(1)],
+            ["requests finished", "generated tokens"],
+            "from before the run",
+            id="warm-up not over",
+        ),
+        pytest.param(
+            {"requests": {"length": 1}, "generation_tokens": 9},
+            [answer(0), answer(1, failure=FAILED)],
+            ["generated tokens", "prompt tokens"],
+            "for the 1 failed requests",
+            id="failures",
+        ),
+        pytest.param(
+            {"generation_tokens": 12},
+            [answer(0), answer(1, usage=False)],
+            ["generated tokens"],
+            "counts messages",
+            id="no usage",
+        ),
+        pytest.param(
+            {"generation_tokens": 9, "settled": False},
+            [answer(0), answer(1)],
+            ["generated tokens"],
+            "counters lag",
+            id="not settled",
+        ),
+        pytest.param(
+            {"generation_tokens": 30},
+            [answer(0), answer(1)],
+            ["generated tokens"],
+            "another client used the server",
+            id="another client that was cut off",
+        ),
+        pytest.param(
+            {"requests": {"length": 1}, "generation_tokens": 5, "prompt_tokens": 20},
+            [answer(0), answer(1)],
+            ["requests finished", "generated tokens", "prompt tokens"],
+            "one of several replicas",
+            id="a balancer",
+        ),
+        pytest.param(
+            {"ttft": latency(40.0)},
+            [answer(0), answer(1)],
+            ["TTFT mean (ms)"],
+            "outside the engine",
+            id="late",
+        ),
+        pytest.param(
+            {"e2e": latency(180.0)}, [answer(0), answer(1)], ["E2E mean (ms)"], "other requests", id="early"
+        ),
+        pytest.param(
+            {"itl": latency(5.0)},
+            [answer(0), answer(1)],
+            ["ITL mean (ms)"],
+            "delayed on their way",
+            id="gaps",
+        ),
+        pytest.param(
+            {"itl": latency(30.0), "draft_tokens": 9},
+            [answer(0), answer(1)],
+            ["ITL mean (ms)"],
+            "vLLM times steps",
+            id="drafts",
+        ),
+    ],
+)
+def test_a_mismatch_has_its_likely_cause(
+    window: dict[str, Any], records: list[Record], figures: list[str], cause: str
+) -> None:
+    metrics, _ = run(*records)
+    found = mismatches(counted(**window), metrics)
+    assert [mismatch.figure for mismatch in found] == figures
+    assert all(cause in mismatch.cause for mismatch in found), found
+
+
+@pytest.mark.parametrize(
+    "window",
+    [FULL, ServerWindow(error="no"), ServerWindow(names="vllm", reset=True)],
+    ids=["all alike", "nothing told", "reset"],
+)
+def test_what_agrees_or_is_not_told_is_no_mismatch(window: ServerWindow) -> None:
+    metrics, _ = run(answer(0), answer(1))
+    assert mismatches(window, metrics) == []
+
+
+# What each answer tells of itself: vLLM's `metrics`, on the message with the usage.
+
+_TEXT = b'{"choices":[{"index":0,"text":"a","finish_reason":"length"}]'
+_DELTA = b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"length"}]'
+_WHOLE = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"length"}]'
+_USAGE = b'"usage":{"prompt_tokens":5,"completion_tokens":1}'
+_METRICS = (
+    b'{"time_to_first_token_ms":12.345678,"generation_time_ms":0.0,"queue_time_ms":0.25,'
+    b'"tokens_per_second":80.9}'
+)
+
+
+def decoded(dialect: str, told: bytes, streamed: bool = True) -> Record:
+    metrics = b',"metrics":%b' % told if told else b""
+    if streamed:
+        first = _DELTA if dialect == "chat" else _TEXT
+        events = b'data: %b}\n\ndata: {"choices":[],%b%b}\n\ndata: [DONE]\n\n' % (first, _USAGE, metrics)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        reads = [head, chunk(events), b"0\r\n\r\n"]
+    else:
+        body = b"%b,%b%b}" % (_WHOLE if dialect == "chat" else _TEXT, _USAGE, metrics)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+        reads = [head, body]
+    return Decoder(DIALECTS[dialect], streamed).decode(capture(reads))
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("dialect", ["completions", "chat"])
+@pytest.mark.parametrize(
+    ("told", "queue_ns", "ttft_ns"),
+    [
+        pytest.param(_METRICS, 250_000, 12_345_678, id="vLLM's"),
+        pytest.param(b'{"queue_time_ms":1}', 1_000_000, UNKNOWN, id="a part"),
+        pytest.param(b'{"queue_time_ms":null,"time_to_first_token_ms":2}', UNKNOWN, 2_000_000, id="null"),
+        pytest.param(b"", UNKNOWN, UNKNOWN, id="none"),
+        pytest.param(b"null", UNKNOWN, UNKNOWN, id="no object"),
+        pytest.param(b'["of another server"]', UNKNOWN, UNKNOWN, id="a list"),
+        pytest.param(b'{"queue_time_ms":"long"}', UNKNOWN, UNKNOWN, id="words"),
+    ],
+)
+def test_server_reported_times_are_read_and_unknown_fields_ignored(
+    dialect: str, streamed: bool, told: bytes, queue_ns: int, ttft_ns: int
+) -> None:
+    record = decoded(dialect, told, streamed)
+    assert (record.failure, record.input_tokens, record.output_tokens) == (None, 5, 1)
+    assert (record.server_queue_ns, record.server_ttft_ns) == (queue_ns, ttft_ns)
+
+
+def test_records_keep_the_servers_times_and_older_files_have_none(tmp_path: Path) -> None:
+    records = Records.of([answer(0, server_queue_ns=3, server_ttft_ns=4), answer(1)])
+    path = tmp_path / "arrivals.npz"
+    records.save(path)
+    assert Records.load(path).server_queue_ns.tolist() == [3, UNKNOWN]
+    with np.load(path) as stored:
+        older = {name: stored[name] for name in stored.files if not name.startswith("server_")}
+    np.savez(path, allow_pickle=False, **older)
+    loaded = Records.load(path)
+    assert loaded.server_queue_ns.tolist() == loaded.server_ttft_ns.tolist() == [UNKNOWN, UNKNOWN]
+    assert loaded.sent_ns.tolist() == records.sent_ns.tolist()
+    del older["sent_ns"]
+    np.savez(path, allow_pickle=False, **older)
+    with pytest.raises(ValueError, match="column sent_ns is missing"):
+        Records.load(path)

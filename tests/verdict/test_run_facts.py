@@ -1,0 +1,115 @@
+"""What a run's facts say of the machine that the server ran on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from builders import made_cases as made
+from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.roofline.flags import Flags
+from loadgen.run import followup
+from loadgen.verdict.run_metadata import Launched, Server
+from loadgen.verdict.shard_facts import ClockReading, ShardFacts
+
+SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+HOLDING = SENSED.model_copy(update={"gpus_how": WITH_SERVER})
+GPU = {"gpu": "8 × NVIDIA H100"}
+
+
+def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
+    settings = ServerSettings(tensor_parallel=tensor_parallel)
+    command = ["vllm", "serve", "m", *words]
+    return Launched(how="vllm", command=command, environment={}, settings=settings, ready_s=1, owned="pid")
+
+
+@pytest.mark.parametrize(
+    ("facts", "count"),
+    [
+        pytest.param({}, 0, id="not known"),
+        pytest.param({"gpus": 8}, 8, id="as given"),
+        pytest.param({"gpus": 8, "sensed": HOLDING, "launched": launched()}, 8, id="as given, first of all"),
+        pytest.param({"gpus": 8, "server": SIMULATED}, 8, id="as given, of a simulation"),
+        pytest.param({"sensed": HOLDING, "server": SIMULATED}, 0, id="a simulation has none"),
+        pytest.param({"sensed": HOLDING}, 2, id="where the server's memory is"),
+        pytest.param({"sensed": SENSED}, 0, id="some of this machine's"),
+        pytest.param({"launched": launched(), "environment": GPU}, 4, id="as started"),
+        pytest.param({"launched": launched()}, 0, id="started without a GPU"),
+        pytest.param(
+            {"launched": launched(tensor_parallel=None), "environment": GPU}, 0, id="started without a number"
+        ),
+        pytest.param(
+            {"launched": launched("--data-parallel-size", "2"), "environment": GPU},
+            0,
+            id="started as several",
+        ),
+        pytest.param(
+            {"launched": launched("-dp=2"), "environment": GPU}, 0, id="started as several, shortly"
+        ),
+    ],
+)
+def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
+    of = made.run(**facts).facts
+    assert of.gpu_count == count
+    assert of.learned(followup.bounded(of, Flags())).ask().gpus == count
+
+
+def shard(number: int, of: int, requests: int | None = None) -> ShardFacts:
+    before = ClockReading(boot="b", offset_ns=0)
+    return ShardFacts(number=number, of=of, version="1", requests=requests, before=before)
+
+
+CLOSED = {"num_prompts": 10, "max_concurrency": 4}
+OPEN = {"num_prompts": 10, "request_rate": 8.0, "max_concurrency": 5}
+
+
+@pytest.mark.parametrize(
+    ("keys", "part", "own"),
+    [
+        pytest.param(CLOSED, None, (10, 4, 4, math.inf, True), id="closed, all of it"),
+        pytest.param(CLOSED, shard(0, 1, 10), (10, 4, 4, math.inf, True), id="closed, the only shard"),
+        pytest.param(CLOSED, shard(0, 3, 4), (4, 2, 2, math.inf, False), id="closed, the first"),
+        pytest.param(CLOSED, shard(2, 3, 3), (3, 1, 1, math.inf, False), id="closed, the last"),
+        pytest.param(CLOSED, shard(2, 3), (10, 1, 1, math.inf, False), id="closed, as many as it sent"),
+        pytest.param(OPEN, shard(1, 4, 3), (3, 1, None, 2.0, False), id="open, with a limit"),
+        pytest.param(
+            {"num_prompts": 10, "max_concurrency": None},
+            shard(1, 4, 3),
+            (3, None, None, math.inf, False),
+            id="open, at once",
+        ),
+        pytest.param(CLOSED, shard(3, 4, 0), (0, 1, 1, math.inf, False), id="none of the plan"),
+    ],
+)
+def test_what_was_asked_of_a_shard_is_its_own_part(
+    keys: dict[str, Any],
+    part: ShardFacts | None,
+    own: tuple[int, int | None, int | None, float, bool],
+) -> None:
+    facts = made.run(None, keys, requests=10, shard=part).facts
+    asked = (facts.own_requests, facts.max_concurrency, facts.held_concurrency, facts.planned_rate_per_s)
+    assert (*asked, facts.whole_load) == own
+    assert (facts.block().max_concurrency, facts.block().request_rate_per_s) == (own[1], own[3])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("number", -1),
+        ("of", 0),
+        ("of", 10**400),
+        ("requests", -1),
+        ("start_at_ns", 2**63),
+        ("before", {"boot": "b", "offset_ns": 2**63}),
+        ("before", {"boot": "b", "offset_ns": 0, "error_ns": -(2**63)}),
+    ],
+)
+def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> None:
+    stored = shard(1, 2, 3).model_dump() | {key: value}
+    with pytest.raises(ValidationError):
+        ShardFacts.model_validate(stored)

@@ -1,0 +1,73 @@
+"""A run's facts become its machine and its model, and its figures those that a bound takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import made_cases as made
+from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
+from loadgen.report import report
+from loadgen.report.run_directory import Result
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.roofline.flags import Flags
+from loadgen.roofline.identify import ModelIdentity
+from loadgen.server.engine_config import EngineConfig
+from loadgen.verdict import run_roofline
+from loadgen.verdict.run_metadata import Server
+
+SERVER = Server(
+    url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
+)
+SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
+
+
+def test_the_facts_say_what_ran_on_what() -> None:
+    facts = made.run(
+        server=SERVER,
+        environment={"gpu": "2 × NVIDIA L4", "memory": "251.5 GiB", "gpu_mig": "on"},
+        checkpoint=Checkpoint(path="models/q", config_digest="", quantization="FP8"),
+        as_run=EngineConfig(quantization="fp8", kv_cache_dtype="fp8_e4m3", tensor_parallel=2),
+    ).facts
+    assert run_roofline.subject(facts) == ModelIdentity(
+        model="Qwen/Qwen3-8B",
+        checkpoint_path="models/q",
+        declared="FP8",
+        as_run="fp8",
+        kv_dtype="fp8_e4m3",
+        gpu="2 × NVIDIA L4",
+        memory="251.5 GiB",
+        partitioned=True,
+        devices=2,
+    )
+
+
+@pytest.mark.parametrize(("how", "devices"), [(WITH_SERVER, 2), ("all of the machine", None)])
+def test_the_devices_are_those_with_memory_of_the_server(how: str, devices: int | None) -> None:
+    facts = made.run(sensed=SENSED.model_copy(update={"gpus_how": how})).facts
+    assert run_roofline.subject(facts).devices == devices
+
+
+def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
+    simulated = SERVER.model_copy(update={"simulated": "jetson-thor/qwen3-8b-bf16", "model": "Qwen/Qwen3-8B"})
+    ceiling, why = run_roofline.ceiling(made.run(server=simulated).facts, Flags())
+    assert ceiling is not None
+    assert (ceiling.machine.key, ceiling.model, why) == ("jetson-thor", "Qwen/Qwen3-8B", "")
+
+
+def test_tokens_that_prompts_share_leave_ttft_out() -> None:
+    for prefix, keys in ((0, {"mean_ttft_ms", "mean_tpot_ms", "median_itl_ms"}), (50, {"mean_tpot_ms"})):
+        case = made.run(workload={"prefix_len": prefix, "percentile_metrics": "e2el"})
+        figures, load = run_roofline.figures(case.facts, case.metrics)
+        assert {key for key in figures if key in keys} == keys
+        assert ("mean_ttft_ms" in figures) == (prefix == 0)
+        assert (load.input_len, load.output_len, load.max_concurrency) == (100, 11, 8)
+
+
+def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
+    case = made.run()
+    text = " ".join(report.render(Result(case.facts, case.records)).split())
+    assert "roofline: 700 tok/s at best (15.2 GB a step of 5.33 requests, this machine at 2000 GB/s)" in text
+    without = case.facts.model_copy(update={"ceiling": None, "no_ceiling": "pass --hardware KEY"})
+    assert "\nroofline: unknown: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
+    silent = without.model_copy(update={"no_ceiling": ""})
+    assert "\nroofline" not in report.render(Result(silent, case.records))

@@ -1,0 +1,202 @@
+"""The verdict is the worst doubt's, told shortly under the block, whole on request, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import starmap
+
+import pytest
+
+from builders.made_cases import observed, run
+from loadgen.base.rule import Finding, Rule, Severity, Source, table
+from loadgen.verdict import verdict
+from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.checkable import CHECKABLE
+from loadgen.verdict.doubts import DOUBTS
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.run_metadata import Server
+from loadgen.verdict.sections import Broken
+from loadgen.verdict.verdict import Level, RunVerdict
+from loadgen.wire import engines
+
+BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
+BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)
+
+
+ZERO = "ZeroDivisionError: division by zero"
+
+
+def of(
+    *names: str,
+    blind: Sequence[Rule[RunEvidence]] = (),
+    failed: dict[str, str] | None = None,
+    lacking: Sequence[str] = (),
+    simulated: bool = False,
+) -> RunVerdict:
+    found = tuple(Finding(BY_NAME[name], f"{name} by 7 %") for name in names)
+    without = tuple(check for check in CHECKABLE if check.name in lacking)
+    return RunVerdict(found, tuple(blind), tuple(starmap(Broken, (failed or {}).items())), without, simulated)
+
+
+def told(name: str) -> str:
+    return f"{name} by 7 %; fix: {BY_NAME[name].remedy}"
+
+
+@pytest.mark.parametrize(
+    ("names", "level", "not_judged"),
+    [
+        ((), Level.VALID, Level.SUSPECT),
+        (("thin-percentiles", "headroom"), Level.VALID, Level.SUSPECT),
+        (("prefix-cache", "headroom"), Level.SUSPECT, Level.SUSPECT),
+        (("counters-reset", "prefix-cache"), Level.INVALID, Level.INVALID),
+    ],
+)
+def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
+    names: tuple[str, ...], level: Level, not_judged: Level
+) -> None:
+    assert of(*names).level is level
+    assert of(*names, failed={"failures": ZERO}).level is not_judged
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        pytest.param(of(), ["verdict: VALID"], id="nothing"),
+        pytest.param(
+            of("headroom", "few-per-slot"),
+            ["verdict: VALID; notes: headroom, few-per-slot; details: --explain"],
+            id="notes",
+        ),
+        pytest.param(
+            of("headroom", lacking=("repeats", "roofline")),
+            ["verdict: VALID (not checked: roofline, repeats); notes: headroom; details: --explain"],
+            id="not all checked",
+        ),
+        pytest.param(
+            of(lacking=("self-test",), simulated=True),
+            ["verdict: SIMULATED, VALID (not checked: self-test)"],
+            id="simulated",
+        ),
+        pytest.param(
+            of("failures", lacking=("self-test",), simulated=True),
+            [f"verdict: SIMULATED, SUSPECT: {told('failures')}"],
+            id="suspect as it is",
+        ),
+        pytest.param(of("failures"), [f"verdict: SUSPECT: {told('failures')}"], id="one"),
+        pytest.param(
+            of("counters-reset", "failures", "prefix-cache", "first-wave", "headroom"),
+            [
+                f"verdict: INVALID: {told('counters-reset')}",
+                f"and: {told('failures')}",
+                "also prefix-cache, first-wave; notes: headroom; details: --explain",
+            ],
+            id="many",
+        ),
+        pytest.param(
+            of(failed={"prefix-cache": ZERO}),
+            ["verdict: SUSPECT", f"not judged: prefix-cache raised {ZERO}; please report it"],
+            id="one that raised",
+        ),
+        pytest.param(
+            of(
+                "failures",
+                "headroom",
+                failed={"prefix-cache": ZERO, "overload": ZERO, "resent": "KeyError: 1"},
+            ),
+            [
+                f"verdict: SUSPECT: {told('failures')}",
+                "notes: headroom; details: --explain",
+                f"not judged: prefix-cache, overload raised {ZERO}; please report it",
+                "not judged: resent raised KeyError: 1; please report it",
+            ],
+            id="some that raised beside others",
+        ),
+    ],
+)
+def test_the_gravest_is_told_whole_and_the_rest_by_name(found: RunVerdict, lines: list[str]) -> None:
+    assert verdict.lines(found) == lines
+
+
+def test_an_explanation_has_each_doubt_whole_and_counts_the_others() -> None:
+    doubt = BY_NAME["prefix-cache"]
+    found = of("prefix-cache", blind=BLIND, failed={"overload": ZERO}, lacking=("self-test", "repeats"))
+    absent = len(DOUBTS) - 1 - len(BLIND) - 1
+    assert verdict.explain(found) == [
+        "verdict: SUSPECT",
+        "suspect: prefix-cache: prefix-cache by 7 %",
+        f"  condition: {doubt.condition}",
+        f"  remedy: {doubt.remedy}",
+        f"not judged: overload raised {ZERO}; please report it",
+        f"checked and not found: {absent} of {len(DOUBTS)} doubts (docs/validity.md)",
+        "not checked, without a self-test of this client: beyond-capacity, headroom",
+        "not checked: self-test; to check: loadgen selftest",
+        "not checked: repeats; to check: --repeat 5",
+    ]
+
+
+def test_the_json_has_everything() -> None:
+    case = of("prefix-cache", "headroom", blind=BLIND[:1], failed={"overload": ZERO}, lacking=("repeats",))
+    found = verdict.json(case)
+    assert json.loads(json.dumps(found)) == found
+    assert found["level"] == "SUSPECT"
+    assert [one["name"] for one in found["doubts"]] == ["prefix-cache", "headroom"]
+    assert found["doubts"][0] == {
+        "name": "prefix-cache",
+        "severity": "suspect",
+        "evidence": "prefix-cache by 7 %",
+        "condition": BY_NAME["prefix-cache"].condition,
+        "remedy": BY_NAME["prefix-cache"].remedy,
+    }
+    assert (found["looked_at"], found["not_looked_at"]) == (len(DOUBTS) - 2, [BLIND[0].code])
+    assert found["not_judged"] == [{"name": "overload", "why": ZERO}]
+    assert found["not_checked"] == ["repeats"]
+
+
+SIMULATED = Server(url="http://h", engine="loadgen engine", model="m", simulated="h20/qwen3-8b-bf16")
+HOSTED = {"engine": engines.HOSTED.name, "simulated": ""}
+CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        pytest.param(run(), ("repeats",), id="all that one run can have"),
+        pytest.param(run(runs=5), (), id="one of five"),
+        pytest.param(run(cell=CELL), (), id="of a campaign"),
+        pytest.param(
+            run(ceiling=None, window=None, calibration=None),
+            ("roofline", "server counters", "self-test", "repeats"),
+            id="nothing but the run",
+        ),
+        pytest.param(run(ceiling=None, server=SIMULATED), ("repeats",), id="simulated"),
+        pytest.param(
+            run(ceiling=None, window=None, server=SIMULATED.model_copy(update=HOSTED)),
+            ("repeats",),
+            id="hosted",
+        ),
+        pytest.param(run(window=observed(samples=())), ("server gauges", "repeats"), id="too few samples"),
+        pytest.param(
+            run(None, {"max_concurrency": 1}, window=observed(samples=())), ("repeats",), id="one at a time"
+        ),
+    ],
+)
+def test_a_verdict_names_the_checks_that_matter_and_were_not_made(
+    case: RunEvidence, names: tuple[str, ...]
+) -> None:
+    judged = verdict.judge(case)
+    assert judged.not_checked == names
+    assert verdict.json(judged)["not_checked"] == list(names)
+
+
+def test_the_table_has_a_row_of_each_doubt_under_its_severity() -> None:
+    severities = (Severity.INVALID, Severity.SUSPECT, Severity.NOTE)
+    sections = table(DOUBTS, "doubt").split("## ")[1:]
+    assert [section.splitlines()[0] for section in sections] == ["Invalid", "Suspect", "Note"]
+    for section, severity in zip(sections, severities, strict=True):
+        rows = [line for line in section.splitlines() if line.startswith("| `")]
+        assert [row.split("`")[1] for row in rows] == [d.code for d in DOUBTS if d.severity is severity]
+
+
+def test_severities_are_ordered() -> None:
+    assert Severity.NOTE < Severity.SUSPECT < Severity.INVALID

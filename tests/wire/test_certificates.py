@@ -1,0 +1,38 @@
+"""Certificates: what is wrong with one, in words and with the flags."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from loadgen.wire.certificates import why_untrusted
+
+
+def refusal(code: int, message: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, message
+    return error
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (10, ["is out of date (why): renew it", "--insecure", "(--ca-cert does not help)"]),
+        (62, ["is for another host (why): check --base-url", "--insecure"]),
+        (18, ["is self-signed (why): name it with --ca-cert FILE", "--insecure"]),
+        (19, ["no trusted authority has signed (why): name the authority with --ca-cert FILE", "--insecure"]),
+        (20, ["no trusted authority has signed (why): name the authority with --ca-cert FILE", "--insecure"]),
+    ],
+)
+def test_each_kind_has_its_own_words(code: int, words: list[str]) -> None:
+    told = why_untrusted(refusal(code, "why."))
+    assert [word for word in words if word not in told] == []
+    assert told.startswith("has a TLS certificate that ")
+
+
+def test_the_cause_of_an_error_is_searched_and_no_other_error_is_one() -> None:
+    outer = OSError("outer")
+    outer.__cause__ = refusal(18, "x")
+    assert "is self-signed" in why_untrusted(outer)
+    assert why_untrusted(OSError("no route")) == ""

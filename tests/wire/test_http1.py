@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadgen.wire.http1 import (
+    Chunked,
+    ContentLength,
+    Framing,
+    Heads,
+    HttpBody,
+    Malformed,
+    NoBody,
+    ResponseHead,
+    UntilClose,
+    unframe,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHUNKED = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+# What follows CHUNKED, as (bytes, whether they are the body's).
+BODIES = {
+    "events": [(b"9\r\n", 0), (b"data: x\n\n", 1), (b"\r\n0\r\n\r\n", 0)],
+    "two chunks": [(b"2\r\n", 0), (b"ab", 1), (b"\r\n0a\r\n", 0), (b"0123456789", 1), (b"\r\n0\r\n\r\n", 0)],
+    "nothing": [(b"0\r\n\r\n", 0)],
+    "CRLF events": [(b"b\r\n", 0), (b"data: x\r\n\r\n", 1), (b"\r\n0\r\n\r\n", 0)],
+    "trailers": [(b"1\r\n", 0), (b"a", 1), (b"\r\n0\r\ndigest: 7\r\nx: y\r\n\r\n", 0)],
+    "an extension": [(b"1;q=1\r\n", 0), (b"a", 1), (b"\r\n0;last\r\n\r\n", 0)],
+    "many zeros": [(b"1\r\n", 0), (b"a", 1), (b"\r\n000\r\n\r\n", 0)],
+    "data like the end": [(b"5\r\n", 0), (b"\r\n0\r\n", 1), (b"\r\n0\r\n\r\n", 0)],
+}
+
+
+class Reads(list[bytes]):
+    def since(self, count: int) -> list[bytes]:
+        return self[count:]
+
+
+def unframed(reads: list[bytes]) -> HttpBody:
+    return unframe(b"".join(reads), np.array([len(read) for read in reads], np.int64).cumsum())
+
+
+@pytest.mark.parametrize("before", [b"", CONTINUE, CONTINUE + b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"])
+def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
+    raw = before + CHUNKED
+    assert [Heads().feed(raw[:cut]) for cut in range(len(raw))] == [None] * len(raw)
+    for after in (b"", b"9\r\ndata: x"):
+        head = Heads().feed(raw + after)
+        assert isinstance(head, ResponseHead)
+        assert (head.status, head.keep_alive, head.length) == (200, True, len(raw))
+        assert head.headers == {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+
+
+@pytest.mark.parametrize(
+    ("head", "framing", "keep_alive"),
+    [
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n", Chunked(), True),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n", Chunked(), False),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 22\r\n\r\n", ContentLength(46 + 22), True),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n", ContentLength(38 + 2), False),
+        (b"HTTP/1.1 200 OK\r\n\r\n", UntilClose(), False),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n", UntilClose(), False),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", NoBody(), True),
+        (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", NoBody(), True),
+    ],
+)
+def test_the_head_tells_where_the_body_ends(head: bytes, framing: Framing, keep_alive: bool) -> None:
+    read = Heads().feed(head)
+    assert isinstance(read, ResponseHead)
+    assert (read.framing, read.keep_alive) == (framing, keep_alive)
+
+
+@pytest.mark.parametrize(
+    ("raw", "detail"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "not an HTTP response: b'SSH-2.0-OpenSSH_9.6\\r\\n'"),
+        (b"H2", "not an HTTP response: b'H2'"),
+        (OK + b"x: " + b"y" * 70000, "a response head of more than 65536 bytes"),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+            "the server switched protocols, though the request did not ask for that",
+        ),
+    ],
+)
+def test_what_is_not_http_is_said_as_a_value(raw: bytes, detail: str) -> None:
+    assert Heads().feed(raw) == Malformed(detail)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        OK + b"content-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"HTTP/1.1 20x OK\r\n\r\n",
+        OK + b"a b: c\r\n\r\n",
+    ],
+)
+def test_a_head_that_the_parser_refuses_is_malformed(raw: bytes) -> None:
+    assert isinstance(Heads().feed(raw), Malformed)
+
+
+@pytest.mark.parametrize("name", sorted(BODIES.keys() - {"data like the end"}))
+def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str) -> None:
+    raw = CHUNKED + b"".join(data for data, _ in BODIES[name])
+    for cut in range(len(CHUNKED), len(raw)):
+        framing = Chunked()
+        assert [framing.done(Reads([raw[:cut]])), framing.done(Reads([raw[:cut], raw[cut:]]))] == [
+            False,
+            True,
+        ]
+    framing, reads = Chunked(), Reads([CHUNKED[:-1]])
+    done = []
+    for at in range(len(CHUNKED) - 1, len(raw)):
+        reads.append(raw[at : at + 1])
+        done.append(framing.done(reads))
+    assert done == [False] * (len(done) - 1) + [True]
+
+
+def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
+    assert Chunked().done(Reads([CHUNKED + b"zz\r\n\r\n"]))
+
+
+@pytest.mark.parametrize(
+    ("framing", "done"),
+    [
+        (ContentLength(5), [False, False, False, False, False, True, True]),
+        (UntilClose(), [False] * 7),
+        (NoBody(), [True] * 7),
+    ],
+)
+def test_other_bodies_are_done_by_length_never_or_at_once(framing: Framing, done: list[bool]) -> None:
+    reads = Reads([b""])
+    found = [framing.done(reads)]
+    for _ in range(6):
+        reads.append(b"x")
+        found.append(framing.done(reads))
+    assert found == done
+
+
+@pytest.mark.parametrize("before", [b"", CONTINUE])
+@pytest.mark.parametrize("name", BODIES)
+def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: bytes) -> None:
+    parts = [(before + CHUNKED, 0), *BODIES[name]]
+    raw = b"".join(data for data, _ in parts)
+    body = b"".join(data for data, is_body in parts if is_body)
+    so_far = np.cumsum([is_body for data, is_body in parts for _ in data])
+    for cut in range(1, len(raw)):
+        whole = unframed([raw[:cut], raw[cut:]])
+        assert (whole.status, whole.body, whole.complete, whole.malformed) == (200, body, True, None)
+        assert whole.body_ends.tolist() == [so_far[cut - 1], len(body)]
+        cut_off = unframed([raw[:cut]])
+        assert (cut_off.body, cut_off.complete) == (body[: so_far[cut - 1]], False)
+    bytewise = unframed([raw[i : i + 1] for i in range(len(raw))])
+    assert (bytewise.body, bytewise.body_ends.tolist()) == (body, so_far.tolist())
+
+
+@pytest.mark.parametrize(
+    ("reads", "body", "body_ends", "complete", "malformed"),
+    [
+        ([OK + b"content-length: 4\r\n\r\nab", b"cd"], b"abcd", [2, 4], True, None),
+        ([OK + b"content-length: 4\r\n\r\nab"], b"ab", [2], False, None),
+        ([OK + b"\r\nab", b"cd"], b"abcd", [2, 4], True, None),
+        ([b"HTTP/1.1 204 No Content\r\n\r\n"], b"", [0], True, None),
+        ([CHUNKED + b"1\r\na\r\n0\r\n\r\n", b"HTTP/1.1 500 Oops\r\n\r\n"], b"a", [1, 1], True, None),
+        ([CHUNKED + b"1\r\na\r\n0\r\n\r\nnonsense"], b"a", [1], True, None),
+        ([OK[:9]], b"", [0], False, None),
+        ([], b"", [], False, None),
+        (
+            [OK + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\n\x1f\x8b"],
+            b"\x1f\x8b",
+            [2],
+            True,
+            "the answer is compressed (content-encoding: gzip), though the request allowed no compression",
+        ),
+    ],
+)
+def test_a_body_is_taken_out_of_its_framing(
+    reads: list[bytes], body: bytes, body_ends: list[int], complete: bool, malformed: str | None
+) -> None:
+    answer = unframed(reads)
+    assert (answer.body, answer.body_ends.tolist()) == (body, body_ends)
+    assert (answer.complete, answer.malformed) == (complete, malformed)
+
+
+def test_what_came_before_malformed_bytes_is_kept() -> None:
+    reads = [CHUNKED + b"1\r\na\r\n", b"zz\r\n", b"1\r\nb\r\n"]
+    answer = unframed(reads)
+    assert (answer.body, answer.body_ends.tolist(), answer.complete) == (b"a", [1, 1, 1], False)
+    assert answer.malformed
+
+
+@pytest.mark.parametrize(
+    ("server", "framing", "kept"),
+    [
+        (b"llama.cpp", b"Transfer-Encoding: chunked", False),  # it closes after each stream
+        (b"llama.cpp", b"Content-Length: 5", True),
+        (b"uvicorn", b"Transfer-Encoding: chunked", True),
+    ],
+)
+def test_a_connection_that_is_known_to_be_closed_is_not_kept(
+    server: bytes, framing: bytes, kept: bool
+) -> None:
+    head = b"%bServer: %b\r\nKeep-Alive: timeout=5, max=100\r\n%b\r\n\r\n" % (OK, server, framing)
+    read = Heads().read(Reads([head]))
+    assert isinstance(read, ResponseHead)
+    assert read.keep_alive is kept

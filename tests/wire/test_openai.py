@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from loadgen.base.errors import UsageError
+from loadgen.wire.openai import (
+    CLOSING,
+    DIALECTS,
+    ENDING,
+    MAYBE,
+    NOTHING,
+    TOKEN,
+    Chat,
+    Completions,
+    Dialect,
+    remark,
+)
+from loadgen.wire.sglang import Generate
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "prompt", "request_"),
+    [
+        (DIALECTS["completions"], [1, 2], {"model": "m", "prompt": [1, 2], "max_tokens": 9}),
+        (DIALECTS["completions"], "hi", {"model": "m", "prompt": "hi", "max_tokens": 9}),
+        (
+            DIALECTS["chat"],
+            "hi",
+            {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 9},
+        ),
+        (
+            Chat(limit_field="max_tokens"),
+            "hi",
+            {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
+        ),
+    ],
+)
+def test_a_request_has_the_fields_of_its_api(
+    dialect: Dialect, prompt: list[int] | str, request_: dict[str, Any]
+) -> None:
+    assert dialect.request("m", prompt, 9) == request_
+
+
+def test_the_chat_api_takes_no_token_ids() -> None:
+    with pytest.raises(UsageError, match="takes text, not token ids"):
+        Chat().request("m", [1, 2], 9)
+
+
+@pytest.mark.parametrize(
+    ("choice", "carries"),
+    [
+        ({"text": "a", "finish_reason": None}, TOKEN),
+        ({"text": "a", "finish_reason": "length"}, TOKEN),
+        ({"text": ""}, MAYBE),
+        ({"text": "", "finish_reason": "length"}, ENDING),
+    ],
+)
+def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int) -> None:
+    (message,) = Completions().messages(msgspec.json.encode({"choices": [choice]}))
+    assert [choice.carries() for choice in message.choices or ()] == [carries]
+
+
+@pytest.mark.parametrize(
+    ("choice", "carries"),
+    [
+        ({"delta": {"content": "a"}}, TOKEN),
+        ({"delta": {"role": "assistant", "content": "a"}}, TOKEN),
+        ({"delta": {"reasoning": "a"}}, TOKEN),
+        ({"delta": {"reasoning_content": "a", "content": None}}, TOKEN),
+        ({"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}}, TOKEN),
+        ({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}, TOKEN),
+        ({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}}, NOTHING),
+        ({"delta": {"role": "assistant", "content": ""}}, NOTHING),
+        ({"delta": {"role": "assistant"}}, NOTHING),
+        ({"delta": {"reasoning_content": None, "role": "assistant", "content": ""}}, NOTHING),
+        ({"delta": {"refusal": "no"}}, TOKEN),
+        ({"delta": {}}, NOTHING),
+        ({"delta": None}, NOTHING),
+        ({"delta": {"content": ""}}, MAYBE),
+        ({"delta": {"content": ""}, "finish_reason": "length"}, ENDING),
+        ({"delta": {"content": "a"}, "finish_reason": "length"}, TOKEN),
+        ({"delta": {}, "finish_reason": "length"}, CLOSING),
+        ({"delta": {"reasoning_content": None}, "finish_reason": "length"}, CLOSING),
+        ({"finish_reason": "stop"}, CLOSING),
+        ({"message": {"role": "assistant", "content": "a"}, "finish_reason": "length"}, TOKEN),
+    ],
+)
+def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> None:
+    (message,) = Chat().messages(msgspec.json.encode({"choices": [choice]}))
+    assert [choice.carries() for choice in message.choices or ()] == [carries]
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ({"error": {"message": "no", "type": "x", "param": None, "code": 400}}, "400: no"),
+        ({"error": {"message": "no", "code": "bad"}}, "bad: no"),
+        ({"error": {"code": None}}, "an error without a message"),
+        ({"error": "no"}, "no"),
+        ({"error": "  "}, "an error without a message"),
+        ({"error": {"message": " ", "code": ""}}, "an error without a message"),
+        ({"error": True}, "an error without a message"),
+        ({"error": False}, None),
+        ({"error": None, "choices": []}, None),
+        ({"choices": [], "usage": USAGE}, None),
+    ],
+)
+def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
+    for dialect in (*DIALECTS.values(), Generate()):
+        assert dialect.messages(msgspec.json.encode(message))[0].fault() == fault
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ({"object": "error", "message": "no", "type": "x", "code": 400}, "400: no"),
+        ({"message": {"detail": "no"}, "code": None}, "no"),
+        ({"message": ""}, "an error without a message"),
+        ({"detail": "worker died"}, "worker died"),
+        ({"detail": [{"msg": "bad"}], "code": "x"}, 'x: [{"msg":"bad"}]'),
+        ({"detail": None, "message": None, "code": 7}, None),
+        ({"detail": False}, None),
+        ({"errors": [{"code": 1, "message": "no"}], "success": False}, '[{"code":1,"message":"no"}]'),
+        ({"errors": []}, None),
+        ({"error_code": 17, "error_msg": "no"}, "no"),
+        ({"code": 7, "msg": "no"}, "7: no"),
+        ({"message": {"role": "assistant", "content": "a"}, "done": False}, None),
+        ({"status": "alive"}, None),
+        ([1], None),
+    ],
+)
+def test_what_says_nothing_else_may_say_what_went_wrong(message: Any, fault: str | None) -> None:
+    assert remark(msgspec.json.encode(message)) == fault
+
+
+def event(message: dict[str, Any]) -> bytes:
+    return recorded.chunk(b"data: %b\n\n" % msgspec.json.encode(message))
+
+
+PING = recorded.chunk(b": ping - 2026-11-20 20:30:47\n\n")
+DONE = recorded.chunk(b"data: [DONE]\n\n")
+ROLE = event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+SAID = event({"choices": [{"delta": {"content": "data: {}"}}]})
+EMPTY = event({"choices": [{"delta": {"content": ""}}]})
+COUNTED = event({"choices": [], "usage": USAGE})
+ODD = event({"choices": 7})
+SPLIT = SAID[4:40] + b"\r\n1f\r\n" + SAID[40:]
+
+
+@pytest.mark.parametrize(
+    ("tail", "seen"),
+    [
+        (b"", False),
+        (b"zz\xff\xff", False),
+        (PING * 3, False),
+        (PING + ROLE + COUNTED + DONE, False),
+        (ODD + PING, False),
+        (SAID, True),
+        (EMPTY, True),
+        (SAID + PING * 50, True),
+        (ROLE + SAID + COUNTED + DONE + b"0\r\n\r\n", True),
+        (ROLE[90:] + SAID + COUNTED[:30], True),
+        (SPLIT, True),
+        (SAID.replace(b"\n\n", b"\r\n\r\n"), True),
+        (SAID.replace(b'data: {"c', b'data:{"c'), True),
+        (SAID[:40], False),
+        (SAID[12:], False),
+    ],
+)
+def test_a_token_is_seen_in_a_piece_of_a_response(tail: bytes, seen: bool) -> None:
+    assert DIALECTS["chat"].token_seen(tail) is seen
+
+
+def test_a_tail_is_looked_through_in_a_time_that_grows_with_its_length() -> None:
+    begin_s = time.process_time()
+    assert not DIALECTS["chat"].token_seen(b"data:" * 2_000_000 + b"data:[[\n" * 20_000)
+    assert time.process_time() - begin_s < 1
+
+
+def test_a_stream_that_only_pings_shows_no_token() -> None:
+    _, reads = recorded.timed("llama-cpp-python/stall")
+    seen = [DIALECTS["completions"].token_seen(read) for read in reads]
+    assert seen == [False] + [True] * 27 + [False] * 47

@@ -1,0 +1,214 @@
+"""SGLang's /generate: as recorded, and, where nobody recorded it, made of what was in the shapes it sends."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from builders import recorded
+from loadgen.figures.record import Record
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
+from loadgen.wire.sglang import Generate
+
+
+def sent(name: str) -> list[dict[str, Any]]:
+    """The messages of a recorded stream."""
+    body = (recorded.RESPONSES / f"{name}.txt").read_bytes()
+    return [msgspec.json.decode(data) for data in re.findall(rb"data: (\{.*)", body)]
+
+
+TEXT = ".decimalserteneric.skipTestETHODON"
+SENT = sent("sglang-0.5.23/generate_stream")
+IDS_ALONE = sent("sglang-0.5.23-skip-tokenizer/generate_stream")
+WORDS = "HTdbzeRe.partial_of Only dictionaryLIN.warn(kancy"
+DONE = b"data: [DONE]\n\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+def decode(messages: list[dict[str, Any]], *more: bytes) -> Record:
+    datas = [b"data: %b\n\n" % msgspec.json.encode(message) for message in messages]
+    reads = [HEAD, *(recorded.chunk(data) for data in (*datas, *more, DONE)), b"0\r\n\r\n"]
+    return recorded.decode("generate", reads, keep_text=True)
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """As from servers of before 2025."""
+    return {key: value for key, value in message.items() if key != "output_ids"}
+
+
+def ended(message: dict[str, Any], reason: dict[str, Any] | None) -> dict[str, Any]:
+    return {**message, "meta_info": {**message["meta_info"], "finish_reason": reason}}
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "text"),
+    [
+        ("sglang-0.5.23/generate_stream", [1] * 6, TEXT),
+        ("sglang-0.5.23/si4_generate_stream", [1, 4, 4, 4, 1], WORDS + " fracpart_parens"),
+        ("sglang-0.5.23/generate_aborted", [1, 1, 1, 2, 1, 1], WORDS[:24]),
+        ("sglang-0.5.23-incremental/generate_stream", [1, 2] + [1] * 9, WORDS),
+        ("sglang-0.5.23-incremental/si4_generate_stream", [1, 4, 4, 4, 1], WORDS + " fracpart_parens"),
+        ("sglang-0.5.23-incremental/generate_aborted", [2, 1, 1, 1, 1], WORDS[:19]),
+        ("sglang-0.5.23-skip-tokenizer/generate_stream", [1] * 16, ""),
+        ("sglang-0.5.23-incremental-skip-tokenizer/generate_stream", [1, 2] + [1] * 13, ""),
+    ],
+)
+def test_text_and_tokens_are_whole_whether_cumulative_or_incremental(
+    name: str, tokens: list[int], text: str
+) -> None:
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert (record.tokens.tolist(), record.text, record.output_tokens) == (tokens, text, sum(tokens))
+    assert (record.usage, record.exact_tokens, record.input_tokens) == (True, True, 5)
+
+
+@pytest.mark.parametrize(
+    ("messages", "tokens", "text"),
+    [
+        ([SENT[5]], [6], TEXT),
+        ([*SENT[:5], ended(SENT[4], {"type": "stop", "matched": 7})], [1] * 5, TEXT[:-2]),
+        ([without_ids(message) for message in SENT], [1] * 6, TEXT),
+    ],
+)
+def test_a_messages_tokens_are_how_much_the_running_count_grew(
+    messages: list[dict[str, Any]], tokens: list[int], text: str
+) -> None:
+    record = decode(messages)
+    assert (record.failure, record.tokens.tolist(), record.text) == (None, tokens, text)
+    assert record.arrival_ns.tolist() == [2000 + 1000 * i for i in range(len(tokens))]
+    assert (record.usage, record.exact_tokens, record.output_tokens) == (True, True, sum(tokens))
+    assert (record.input_tokens, record.cached_tokens) == (5, 4)
+    assert record.finish_reason == messages[-1]["meta_info"]["finish_reason"]["type"]
+
+
+def test_two_answers_of_one_request_are_counted_apart() -> None:
+    name = "sglang-0.5.23-skip-tokenizer/generate_batch_stream"
+    record = recorded.decode(name, recorded.reads(name))
+    assert (record.tokens.tolist(), record.output_tokens) == ([1] * 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("messages", "failure", "tokens"),
+    [
+        (
+            [
+                SENT[0],
+                {
+                    "error": {
+                        "message": "The request is too long",
+                        "type": "x",
+                        "code": 400,
+                        "retryable": False,
+                    }
+                },
+            ],
+            Failure(FailureKind.IN_BAND, "400: The request is too long"),
+            1,
+        ),
+        (
+            [{"error": "input_ids: expected array"}],
+            Failure(FailureKind.IN_BAND, "input_ids: expected array"),
+            0,
+        ),
+        (
+            [
+                {
+                    "text": "",
+                    "output_ids": [],
+                    "meta_info": {
+                        "id": "x",
+                        "finish_reason": {
+                            "type": "abort",
+                            "message": "The request queue is full.",
+                            "status_code": 503,
+                        },
+                        "completion_tokens": 0,
+                    },
+                }
+            ],
+            Failure(FailureKind.ABORTED, "finish_reason abort: The request queue is full."),
+            0,
+        ),
+        (
+            [SENT[0], ended(SENT[1], {"type": "abort"})],
+            Failure(FailureKind.ABORTED, "finish_reason abort: the server stopped this request"),
+            2,
+        ),
+    ],
+)
+def test_what_went_wrong_is_told_in_the_servers_words(
+    messages: list[dict[str, Any]], failure: Failure, tokens: int
+) -> None:
+    record = decode(messages)
+    assert (record.failure, int(record.tokens.sum())) == (failure, tokens)
+
+
+def test_what_came_before_a_malformed_message_is_kept() -> None:
+    record = decode(SENT[:3], b'data: {"text":\n\n')
+    assert record.failure is not None
+    assert record.failure.kind is FailureKind.MALFORMED
+    assert record.failure.detail.startswith("event 4: ")
+    assert (record.tokens.tolist(), record.text) == ([1] * 3, SENT[2]["text"])
+
+
+@pytest.mark.parametrize(
+    ("name", "input_tokens", "tokens", "text"),
+    [
+        ("sglang-0.5.23/generate_nostream", 9, 8, "(membercommline alipar julianthon.key"),
+        ("sglang-0.5.23-skip-tokenizer/generate_nostream", 5, 16, ""),
+    ],
+)
+def test_an_answer_in_one_piece_has_its_counts(name: str, input_tokens: int, tokens: int, text: str) -> None:
+    record = recorded.decode(name, recorded.reads(name), keep_text=True)
+    assert recorded.outcome(record) == (None, "length", input_tokens, tokens, True)
+    assert (record.usage, record.text, record.tokens.tolist()) == (True, text, [])
+
+
+def test_an_answer_in_one_piece_that_was_stopped_is_a_failure() -> None:
+    body = msgspec.json.encode(ended(SENT[5], {"type": "abort", "message": "no"}))
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    record = recorded.decode("generate-nostream", [head, body])
+    assert record.failure == Failure(FailureKind.ABORTED, "finish_reason abort: no")
+    assert (record.output_tokens, record.input_tokens) == (6, 5)
+
+
+@pytest.mark.parametrize(
+    ("message", "carries"),
+    [
+        (SENT[0], TOKEN),
+        (IDS_ALONE[0], TOKEN),
+        ({"text": "", "meta_info": {"completion_tokens": 0}}, NOTHING),
+        ({"text": "", "meta_info": {"completion_tokens": 0, "finish_reason": {"type": "stop"}}}, CLOSING),
+    ],
+)
+def test_a_token_is_seen_by_the_count_not_the_text(message: dict[str, Any], carries: int) -> None:
+    data = msgspec.json.encode(message)
+    (found,) = Generate().messages(data)
+    assert [choice.carries() for choice in found.choices or ()] == [carries]
+    tail = b"5\r\n: x\n\n\r\n" + recorded.chunk(b"data: %b\n\n" % data)
+    assert Generate().token_seen(tail) is (carries >= ENDING)
+    assert not Generate().token_seen(tail[:-40])
+
+
+@pytest.mark.parametrize(("prompt", "key"), [([1, 2], "input_ids"), ("hi", "text")])
+def test_ids_and_text_have_a_name_of_their_own(prompt: list[int] | str, key: str) -> None:
+    assert Generate().request("m", prompt, 9) == {key: prompt, "sampling_params": {"max_new_tokens": 9}}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "fields"),
+    [
+        ({"temperature": 0.0, "top_k": 3}, {"sampling_params": {"temperature": 0.0, "top_k": 3}}),
+        ({"logprobs": 2}, {"sampling_params": {}, "return_logprob": True, "top_logprobs_num": 2}),
+        ({"min_tokens": 2}, {"sampling_params": {"min_new_tokens": 2}}),
+    ],
+)
+def test_sampling_is_a_table_and_logprobs_are_not_part_of_it(
+    sampling: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    assert Generate().fields(sampling, stream=True, running_usage=True) == {**fields, "stream": True}
