@@ -31,7 +31,7 @@ from loadgen.study.series import arms, file
 from loadgen.study.series.command import campaign_parser
 from loadgen.study.series.limit.command import limit_parser
 from loadgen.study.series.sweep.command import sweep_parser
-from loadgen_servers.engine.cli import _parser as engine_parser
+from loadgen_servers.engine.cli import parser as engine_parser
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]

@@ -26,11 +26,20 @@ class Clock(Protocol):
         ...
 
 
+class ProcessClock(Clock, Protocol):
+    """A machine's clocks and the CPU time of this process, in nanoseconds."""
+
+    def cpu_ns(self) -> int:
+        """CLOCK_PROCESS_CPUTIME_ID."""
+        ...
+
+
 class SystemClock:
     """This machine's clocks."""
 
     now_ns = staticmethod(time.monotonic_ns)
     wall_ns = staticmethod(time.time_ns)
+    cpu_ns = staticmethod(time.process_time_ns)
 
 
 SYSTEM_CLOCK = SystemClock()

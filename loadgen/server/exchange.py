@@ -36,14 +36,21 @@ class Interrupt(Protocol):
 
 
 class ControlLoop:
-    """Where control requests run: in its `with` block all on one event loop, elsewhere each on its own."""
+    """Where control requests run: in its `with` block all on one event loop, elsewhere each on its own.
 
-    def __init__(self, interrupt: Interrupt | None = None) -> None:
-        self._interrupt = interrupt
+    `new_loop` makes the event loop: its network and its timers; None: asyncio's own.
+    """
+
+    def __init__(
+        self,
+        interrupt: Interrupt | None = None,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
+        self._interrupt, self._new_loop = interrupt, new_loop
         self._runner: asyncio.Runner | None = None
 
     def __enter__(self) -> Self:
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=self._new_loop)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -54,7 +61,7 @@ class ControlLoop:
     def run(self, request: Coroutine[Any, Any, T]) -> T:
         """What a request comes to; raises OSError where no socket is left for it, and what `poll` raises."""
         if self._runner is None:
-            with ControlLoop(self._interrupt) as alone:
+            with ControlLoop(self._interrupt, self._new_loop) as alone:
                 return alone.run(request)
         completed = False
         try:
@@ -68,7 +75,7 @@ class ControlLoop:
         finally:
             if not completed:  # what was under way must not go on with the next request
                 self._runner.close()
-                self._runner = asyncio.Runner()
+                self._runner = asyncio.Runner(loop_factory=self._new_loop)
             request.close()  # one that never began; a task is only ever ended by its own loop
 
     async def _interruptible(self, request: Coroutine[Any, Any, T]) -> T:

@@ -130,25 +130,26 @@ class MetricsScraper:
 
     async def scrape_idle(self, limit_s: float, meanwhile: Callable[[], object] = lambda: None) -> Scrape:
         """The last scrape, and whether nothing ran in it and its counters equal those of the one before."""
-        deadline_ns = clock.now_ns() + int(limit_s * 1e9)
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + limit_s
         previous = MetricsSnapshot()
         async with self.access.client(self.tls, _ANSWER_S) as client:
             while True:
                 lines = await self._scrape(client)
                 if not limit_s:
                     return lines, True  # whatever runs; the parser would only cost time
-                due_ns = clock.now_ns() + int(_BETWEEN_S * 1e9)
+                due_s = now_s() + _BETWEEN_S
                 snapshot = parse(lines)
                 if snapshot.error:
                     return MetricLines(error=snapshot.error), False
                 if not snapshot.gauge("running") and snapshot.counters == previous.counters:
                     return lines, True
-                if clock.now_ns() >= deadline_ns:
+                if now_s() >= deadline_s:
                     return lines, False
                 if not previous.counters:
                     meanwhile()
                 previous = snapshot
-                await asyncio.sleep(max(0.0, (due_ns - clock.now_ns()) / 1e9))
+                await asyncio.sleep(max(0.0, due_s - now_s()))
 
     async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
         async with self.throttle:

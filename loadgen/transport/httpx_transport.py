@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,7 @@ from http import HTTPStatus
 
 import httpx
 
-from loadgen.base.clock import SYSTEM_CLOCK, Clock
+from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
 from loadgen.transport.cancelling import Cancelling, cancelling_of
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
@@ -46,11 +45,11 @@ class HttpxTransport:
         job: Job,
         outbox: Outbox,
         counters: Counters,
-        clock: Clock = SYSTEM_CLOCK,
+        clock: ProcessClock = SYSTEM_CLOCK,
         new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
         self.job, self.outbox, self.counters = job, outbox, counters
-        self.now_ns, self.new_loop = clock.now_ns, new_loop
+        self.now_ns, self.cpu_ns, self.new_loop = clock.now_ns, clock.cpu_ns, new_loop
         # One for all clients: to make it takes ten times as long as the rest of a client.
         self.tls = httpx.create_ssl_context(verify=False) if job.target.tls is None else job.target.tls
         self.clients: list[httpx.AsyncClient] = []
@@ -68,13 +67,13 @@ class HttpxTransport:
 
     def run(self) -> Health:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
-        cpu_ns = time.process_time_ns()
+        cpu_ns = self.cpu_ns()
         with asyncio.Runner(loop_factory=self.new_loop) as runner:
             runner.run(self._run())
         return Health(
             started_ns=self.begin_ns,
             ended_ns=self.now_ns(),
-            cpu_ns=time.process_time_ns() - cpu_ns,
+            cpu_ns=self.cpu_ns() - cpu_ns,
             backlog_bytes=self.outbox.most_bytes,
             stopped_ns=self.deadlines.stopped_ns,
             reconnects=0 if self.sessions is None else self.sessions.turns.reconnects,

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Protocol, overload
 
-from loadgen.base.clock import Clock, SystemClock
+from loadgen.base.clock import ProcessClock, SystemClock
 
 _BIND_ADDRESS_NO_PORT = 24  # IP_BIND_ADDRESS_NO_PORT of Linux: the port is chosen by connect, for each server
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]  # as socket.recvmsg returns it
@@ -42,7 +42,7 @@ class Poller(Protocol):
     def close(self) -> None: ...
 
 
-class Network(Clock, Protocol):
+class Network(ProcessClock, Protocol):
     """What the epoll transport needs of the machine."""
 
     def sleep(self, seconds: float, /) -> None: ...

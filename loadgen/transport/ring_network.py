@@ -206,7 +206,8 @@ class RingNetwork:
 
     def __init__(self, network: Network, ports: SourcePorts, poller: RingPoller, sealed: bool) -> None:
         self.network, self.ports, self._poller = network, ports, poller
-        self.now_ns, self.wall_ns, self.sleep = network.now_ns, network.wall_ns, network.sleep
+        self.now_ns, self.wall_ns, self.cpu_ns = network.now_ns, network.wall_ns, network.cpu_ns
+        self.sleep = network.sleep
         self.kind = SealedSocket if sealed else RingSocket
         poller.ports = ports
 

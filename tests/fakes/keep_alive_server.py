@@ -23,4 +23,4 @@ class KeepAliveServer(VirtualServer):
 
     def _close_idle(self, connection: Connection, answered: int) -> None:
         if self._on_connection[connection.number] == answered and connection.number not in self._gone:
-            self._leave(connection, reset=False)
+            self.leave(connection, reset=False)

@@ -48,9 +48,9 @@ class Tapped(VirtualServer):
 
         return build
 
-    def _write(self, connection: Connection, data: bytes) -> None:
+    def write(self, connection: Connection, data: bytes) -> None:
         if not self.lag_ns:
-            super()._write(connection, data)
+            super().write(connection, data)
             return
         seq = self.seqs.get(connection.number, connection.seq)
         self.seqs[connection.number] = seq + len(data)

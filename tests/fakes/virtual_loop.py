@@ -37,7 +37,7 @@ class VirtualSelector(selectors.BaseSelector):
         if found := self.real.select(0):
             return found
         if timeout == 0:
-            self.time.pass_by(self.server.poll_ns)
+            self.server.pass_poll()
         elif not self.time.step(NEVER_NS if timeout is None else self.time.ns + math.ceil(timeout * 1e9)):
             return self.real.select(None if timeout is None else 0)
         return self.real.select(0)
@@ -67,7 +67,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         try:
             await made
         except asyncio.CancelledError:
-            connection.closed = True
+            connection.close()
             raise
         if connection.refused:
             raise ConnectionRefusedError(111, "Connect call failed")
@@ -112,7 +112,8 @@ class VirtualTransport(asyncio.Transport):
 
     def _lose(self, error: Exception | None) -> None:
         if not self.closing:
-            self.closing = self.connection.closed = True
+            self.closing = True
+            self.connection.close()
             self.mirrored.close()
             self.loop.call_soon(self._lost, error)
 

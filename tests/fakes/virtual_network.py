@@ -91,6 +91,12 @@ class Connection:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         self.server.time.after(LATENCY_NS, partial(self.server.receive, self, data))
 
+    def close(self) -> None:
+        """Close the client's end; the server sees it later."""
+        if not self.closed:
+            self.closed = True
+            self.server.time.after(LATENCY_NS, partial(self.server.left_by, self))
+
     def arrive(self, data: bytes) -> None:
         """Have bytes at the client now."""
         if data and not self.closed and not self.broken:
@@ -124,6 +130,9 @@ class VirtualServer:
     time: VirtualTime = field(default_factory=VirtualTime)
     address: tuple[str, int] = ("127.0.0.1", PORT)
     tap: Callable[..., None] = lambda *_, **__: None  # of every segment to the client: port, seq, payload
+    away_ns: Callable[[int], int] = lambda now_ns: 0  # how long the client does not run from this poll on
+    cpu_share: float = 0.1  # of a core that the client uses
+    tcp_info: Callable[[Connection], bytes] = lambda connection: b""  # b"": of a kernel that counts nothing
 
     def __post_init__(self) -> None:
         self._received: dict[int, bytearray] = {}
@@ -160,9 +169,9 @@ class VirtualServer:
             self._received[number], self._on_connection[number] = bytearray(), 0
         connected(connection)
         if not self.refuses and not self.accepts(number):
-            self._leave(connection, reset=True)
+            self.leave(connection, reset=True)
         elif self.greeting:
-            self._write(connection, self.greeting)
+            self.write(connection, self.greeting)
 
     def receive(self, connection: Connection, data: bytes) -> None:
         """Take what a client sent, and answer the request that is whole with it."""
@@ -185,9 +194,16 @@ class VirtualServer:
         self._on_connection[connection.number] += 1
         asked = Asked(connection.number, on_connection, len(self.asked), head.decode("latin-1"), body)
         self.asked.append(asked)
+        self.answer(connection, asked)
+
+    def answer(self, connection: Connection, asked: Asked) -> None:
+        """Begin to answer a request as the script says."""
         self._playing.add(connection.number)
         answer = self.script(asked)
         self._play(connection, iter(answer.pieces), answer.end)
+
+    def left_by(self, connection: Connection) -> None:
+        """Note that the client closed a connection."""
 
     def _play(
         self, connection: Connection, pieces: Iterator[bytes | float], end: End, piece: bytes | float = 0.0
@@ -196,7 +212,7 @@ class VirtualServer:
         if connection.closed:
             return
         if isinstance(piece, bytes):
-            self._write(connection, piece)
+            self.write(connection, piece)
         after = next(pieces, None)
         if after is not None:
             go_on = partial(self._play, connection, pieces, end, after)
@@ -212,12 +228,14 @@ class VirtualServer:
         elif end is End.HALF:
             self.time.after(LATENCY_NS, connection.end)
         elif end is not End.HANG:
-            self._leave(connection, end is End.RESET)
+            self.leave(connection, end is End.RESET)
 
-    def _write(self, connection: Connection, data: bytes) -> None:
+    def write(self, connection: Connection, data: bytes) -> None:
+        """Send something to the client."""
         self.time.after(LATENCY_NS, partial(connection.arrive, data))
 
-    def _leave(self, connection: Connection, reset: bool) -> None:
+    def leave(self, connection: Connection, reset: bool) -> None:
+        """Close the server's end."""
         self._gone.add(connection.number)
         self.time.after(LATENCY_NS, partial(connection.end, reset))
 
@@ -243,6 +261,14 @@ class VirtualServer:
     def wall_ns(self) -> int:
         """CLOCK_REALTIME."""
         return self.time.wall_ns()
+
+    def cpu_ns(self) -> int:
+        """The client's CPU time."""
+        return int(self.time.ns * self.cpu_share)
+
+    def pass_poll(self) -> None:
+        """Let the time of a poll pass, and that in which the client does not run."""
+        self.time.pass_by(self.poll_ns + self.away_ns(self.time.ns))
 
     def sleep(self, seconds: float) -> None:
         """As time.sleep."""
@@ -307,7 +333,7 @@ class VirtualPoller:
 
     def poll(self, timeout_s: float, most_events: int) -> list[tuple[int, int]]:
         """What happened, or what happens first until the timeout."""
-        self.time.pass_by(self.server.poll_ns)
+        self.server.pass_poll()
         until_ns = self.time.ns + round(timeout_s * 1e9)
         found = self._take(most_events, self._patience_ms if timeout_s else 0)
         while not found and timeout_s and self.time.step(until_ns):
@@ -317,6 +343,8 @@ class VirtualPoller:
     def close(self) -> None:
         """Watch nothing more."""
         self.watched.clear()
+        self._news.clear()
+        self._real = select.poll()
 
     def _take(self, most: int, patience_ms: int = 0) -> list[tuple[int, int]]:
         found = list(self._real.poll(patience_ms))
@@ -381,7 +409,7 @@ class VirtualSocket:
     def getsockopt(self, level: int, option: int, *length: int) -> Any:
         assert self.connection is not None
         if length:
-            return b""  # a kernel that counts nothing
+            return self.server.tcp_info(self.connection)[: length[0]]
         return errno.ECONNREFUSED if self.connection.refused else 0
 
     def setsockopt(self, level: int, option: int, value: int) -> None:
@@ -392,9 +420,9 @@ class VirtualSocket:
 
     def shutdown(self, how: int) -> None:
         if self.connection is not None:
-            self.connection.closed = True
+            self.connection.close()
 
     def close(self) -> None:
         del self.poller.sockets[self.fd]
         if self.connection is not None:
-            self.connection.closed = True
+            self.connection.close()

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 import msgspec
@@ -19,7 +20,7 @@ from loadgen_servers.engine.presets import DEFAULT, Preset, given, preset, prese
 from loadgen_servers.engine.request import ServedModel
 from loadgen_servers.engine.scheduler import Limits, Scheduler
 from loadgen_servers.engine.server import Engine
-from loadgen_servers.engine.step_times import Timing, UnsteadyTiming
+from loadgen_servers.engine.step_times import UnsteadyTiming
 from loadgen_servers.http_server import Port
 
 _UNWRITTEN = 4  # the exit code of output that could not be written
@@ -30,18 +31,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises BrokenPipeError if no one reads what is printed.
     """
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     if options.list_presets:
         rows = presets().items()
         texts = (f"{name}\n    {row.model}: {row.source}{_note(row)}\n" for name, row in rows)
         return 0 if _printed("".join(texts)) else _UNWRITTEN
     try:
-        chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
-        limits = _limits(options, chosen)
+        engine_at = engine_of(options)
     except ValueError as error:
         print(f"loadgen engine: {error}", file=sys.stderr)
         return 2
-    timing: Timing = chosen.timing
+    http_server.raise_file_limit()
+    try:
+        port = Port(options.host, options.port)
+    except OSError as error:
+        place, why = f"{options.host}:{options.port}", (error.strerror or str(error)).partition(" (")[0]
+        print(f"loadgen engine: cannot listen on {place}: {why}; try --port 0", file=sys.stderr)
+        return 1
+    return _serve(engine_at(port), options.exit_with_stdin)
+
+
+def engine_of(options: argparse.Namespace) -> Callable[..., Engine]:
+    """Make what builds the engine of a command line, given its port; raises ValueError for limits."""
+    chosen = preset(options.preset) if options.preset_json is None else given(options.preset_json)
+    limits, timing = _limits(options, chosen), chosen.timing
     if options.cold_ms or options.slowdown_per_s:
         timing = UnsteadyTiming(timing, options.cold_ms, options.cold_steps, options.slowdown_per_s)
     served = ServedModel(
@@ -50,15 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         early_eos=options.early_eos,
         cached_details=options.enable_prompt_tokens_details,
     )
-    http_server.raise_file_limit()
-    try:
-        port = Port(options.host, options.port)
-    except OSError as error:
-        place, why = f"{options.host}:{options.port}", (error.strerror or str(error)).partition(" (")[0]
-        print(f"loadgen engine: cannot listen on {place}: {why}; try --port 0", file=sys.stderr)
-        return 1
-    engine = Engine(port, Scheduler(limits, timing), served, chosen.name, options.stream_interval)
-    return _serve(engine, options.exit_with_stdin)
+    return partial(
+        Engine,
+        scheduler=Scheduler(limits, timing),
+        served=served,
+        preset=chosen.name,
+        interval=options.stream_interval,
+    )
 
 
 def _note(row: Preset) -> str:
@@ -87,14 +98,15 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the flags\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """The flags of the embedded engine."""
+    flags = _Parser(
         prog="loadgen engine",
         usage="%(prog)s [--preset NAME] [--port PORT] [FLAG ...]",
         description="A simulated LLM server: continuous batching in real time, on published step times.",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = flags.add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=_port, default=0, help="0 picks a free one (default)")
     add("--preset", default=DEFAULT, help=f"machine and model to simulate (default: {DEFAULT})")
@@ -108,9 +120,9 @@ def _parser() -> argparse.ArgumentParser:
     share = "share of the requests without ignore_eos that stop before max_tokens (default: 0)"
     add("--early-eos", type=_fraction, default=0.0, metavar="FRACTION", help=share)
     add("--exit-with-stdin", action="store_true", help="stop when stdin ends, as when the parent ends")
-    _add_kv_cache(parser)
-    _add_unsteadiness(parser)
-    return parser
+    _add_kv_cache(flags)
+    _add_unsteadiness(flags)
+    return flags
 
 
 def _add_kv_cache(parser: argparse.ArgumentParser) -> None:

@@ -46,6 +46,7 @@ class Engine:
     dialects: dict[str, Dialect] = field(init=False)
     routes: dict[tuple[str, str], Callable[[], bytes]] = field(init=False)
     created_s: int = field(default_factory=lambda: int(time.time()))
+    now_ns: Callable[[], int] = time.monotonic_ns  # the clock of `port`
 
     def __post_init__(self) -> None:
         model = self.served.model
@@ -73,21 +74,22 @@ class Engine:
         """Serve until stopped."""
         while not self.stopping:
             if self.step is None:
-                self.step = self.scheduler.begin(time.monotonic_ns())
+                self.step = self.scheduler.begin(self.now_ns())
             if self.step is None:
                 self.port.serve(-1, self.handle, self.gone)
             else:
                 due = self.port.wait(self.step.end_ns)
                 self.port.serve(0.0, self.handle, self.gone)
                 if due:
-                    self._end_step(self.step)
+                    self.end_step(self.step)
         for sequence in list(self.streams.values()):
             stream = _stream(sequence)
             produced = sequence.produced(self.scheduler.step_number)
             self._send(stream.connection, stream.reply.last(produced, "abort", self._cached_tokens(sequence)))
 
-    def _end_step(self, step: Step) -> None:
-        now_ns = time.monotonic_ns()
+    def end_step(self, step: Step) -> None:
+        """End a step that is due: begin the next one, and send this one's tokens."""
+        now_ns = self.now_ns()
         ended = self.scheduler.end(step, now_ns)
         self.metrics.record(ended, now_ns)
         # The next step starts where this one was due to end, even if this code runs late: deadlines never
