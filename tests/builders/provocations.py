@@ -1,113 +1,62 @@
-"""What makes runs go wrong on purpose: servers, what happens beside a run, and what is played."""
+"""What makes runs go wrong on purpose, in virtual time: servers, and what happens to the client."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 
-from fakes.scripted_server import (
-    DONE,
-    HEAD,
-    LAST,
-    PATIENCE_S,
-    Answer,
-    Asked,
-    End,
-    ScriptedServer,
-    api,
-    chunk,
-    stream,
-    token,
-    whole,
-)
+from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, End, api, chunk, stream, token, whole
+from fakes.virtual_network import LATENCY_NS, Connection, VirtualServer
+from fakes.virtual_run import BASE_URL
+from fakes.virtual_servers import MS
+from fakes.virtual_time import START_NS
 from loadgen import cli
-from loadgen.base import clock
-from loadgen.figures.record import Records
-from loadgen.host import cpu_use, throttling
+from loadgen.host import throttling
 from loadgen.host.environment import describe
 from loadgen.plan.prompts.random_ids import TokenIds
 from loadgen.report.run_directory import Result
-from loadgen.report.sample_file import KeptSamples
-from loadgen.transport.source_ports import SourcePorts
-from loadgen.verdict import calibration, client_checks
+from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error
 from loadgen.verdict.run_facts import Facts
-from loadgen_servers.process.embedded import NULL, Embedded
 
-Script = Callable[[Asked], Answer]
-Server = Callable[[], AbstractContextManager[str]]
-Beside = Callable[[str], AbstractContextManager[object]]
+Server = Callable[[], VirtualServer]
+Prepare = Callable[[VirtualServer], object]  # what was done before the run
+Play = Callable[[pytest.MonkeyPatch, VirtualServer], None]
+SECOND = 1000 * MS
 
-# Servers; each yields its base URL. Their tokens are 20 ms apart or more, which a busy client can follow.
-
-
-def engine(*flags: str, preset: str = "bench/1024x50") -> Server:
-    """The embedded engine, 20 ms a step unless the preset says otherwise."""
-    return lambda: _process(["--preset", preset, *flags])
-
-
-def null(*flags: str, ttft_ms: float = 20, interval_ms: float = 20) -> Server:
-    """The null server, which has no /metrics."""
-    return lambda: _process(["--ttft-ms", f"{ttft_ms:g}", "--interval-ms", f"{interval_ms:g}", *flags], NULL)
-
-
-@contextmanager
-def _process(words: list[str], *module: str) -> Iterator[str]:
-    with Embedded(words, *module) as process:
-        yield process.start().base_url
-
-
-@contextmanager
-def scripted(script: Script) -> Iterator[str]:
-    """A server that plays a script."""
-    with ScriptedServer(script) as server:
-        yield server.base_url
+# Servers; their tokens are 20 ms apart.
 
 
 def failing(every: int) -> Server:
     """Every so many requests get a 500; five tokens to the others."""
-
-    def server() -> AbstractContextManager[str]:
-        number = count(1)  # next() is one step for threads
-        fails = Answer([whole(b"{}", "500 Internal Server Error")])
-        return scripted(api(lambda _: stream(5, 0.02) if next(number) % every else fails))
-
-    return server
+    return _now_and_then(every, Answer([whole(b"{}", "500 Internal Server Error")]))
 
 
 def closing(every: int) -> Server:
     """Every so many requests are taken on a connection that the server then closes without a byte."""
+    return _now_and_then(every, Answer([], End.CLOSE))
 
-    def server() -> AbstractContextManager[str]:
-        number, closed = count(1), Answer([], End.CLOSE)
-        return scripted(api(lambda _: stream(5, 0.02) if next(number) % every else closed))
+
+def _now_and_then(every: int, other: Answer) -> Server:
+    def server() -> VirtualServer:
+        number = count(1)
+        return VirtualServer(api(lambda _: stream(5, 0.02) if next(number) % every else other))
 
     return server
-
-
-def hanging() -> AbstractContextManager[str]:
-    """Twelve requests are answered; each other one gets one token and no end."""
-    number, endless = count(1), Answer([HEAD, chunk(token())], End.HANG)
-    return scripted(api(lambda _: stream(3, 0.02) if next(number) <= 12 else endless))
 
 
 def answering(*writes: bytes) -> Server:
     """A server that answers every request with these events, 20 ms before each write of them."""
     pieces = [piece for events in (*writes, DONE) for piece in (0.02, chunk(events))]
-    return lambda: scripted(api(lambda _: Answer([HEAD, *pieces, LAST])))
+    return lambda: VirtualServer(api(lambda _: Answer([HEAD, *pieces, LAST])))
 
 
 def ten(text: str, reason: str | None = "length") -> list[bytes]:
@@ -119,10 +68,10 @@ uncounted = answering(*[token("one two three")] * 4, token("four", "stop"))
 
 
 def metered(metrics: Callable[[int, int], bytes]) -> Server:
-    """Answers of 5 tokens to prompts of 5; /metrics by how many answers and how many looks there were."""
+    """Answers of 5 tokens to prompts of 5; /metrics by how many answers and how many scrapes there were."""
 
-    def server() -> AbstractContextManager[str]:
-        begun, looks = list[int](), count()
+    def server() -> VirtualServer:
+        begun, scrapes = list[int](), count()
 
         def answer(asked: Asked) -> Answer:
             begun.append(asked.number)
@@ -132,10 +81,10 @@ def metered(metrics: Callable[[int, int], bytes]) -> Server:
 
         def script(asked: Asked) -> Answer:
             if asked.head.startswith("GET /metrics "):
-                return Answer([whole(metrics(len(begun), next(looks)))])
+                return Answer([whole(metrics(len(begun), next(scrapes)))])
             return plain(asked)
 
-        return scripted(script)
+        return VirtualServer(script)
 
     return server
 
@@ -152,201 +101,201 @@ def exposed(answers: int, generated: int, model: str = "m") -> bytes:
     ).encode()
 
 
-# What happens beside a run; each takes the server's base URL.
+@dataclass
+class NagleServer(VirtualServer):
+    """A server that writes nothing more until the client has read what it wrote: Nagle's algorithm."""
+
+    _waiting: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def write(self, connection: Connection, data: bytes) -> None:
+        waiting = self._waiting.setdefault(connection.number, [])
+        waiting.append(data)
+        if len(waiting) == 1:
+            self._send(connection)
+
+    def _send(self, connection: Connection) -> None:
+        super().write(connection, self._waiting[connection.number][0])
+        self.time.after(2 * LATENCY_NS, partial(self._acknowledged, connection))
+
+    def _acknowledged(self, connection: Connection) -> None:
+        if connection.unread:
+            self.time.after(LATENCY_NS, partial(self._acknowledged, connection))
+            return
+        waiting = self._waiting[connection.number]
+        del waiting[0]
+        if waiting:
+            self._send(connection)
 
 
-def nothing(_: str) -> AbstractContextManager[object]:
+@dataclass
+class BackdatingServer(VirtualServer):
+    """A server one of whose segments gets a kernel timestamp five seconds too early, unnoticed."""
+
+    segment: int = 100
+    _written: int = 0
+
+    def write(self, connection: Connection, data: bytes) -> None:
+        self._written += 1
+        super().write(connection, data) if self._written != self.segment else self._backdate(connection, data)
+
+    def _backdate(self, connection: Connection, data: bytes) -> None:
+        self.time.after(LATENCY_NS, partial(self._step, -5 * SECOND))
+        super().write(connection, data)
+        self.time.after(LATENCY_NS, partial(self._step, 5 * SECOND))
+
+    def _step(self, ns: int) -> None:
+        self.time.wall_offset_ns += ns
+
+
+# What was done before a run.
+
+
+def nothing(_: VirtualServer) -> None:
     """The server is there for the run alone."""
-    return contextlib.nullcontext()
 
 
-@contextmanager
-def another_client(base_url: str) -> Iterator[None]:
-    """Somebody's long answer is under way before the run and ends in it."""
-    body = {"model": "bench", "prompt": [1] * 8, "max_tokens": 40, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{base_url}/v1/completions", json=body, trust_env=False) as answer:
-        messages = answer.iter_raw()
-        next(messages)  # it has begun
-        reading = threading.Thread(target=lambda: list(messages), daemon=True)
-        reading.start()
-        yield
-        reading.join(PATIENCE_S)
+def another_client(server: VirtualServer) -> None:
+    """Begin someone's long answer, which ends in the run."""
+    asked = {"model": "bench", "prompt": [1] * 8, "max_tokens": 40, "ignore_eos": True, "stream": True}
+    body = json.dumps(asked).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+
+    def read(connection: Connection) -> None:
+        while connection.unread:
+            connection.read(1 << 20)
+
+    def connected(connection: Connection) -> None:
+        connection.on_change = partial(read, connection)
+        connection.write(head + body)
+
+    server.connect(connected)
+    server.time.pass_by(100 * MS)
 
 
 SAME_PROMPTS = "--random-input-len 256 --random-output-len 2 --seed 1 --num-warmups wave"
-HIGH, LOW = "--num-prompts 32 --max-concurrency 8", "--num-prompts 10 --max-concurrency 1"
+HIGH, LOW = "--num-prompts 64 --max-concurrency 8", "--num-prompts 40 --max-concurrency 1"
 
 
-@contextmanager
-def high_load_before(base_url: str) -> Iterator[None]:
+def high_load_before(_: VirtualServer) -> None:
     """The mistake of the published pages: a high load just before, with the same prompts."""
-    words = f"--quiet --base-url {base_url} --run-dir before {SAME_PROMPTS} {HIGH}"
+    words = f"--quiet --base-url {BASE_URL} --run-dir before {SAME_PROMPTS} {HIGH}"
     assert cli.main(["bench", *words.split()]) == 0
-    yield
 
 
-def stalled(_: str) -> AbstractContextManager[object]:
-    """The capturing process hardly gets to run."""
-    return _acting(partial(_stall, stopped_s=0.047, running_s=0.017))
+# What happens to the client and its machine.
 
 
-def stalled_now_and_then(_: str) -> AbstractContextManager[object]:
-    """The capturing process is kept from running once an answer or so, for a few messages."""
-    return _acting(partial(_stall, stopped_s=0.107, running_s=0.236))
+def as_it_is(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+    """Nothing happens."""
 
 
-def killed(_: str) -> AbstractContextManager[object]:
-    """The capturing process dies."""
-    return _acting(lambda pid, over: os.kill(pid, signal.SIGKILL))
+def stopped(for_ms: float, every_ms: float) -> Play:
+    """The client does not run for so long, again and again."""
+
+    def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+        seen = -1
+
+        def away_ns(now_ns: int) -> int:
+            nonlocal seen
+            period = int((now_ns - START_NS) / (every_ms * MS))
+            came, seen = period > seen, period
+            return int(for_ms * MS) if came else 0
+
+        server.away_ns = away_ns
+
+    return play
 
 
-def interrupted(_: str) -> AbstractContextManager[object]:
-    """Somebody presses Ctrl-C."""
-    return _acting(lambda pid, over: os.kill(os.getpid(), signal.SIGINT))
+def suspended(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+    """The client does not run for five seconds, once, while it sends."""
+    done = False
+
+    def away_ns(now_ns: int) -> int:
+        nonlocal done
+        if done or len(server.asked) < 20:
+            return 0
+        done = True
+        return 5 * SECOND
+
+    server.away_ns = away_ns
 
 
-@contextmanager
-def _acting(act: Callable[[int, threading.Event], None]) -> Iterator[None]:
-    """Act on the capturing process when it has been there for a while."""
-    over = threading.Event()
+def clock_stepping(ms: float) -> Play:
+    """The wall clock steps by so much while the run goes on."""
 
-    def wait() -> None:
-        while not _forks() and not over.wait(0.02):
-            pass
-        # What was there first may have been a short-lived child, before it became another program.
-        while not over.wait(0.4):
-            if found := _forks():
-                act(found[0], over)
-                return
+    def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+        def step() -> None:
+            server.time.wall_offset_ns += int(ms * MS)
 
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(PATIENCE_S)
+        server.time.after(600 * MS, step)
+
+    return play
 
 
-def _stall(pid: int, over: threading.Event, stopped_s: float, running_s: float) -> None:
-    """Stop it and let it go on, in no step with the server's 20 ms."""
-    with contextlib.suppress(ProcessLookupError):
-        while not over.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            over.wait(stopped_s)
-            os.kill(pid, signal.SIGCONT)
-            over.wait(running_s)
-
-
-def _forks() -> list[int]:
-    """The children of this process with its own command line: a run forks one."""
-    own, found = Path("/proc/self/cmdline").read_bytes(), []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and (place / "cmdline").read_bytes() == own:
-                found.append(int(place.name))
-    return found
-
-
-# What a test cannot make the machine do, played in the place where it would be read.
-
-Played = Callable[[pytest.MonkeyPatch], None]
-
-
-def as_it_is(patch: pytest.MonkeyPatch) -> None:
-    """Nothing is played."""
-
-
-def a_bad_machine(patch: pytest.MonkeyPatch) -> None:
-    """The wall clock steps by 5 ms in the run, and the processor throttles for heat."""
-    real, began_ns = clock.realtime_offset_ns, clock.now_ns()
-    later_ns = began_ns + 600_000_000
-    patch.setattr(clock, "realtime_offset_ns", lambda *_: real() + 5_000_000 * (clock.now_ns() > later_ns))
+def throttling_for_heat(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+    """The processor throttles for heat in the run."""
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
     patch.setattr(throttling, "snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
 
 
-def known(told: Callable[[Facts], dict[str, object]]) -> Played:
+def busy(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+    """The client's loop takes nine tenths of a core."""
+    server.cpu_share = 0.9
+
+
+def losing(every: int) -> Play:
+    """In every so many answers the kernel counts two segments out of order."""
+
+    def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+        def tcp_info(connection: Connection) -> bytes:
+            asked = [each.number for each in server.asked if each.connection == connection.number]
+            count = 2 * sum(number % every == 0 for number in asked)
+            return bytes(224) + count.to_bytes(4, "little")
+
+        server.tcp_info = tcp_info
+
+    return play
+
+
+def another_prompt(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+    """Requests carry two ids, whatever was planned, as behind a proxy that cuts prompts."""
+    patch.setattr(TokenIds, "prompt", lambda self, i: [1001, 1002])
+
+
+def slow_drawing(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+    """A prompt takes 5 ms to build, as long ones do."""
+    drawn = TokenIds.prompt
+
+    def prompt(self: TokenIds, i: int) -> list[int]:
+        server.sleep(0.005)
+        return drawn(self, i)
+
+    patch.setattr(TokenIds, "prompt", prompt)
+
+
+def known(change: Callable[[Facts], dict[str, Any]]) -> Play:
     """What is known of the run besides its records is changed by this."""
 
-    def play(patch: pytest.MonkeyPatch) -> None:
+    def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
         made = Result.__init__
 
-        def init(self: Result, facts: Facts, records: Records, *rest: KeptSamples) -> None:
-            made(self, facts.model_copy(update=told(facts)), records, *rest)
+        def init(self: Result, facts: Facts, *rest: Any) -> None:
+            made(self, facts.model_copy(update=change(facts)), *rest)
 
         patch.setattr(Result, "__init__", init)
 
     return play
 
 
-def of_the_client(**fields: object) -> Played:
-    """The capturing process said this of itself."""
-    return known(lambda facts: {"client": facts.client.model_copy(update=fields)})
-
-
-def with_strangers(patch: pytest.MonkeyPatch) -> None:
-    """Thirteen other processes took the CPUs of a long run."""
-    use = cpu_use.CpuUse(duration_s=30, cpus=2, server=0.7, client=0.1, others=1.2, waiting=0.99)
-    patch.setattr(cpu_use, "used", lambda *_: use)
-
-
-def set_back(patch: pytest.MonkeyPatch) -> None:
-    """One answer of a run lies five seconds before it came, as after a step that nobody saw."""
-    made = Result.__init__
-
-    def init(self: Result, facts: Facts, records: Records, *rest: KeptSamples) -> None:
-        begin, end = records.start[0], records.start[1]
-        if records.arrival_ns[begin] > records.sent_ns[0]:  # not where the same run is read again
-            records.arrival_ns[begin:end] -= 5_000_000_000
-        made(self, facts, records, *rest)
-
-    patch.setattr(Result, "__init__", init)
-
-
-def lossy(every: int) -> Callable[[pytest.MonkeyPatch], None]:
-    """Of every so many answers the kernel counted segments out of order."""
-    made = Result.__init__
-
-    def init(self: Result, facts: Facts, records: Records, *rest: KeptSamples) -> None:
-        records.out_of_order[::every] = 2
-        made(self, facts, records, *rest)
-
-    return lambda patch: patch.setattr(Result, "__init__", init)
-
-
-def a_share_of_a_core(patch: pytest.MonkeyPatch) -> None:
-    """A busy machine gives no test a whole core, so less of one is called busy."""
-    patch.setattr(client_checks, "CORES", 0.2)
-
-
-def another_prompt(patch: pytest.MonkeyPatch) -> None:
-    """Requests carry two ids, whatever was planned, as behind a proxy that cuts prompts."""
-    patch.setattr(TokenIds, "prompt", lambda self, i: [1001, 1002])
-
-
-def slow_drawing(patch: pytest.MonkeyPatch) -> None:
-    """A prompt takes 5 ms to build, as long ones do."""
-    drawn = TokenIds.prompt
-
-    def prompt(self: TokenIds, i: int) -> list[int]:
-        time.sleep(0.005)
-        return drawn(self, i)
-
-    patch.setattr(TokenIds, "prompt", prompt)
-
-
-def scattered(patch: pytest.MonkeyPatch) -> None:
-    """A ring that half of the connections get no source port for."""
-    taken, number = SourcePorts.take, count()
-    patch.setattr(SourcePorts, "take", lambda ports: taken(ports) if next(number) % 2 else None)
+def measured_before(capacity_per_s: float) -> Play:
+    """A self-test found this client so fast."""
+    return lambda patch, server: remember(capacity_per_s)
 
 
 def remember(capacity_per_s: float) -> None:
-    """A self-test that found this client so fast."""
+    """Keep a self-test that found this client so fast."""
     error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
-    known = Calibration(
+    measured = Calibration(
         measured=datetime.now(UTC),
         environment=calibration.environment_digest(describe()),
         transport="wire",
@@ -360,19 +309,22 @@ def remember(capacity_per_s: float) -> None:
         capacity_streams=4,
         cpu_us_per_token=10,
     )
-    assert calibration.remember([known, known.model_copy(update={"transport": "ring"})])
+    assert calibration.remember([measured, measured.model_copy(update={"transport": "ring"})])
+
+
+def lying(name: str, rows: list[dict[str, Any]]) -> Prepare:
+    """A file with these rows lies in the working directory."""
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    return lambda server: Path(name).write_text(text, "utf-8")
 
 
 @dataclass(frozen=True)
 class Provocation:
-    """A run, the doubts that it must raise, those that it may, and what else there is to it."""
+    """A run in virtual time, exactly the doubts that it raises, and what else there is to it."""
 
     server: Server
     words: str
-    found: set[str]
-    may: frozenset[str] = frozenset()
-    beside: Beside = nothing
-    played: Played = as_it_is
-    capacity_per_s: float = 0.0  # of a remembered self-test
+    doubts: set[str]
+    play: Play = as_it_is
+    prepare: Prepare = nothing
     code: int = 0
-    also: Server | None = None  # another --base-url

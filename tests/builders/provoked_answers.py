@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
 from typing import Any
 
 from builders.made_cases import INPUT, OUTPUT, TPOT_MS, TTFT_MS, Rows, changed, closed, run
-from builders.provocations import Provocation, Server, scripted
+from builders.provocations import Provocation, Server
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, api, chunk, token, whole
+from fakes.virtual_network import VirtualServer
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_metadata import Server as ServerFacts
 
@@ -72,15 +72,12 @@ def slotted(predicted_ms: float) -> Server:
             return Answer([whole(json.dumps(PROPS).encode())])
         return plain(asked)
 
-    def server() -> AbstractContextManager[str]:
-        return scripted(script)
-
-    return server
+    return lambda: VirtualServer(script)
 
 
 def _at_once(streams: int) -> str:
     return (
-        f"--random-input-len 5 --random-output-len 5 --num-prompts {5 * streams} --max-concurrency {streams}"
+        f"--random-input-len 5 --random-output-len 5 --num-prompts {20 * streams} --max-concurrency {streams}"
     )
 
 

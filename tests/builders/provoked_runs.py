@@ -1,89 +1,290 @@
-"""Runs against a real server whose data is doubtful: bursts of a clock, lost blocks, noise, a queue."""
+"""Runs in virtual time that go wrong, each with exactly the doubts that it raises."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from builders.provocations import Provocation, engine, exposed, known, metered
+from builders import provocations as made
+from builders.made_cases import START_NS as BEGAN_NS
+from builders.made_cases import shards
+from builders.provocations import Provocation, exposed, failing, known, metered
 from builders.provoked_answers import OF_SLOTS
 from builders.provoked_talks import OF_SESSIONS
+from fakes.scripted_server import api, stream, token, usage
+from fakes.virtual_network import VirtualServer
+from fakes.virtual_servers import MS, engine_server, null_server
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
+from loadgen_servers.null.messages import SHAPES
 
-_FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 8 --max-concurrency 4"
-
-
-@contextmanager
-def _trace(_: str) -> Iterator[None]:
-    """A trace whose clock goes in steps of three seconds is there, and one of few long prompts."""
-    rows = [
-        {
-            "timestamp": 3000 * (i // 4),
-            "input_length": 600,
-            "output_length": 4,
-            "hash_ids": [2 * i, 2 * i + 1],
-        }
-        for i in range(96)
-    ]
-    Path("trace.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-    others = enumerate(rows[4:], 4)
-    short = [*rows[:4], *(row | {"input_length": 48, "hash_ids": [2 * i]} for i, row in others)]
-    Path("short.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in short), "utf-8")
-    yield
+FOUR = "--random-input-len 64 --random-output-len 10 --num-prompts 80 --max-concurrency 4"
+TEN = "--random-input-len 5 --random-output-len 10 --num-prompts 80 --max-concurrency 4"
+FIVE = "--random-input-len 5 --random-output-len 5 --num-prompts 80 --max-concurrency 4"
+MANY = "--random-input-len 5 --random-output-len 5 --num-prompts 240 --max-concurrency 4"
+SIX = "--random-input-len 64 --random-output-len 10 --num-prompts 72 --max-concurrency 6"
+MODEL = f"--model-config {Path(__file__).parents[1] / 'data' / 'configs' / 'qwen3-8b.json'}"
 
 
-OF_DATA = {
-    "a trace whose clock goes in steps, its prompts cut": Provocation(
-        engine(),
-        "--trace trace.jsonl --speed-up 60 --trace-max-input-len 64 --trace-too-long clip",
-        {"trace-grid", "lengths-cut"},
-        may=frozenset({"sends-late", "overload", "queued", "early-ends"}),
-        beside=_trace,
+def engine(*flags: str) -> made.Server:
+    """The embedded engine, 20 ms a step unless a preset says otherwise."""
+    return lambda: engine_server(*flags)
+
+
+def null(**settings: Any) -> made.Server:
+    """The null server, which has no /metrics."""
+    return lambda: null_server(**settings)
+
+
+# The server, and what it answers.
+_OF_SERVERS = {
+    "answers that end early": Provocation(
+        engine("--early-eos", "1"), f"""{FOUR} --extra-body '{{"ignore_eos": false}}'""", {"answer-lengths"}
     ),
-    "a trace whose clock goes in steps, of which four prompts are cut": Provocation(
-        engine(),
-        "--trace short.jsonl --speed-up 60 --trace-max-input-len 64 --trace-too-long clip",
-        {"trace-grid", "few-lengths-cut"},
-        may=frozenset({"sends-late", "overload", "queued", "early-ends"}),
-        beside=_trace,
+    "answers that may end early": Provocation(
+        engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
     ),
-    "a prefix of a block and a half": Provocation(
-        engine(), f"{_FOUR} --random-prefix-len 24", {"reuse-not-as-expected"}
+    "messages of several tokens, and no usage": Provocation(made.uncounted, FOUR, {"tokens-not-counted"}),
+    "another prompt than was planned": Provocation(
+        engine(), FOUR, {"prompt-lengths"}, play=made.another_prompt
     ),
-    "drafts of random tokens": Provocation(
+    "few prompts that there are": Provocation(
         engine(),
-        _FOUR,
-        {"random-acceptance"},
-        played=known(lambda facts: {"as_run": EngineConfig(speculative="ngram, 3 tokens")}),
+        "--random-input-len 1 --vocab-size 5 --random-output-len 5 --num-prompts 80 --max-concurrency 4",
+        {"identical-prompts"},
     ),
-    "experts that get random tokens": Provocation(
-        engine(),
-        _FOUR,
-        {"random-routing"},
-        played=known(lambda facts: {"checkpoint": Checkpoint(path="/m", config_digest="0", experts=8)}),
+    "low load after high load, by the server's counters": Provocation(
+        engine(), f"{made.SAME_PROMPTS} {made.LOW}", {"prefix-cache"}, prepare=made.high_load_before
+    ),
+    "low load after high load, by usage": Provocation(
+        engine("--enable-prompt-tokens-details"),
+        f"{made.SAME_PROMPTS} {made.LOW} --no-observe",
+        {"prefix-cache"},
+        prepare=made.high_load_before,
+    ),
+    "a server that runs two of six": Provocation(engine("--max-num-seqs", "2"), SIX, {"server-limit"}),
+    "a KV cache that is too small": Provocation(
+        engine("--preempt", "--kv-cache-tokens", "270", "--no-enable-prefix-caching"),
+        "--random-input-len 32 --random-output-len 30 --random-range-ratio 0.8 --num-prompts 80 "
+        "--max-concurrency 8",
+        {"preemptions", "queued"},
+    ),
+    "another client": Provocation(
+        engine(), FOUR, {"foreign-requests", "latencies-differ"}, prepare=made.another_client
+    ),
+    "a cold server": Provocation(engine("--cold-ms", "50", "--cold-steps", "10"), FOUR, {"first-wave"}),
+    "a server that tires": Provocation(
+        engine("--slowdown-per-s", "1"), FOUR, {"tpot-trend", "throughput-trend"}
+    ),
+    "four messages a write": Provocation(
+        null(interval_ms=80, shapes=[SHAPES["--messages-per-write"][0]("4")]),
+        f"{FOUR} --random-output-len 16",
+        {"arrivals-not-tokens"},
+    ),
+    "two messages a write, after the first": Provocation(
+        made.answering(token(), *[token() * 2] * 4, token("z", "length") + usage(10)),
+        TEN,
+        {"messages-together"},
+    ),
+    "ten of twenty tokens, and no word to place them": Provocation(
+        made.answering(*made.ten("a"), usage(20)), f"{TEN} --random-output-len 20", {"tokens-not-located"}
+    ),
+    "ten of twenty tokens, each a word": Provocation(
+        made.answering(*made.ten(" a"), usage(20)), f"{TEN} --random-output-len 20", {"arrivals-not-tokens"}
+    ),
+    "reasoning that the total alone counts": Provocation(
+        made.answering(*made.ten("a"), usage(10).replace(b"}}", b',"total_tokens":95}}')),
+        TEN,
+        {"hidden-tokens"},
+    ),
+    "no finish reasons": Provocation(
+        made.answering(*made.ten("a", None), usage(10)), TEN, {"ends-not-reported"}
+    ),
+    "answers that end within their reasoning": Provocation(
+        made.answering(*[each.replace(b'"text"', b'"reasoning"') for each in made.ten("a")], usage(10)),
+        TEN,
+        {"reasoning-alone"},
+    ),
+    "half of the requests fail": Provocation(failing(2), FIVE, {"many-failures"}),
+    "one of twenty requests fails": Provocation(failing(20), FIVE, {"failures"}),
+    "a server that closes one of ten idle connections": Provocation(made.closing(10), FIVE, {"many-resent"}),
+    "a server that closes one of a hundred and ten": Provocation(made.closing(110), MANY, {"resent"}),
+    "a model that its memory cannot deliver": Provocation(
+        engine(), f"{FOUR} {MODEL} --bandwidth 400", {"beyond-roofline"}
+    ),
+    "a model that its memory could deliver four times as fast": Provocation(
+        engine(), f"{FOUR} {MODEL} --bandwidth 3000", {"slow-kernel"}
+    ),
+    "a server that restarts": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers if answers else 1000)),
+        FIVE,
+        {"counters-reset"},
+    ),
+    "counters of another server": Provocation(
+        metered(lambda answers, _: exposed(answers, 10 * answers)), FIVE, {"tokens-far-off"}
+    ),
+    "counters that are a little off": Provocation(
+        metered(lambda answers, _: exposed(answers, 5 * answers + 4 * (answers > 0))), FIVE, {"tokens-differ"}
+    ),
+    "another model behind the port, and never idle": Provocation(
+        metered(lambda answers, scrapes: exposed(answers, 5 * answers) + exposed(0, scrapes, "other")),
+        FIVE,
+        {"several-models", "unsettled"},
     ),
     "the server goes on with what was cancelled": Provocation(
         metered(lambda answers, _: exposed(answers, 5 * answers)),
-        "--random-input-len 5 --random-output-len 5 --num-prompts 16 --max-concurrency 4 "
-        "--cancel-rate 50% --cancel-after 50ms --seed 1",
+        f"{FIVE} --cancel-rate 50% --cancel-after 50ms",
         {"no-abort"},
     ),
     "every request is cancelled": Provocation(
-        engine(),
-        "--random-input-len 64 --random-output-len 50 --num-prompts 40 --max-concurrency 4 "
-        "--cancel-rate 100% --cancel-after 1tok",
-        {"all-cancelled"},
-        code=1,
+        engine(), f"{FOUR} --cancel-rate 100% --cancel-after 1tok", {"all-cancelled"}, code=1
     ),
     "the speed of prefill in a queue": Provocation(
         engine("--max-num-seqs", "2"),
-        "--random-input-len 64 --random-output-len 10 --num-prompts 18 --max-concurrency 6 "
-        "--percentile-metrics ttft,prefill_speed",
-        {"server-limit", "few-per-slot", "prefill-while-queued"},
+        f"{SIX} --percentile-metrics ttft,prefill_speed",
+        {"server-limit", "prefill-while-queued"},
     ),
-    **OF_SLOTS,
-    **OF_SESSIONS,
 }
+
+# The load, and its data.
+_ROWS = [
+    {"timestamp": 3000 * (i // 4), "input_length": 600, "output_length": 4, "hash_ids": [2 * i, 2 * i + 1]}
+    for i in range(96)
+]
+_FEW_LONG = [
+    *_ROWS[:4],
+    *(row | {"input_length": 48, "hash_ids": [2 * i]} for i, row in enumerate(_ROWS[4:], 4)),
+]
+_CUT = "--speed-up 60 --trace-max-input-len 64 --trace-too-long clip"
+_OF_LOADS = {
+    "a rate that one at a time cannot have": Provocation(
+        null(ttft_ms=50),
+        "--random-input-len 8 --random-output-len 2 --num-prompts 12 --max-concurrency 1 --request-rate 100",
+        {"sends-late", "rate-not-reached"},
+    ),
+    "a rate above the server's": Provocation(
+        engine("--max-num-seqs", "8"),
+        "--random-input-len 8 --random-output-len 4 --num-prompts 180 --request-rate 200 --burstiness inf",
+        {"overload", "queued"},
+    ),
+    "time for more than there is": Provocation(null(), f"{FIVE} --duration 60", {"ran-out"}),
+    "percentiles of few samples": Provocation(
+        null(), f"{FIVE} --metric-percentiles 99.9", {"thin-percentiles"}
+    ),
+    "two requests a slot": Provocation(
+        null(), f"{FIVE} --num-prompts 8 --metric-percentiles 50", {"few-per-slot"}
+    ),
+    "a last request that is long": Provocation(
+        null(), f"{FIVE} --num-prompts 20 --random-range-ratio 0.9", {"ramp-and-drain"}
+    ),
+    "a trace whose clock goes in steps, its prompts cut": Provocation(
+        engine(),
+        f"--trace trace.jsonl {_CUT}",
+        {"trace-grid", "lengths-cut"},
+        prepare=made.lying("trace.jsonl", _ROWS),
+    ),
+    "a trace whose clock goes in steps, of which four prompts are cut": Provocation(
+        engine(),
+        f"--trace trace.jsonl {_CUT}",
+        {"trace-grid", "few-lengths-cut"},
+        prepare=made.lying("trace.jsonl", _FEW_LONG),
+    ),
+    "a prefix of a block and a half": Provocation(
+        engine(), f"{FOUR} --random-prefix-len 24", {"reuse-not-as-expected"}
+    ),
+    "drafts of random tokens": Provocation(
+        engine(),
+        FOUR,
+        {"random-acceptance"},
+        play=known(lambda facts: {"as_run": EngineConfig(speculative="ngram, 3 tokens")}),
+    ),
+    "experts that get random tokens": Provocation(
+        engine(),
+        FOUR,
+        {"random-routing"},
+        play=known(lambda facts: {"checkpoint": Checkpoint(path="/m", config_digest="0", experts=8)}),
+    ),
+    "shards that began apart, by clocks that are hardly known": Provocation(
+        null(),
+        FIVE,
+        {"shards-started-apart", "clock-offset"},
+        play=known(
+            lambda facts: {
+                "shards": shards(
+                    {"began_ns": BEGAN_NS},
+                    {"began_ns": BEGAN_NS + 900 * MS},
+                    {"began_ns": BEGAN_NS, "error_ns": 25 * MS, "reference": "wall clock"},
+                )
+            }
+        ),
+    ),
+}
+
+# The client and its machine.
+_OF_CLIENTS = {
+    "a client without kernel timestamps": Provocation(null(), f"{FIVE} --transport httpx", {"unstamped"}),
+    "a client without kernel timestamps, and busy": Provocation(
+        null(), f"{FIVE} --transport httpx", {"unstamped", "client-busy"}, play=made.busy
+    ),
+    "a client with kernel timestamps, and busy": Provocation(null(), FIVE, {"busy-loop"}, play=made.busy),
+    "a client that hardly runs": Provocation(
+        null(),
+        f"{FOUR} --random-output-len 60",
+        {"reads-late", "busy-loop"},
+        play=made.stopped(47, every_ms=64),
+    ),
+    "a client that stalls now and then": Provocation(
+        null(), f"{FOUR} --random-output-len 60", {"reads-late"}, play=made.stopped(107, every_ms=1043)
+    ),
+    "prompts that take longer to build than to answer": Provocation(
+        null(ttft_ms=1, interval_ms=1),
+        f"{FOUR} --random-output-len 1",
+        {"late-bodies", "concurrency-not-held"},
+        play=made.slow_drawing,
+    ),
+    "a clock that steps": Provocation(null(), FOUR, {"clock-stepped"}, play=made.clock_stepping(5)),
+    "a clock that is set back by an hour": Provocation(
+        null(), FOUR, {"clock-unusable"}, play=made.clock_stepping(-3.6e6)
+    ),
+    "a processor that throttles": Provocation(null(), FOUR, {"throttled"}, play=made.throttling_for_heat),
+    "one timestamp of many that lies in the past": Provocation(
+        lambda: made.BackdatingServer(api(lambda _: stream(5, 0.02))), FIVE, {"impossible-timestamps"}
+    ),
+    "a ring without room for all segments": Provocation(
+        lambda: VirtualServer(api(lambda _: stream(5, 0.02)), room=6),
+        f"{FIVE} --transport ring",
+        {"ring-incomplete"},
+        play=made.stopped(45, every_ms=1003),
+    ),
+    "a server that waits for late acknowledgements": Provocation(
+        lambda: made.NagleServer(api(lambda _: stream(5, 0.002))),
+        f"{FIVE} --transport ring",
+        {"acks-late"},
+        play=made.stopped(7, every_ms=11),
+    ),
+    "a load near the client's capacity": Provocation(
+        null(), FOUR, {"headroom"}, play=made.measured_before(capacity_per_s=250)
+    ),
+    "a load beyond the client's capacity": Provocation(
+        null(), FOUR, {"beyond-capacity"}, play=made.measured_before(capacity_per_s=50)
+    ),
+    "a client that was suspended": Provocation(
+        null(),
+        FOUR,
+        {"client-stopped", "reads-late", "busy-loop", "concurrency-not-held"},
+        play=made.suspended,
+    ),
+    "a client without kernel timestamps that was suspended": Provocation(
+        null(), f"{FOUR} --transport httpx", {"stopped-unstamped", "unstamped"}, play=made.suspended
+    ),
+    "a network that loses segments": Provocation(null(), FIVE, {"network-lossy"}, play=made.losing(4)),
+    "a network that lost one": Provocation(null(), MANY, {"network-losses"}, play=made.losing(120)),
+    "a disk that took no journal": Provocation(
+        null(),
+        FIVE,
+        {"journal"},
+        play=known(lambda facts: {"journal_error": "No space left on device"}),
+    ),
+}
+
+PROVOCATIONS = {**_OF_SERVERS, **_OF_LOADS, **_OF_CLIENTS, **OF_SLOTS, **OF_SESSIONS}

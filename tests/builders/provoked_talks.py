@@ -1,17 +1,18 @@
-"""Runs of conversations against a real server, each with what its sessions suffer from."""
+"""Runs of conversations in virtual time, each with what its sessions suffer from."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from builders.provocations import Beside, Provocation, engine, failing, known, null, scripted, stalled
+from builders import provocations as made
+from builders.provocations import Prepare, Provocation, failing, known
 from fakes.counting_api import CountingApi, count
 from fakes.hosted_api import openai_error
 from fakes.scripted_server import Answer, End, api, stream
+from fakes.virtual_network import VirtualServer
+from fakes.virtual_servers import engine_server, null_server
 from loadgen.verdict.run_facts import Facts
 
 _TALKS = "--backend openai-chat --dataset-path talks.jsonl"
@@ -19,42 +20,32 @@ _WORDS = "one two three four five six seven eight nine ten " * 4
 _MOST = 250  # tokens of a model's context
 
 
-def talking(turns: Sequence[int], delay_s: float = 0.0, beside: Beside | None = None) -> Beside:
-    """A file of conversations with so many turns each, and what else happens beside the run."""
-
-    @contextmanager
-    def lies_there(base_url: str) -> Iterator[None]:
-        rows = [row for name, planned in enumerate(turns) for row in _rows(name, planned, delay_s)]
-        Path("talks.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
-        if beside is None:
-            yield
-            return
-        with beside(base_url):
-            yield
-
-    return lies_there
+def talks(turns: Sequence[int], delay_s: float = 0.0, tokens: int = 5) -> Prepare:
+    """A file of conversations with so many turns each."""
+    rows = [_rows(name, planned, delay_s, tokens) for name, planned in enumerate(turns)]
+    return made.lying("talks.jsonl", [row for each in rows for row in each])
 
 
-def _rows(name: int, turns: int, delay_s: float) -> Iterator[dict[str, Any]]:
+def _rows(name: int, turns: int, delay_s: float, tokens: int) -> Iterator[dict[str, Any]]:
     for turn in range(turns):
         row = {"conversation_id": f"c{name}", "content": f"{name} {turn} {_WORDS}"}
-        yield {**row, "turn": 2 * turn + 1, "role": "user", "max_tokens": 5, "delay_seconds": delay_s}
+        yield {**row, "turn": 2 * turn + 1, "role": "user", "max_tokens": tokens, "delay_seconds": delay_s}
         yield {**row, "turn": 2 * turn + 2, "role": "assistant"}
 
 
-def short_of_context() -> AbstractContextManager[str]:
+def short_of_context() -> VirtualServer:
     """A model that takes prompts of _MOST tokens."""
 
     def refusal(body: Mapping[str, Any]) -> dict[str, Any] | None:
         words = f"This model's maximum context length is {_MOST} tokens. Please reduce the length."
         return openai_error(words) if count(body) > _MOST else None
 
-    return scripted(CountingApi(refusal=refusal, gap_s=0.02))
+    return VirtualServer(CountingApi(refusal=refusal, gap_s=0.02))
 
 
-def closing_each() -> AbstractContextManager[str]:
+def closing_each() -> VirtualServer:
     """Five tokens, and the connection is closed after each answer."""
-    return scripted(api(lambda _: Answer(stream(5, 0.02).pieces, End.CLOSE)))
+    return VirtualServer(api(lambda _: Answer(stream(5, 0.02).pieces, End.CLOSE)))
 
 
 def few_hits(facts: Facts) -> dict[str, object]:
@@ -65,63 +56,53 @@ def few_hits(facts: Facts) -> dict[str, object]:
     return {"window": window.model_copy(update={"prefix_hits": 100})}
 
 
-_SHORT = frozenset({"first-wave", "ramp-and-drain"})
+_CACHING = partial(engine_server, "--enable-prompt-tokens-details")
 OF_SESSIONS: dict[str, Provocation] = {
     "turns that fail in conversations": Provocation(
         failing(5),
         f"{_TALKS} --max-concurrency 2",
         {"sessions-ended-early", "many-failures"},
-        may=_SHORT,
-        beside=talking([4] * 8),
+        prepare=talks([4] * 16),
     ),
     "conversations longer than the model's context": Provocation(
         short_of_context,
         f"{_TALKS} --max-concurrency 2",
         {"context-limit"},
-        may=_SHORT | {"early-ends"},
-        beside=talking([6] * 6),
+        prepare=talks([6] * 16, tokens=3),
     ),
     "a server without a prefix cache": Provocation(
-        engine("--enable-prompt-tokens-details", "--no-enable-prefix-caching"),
+        partial(engine_server, "--enable-prompt-tokens-details", "--no-enable-prefix-caching"),
         f"{_TALKS} --max-concurrency 2",
         {"session-forgotten"},
-        may=_SHORT,
-        beside=talking([4] * 6),
+        prepare=talks([4] * 16),
     ),
     "cached tokens that the server counts otherwise": Provocation(
-        engine("--enable-prompt-tokens-details"),
+        _CACHING,
         f"{_TALKS} --max-concurrency 2",
         {"cached-tokens-differ"},
-        may=_SHORT,
-        beside=talking([4] * 6),
-        played=known(few_hits),
+        prepare=talks([4] * 16),
+        play=known(few_hits),
     ),
     "a server that closes between two turns": Provocation(
         closing_each,
         f"{_TALKS} --max-concurrency 2",
-        {"reconnected"},
-        may=_SHORT | {"many-resent"},
-        beside=talking([3] * 4, 0.4),
+        {"reconnected", "many-resent"},
+        prepare=talks([3] * 16, 0.4),
     ),
     "one conversation longer than all others": Provocation(
-        engine(),
-        f"{_TALKS} --max-concurrency 2",
-        {"sessions-ran-dry"},
-        may=_SHORT,
-        beside=talking([2, 20]),
+        _CACHING, f"{_TALKS} --max-concurrency 2", {"sessions-ran-dry"}, prepare=talks([*[2] * 20, 40])
     ),
     "users who wait for their answers": Provocation(
-        null(ttft_ms=250),
+        partial(null_server, ttft_ms=250),
         f"{_TALKS} --users 2 --user-rate 5",
         {"users-waited"},
-        may=_SHORT,
-        beside=talking([4] * 4),
+        prepare=talks([4] * 16),
     ),
     "a client that hardly runs, between two turns": Provocation(
-        null(),
+        null_server,
         f"{_TALKS} --max-concurrency 4",
-        {"turns-late"},
-        may=_SHORT | {"reads-late", "messages-together", "client-stopped", "late-bodies", "busy-loop"},
-        beside=talking([8] * 4, 0.1, beside=stalled),
+        {"turns-late", "reads-late", "busy-loop"},
+        prepare=talks([8] * 24, 0.1),
+        play=made.stopped(47, every_ms=64),
     ),
 }
