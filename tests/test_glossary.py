@@ -5,12 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
+from builders.lint import CLIENT, ROOT, RULES, SERVERS, Source, of_each
 
-ROOT = Path(__file__).parent.parent
-CODE = sorted([*ROOT.glob("loadgen/**/*.py"), *ROOT.glob("servers/**/*.py")])
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("loadgen/**/*.j2")])
 
 # A word of our own making, and what the field says. CONTRIBUTING.md has the table for people.
@@ -37,49 +34,44 @@ KEYS = {"beside", "trouble"}  # of JSON that others parse: they stay
 WORDS = re.compile(rf"\b({'|'.join(GLOSSARY)})\b", re.IGNORECASE)
 
 
-def docstrings(tree: ast.AST) -> set[int]:
-    """The identities of the docstrings' nodes."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    return {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and node.body and isinstance(node.body[0], ast.Expr)
-    }
-
-
-def messages(path: Path) -> Iterator[tuple[int, str]]:
+def messages(source: Source) -> Iterator[tuple[int, str]]:
     """The texts of a module that a person may read, and their lines: no docstrings, no keys."""
-    tree = ast.parse(path.read_text("utf-8"))
-    left_out = docstrings(tree) | {
-        id(key) for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys
-    }
-    for node in ast.walk(tree):
+    keys = {id(key) for node in source.nodes if isinstance(node, ast.Dict) for key in node.keys}
+    left_out = source.docstrings | keys
+    for node in source.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
             yield node.lineno, node.value
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in CODE])
-def test_messages_are_in_the_fields_words(path: Path) -> None:
-    wrong = [
-        f"line {line}: {found[0]!r} in {text!r}: write {better_word(found[0])}"
-        for line, text in messages(path)
-        if text not in KEYS
-        for found in WORDS.finditer(text)
-    ]
+@of_each([*CLIENT, *SERVERS])
+def test_messages_are_in_the_fields_words(source: Source) -> Iterator[str]:
+    for line, text in messages(source):
+        if text not in KEYS:
+            for found in WORDS.finditer(text):
+                yield f"line {line}: {found[0]!r} in {text!r}: write {better_word(found[0])}"
+
+
+def test_pages_are_in_the_fields_words() -> None:
+    wrong = []
+    for path in PAGES:
+        prose = re.sub(
+            r"```.*?```|`[^`\n]+`|<style>.*?</style>", "", path.read_text("utf-8"), flags=re.DOTALL
+        )
+        if path.name == "CONTRIBUTING.md":
+            prose = prose.partition("\n## Words")[0]  # the glossary itself
+        wrong += [
+            f"{path.name}, line {number}: {found[0]!r}: write {better_word(found[0])}"
+            for number, line in enumerate(prose.splitlines(), 1)
+            for found in WORDS.finditer(line)
+        ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in PAGES])
-def test_pages_are_in_the_fields_words(path: Path) -> None:
-    prose = re.sub(r"```.*?```|`[^`\n]+`|<style>.*?</style>", "", path.read_text("utf-8"), flags=re.DOTALL)
-    if path.name == "CONTRIBUTING.md":
-        prose = prose.partition("\n## Words")[0]  # the glossary itself
-    wrong = [
-        f"line {number}: {found[0]!r}: write {better_word(found[0])}"
-        for number, line in enumerate(prose.splitlines(), 1)
-        for found in WORDS.finditer(line)
-    ]
-    assert wrong == []
+def test_a_message_is_searched_and_a_docstring_is_not() -> None:
+    rule, _ = RULES["test_messages_are_in_the_fields_words"]
+    text = '"""The server told us."""\nprint("it told us", {"beside": "trouble"})'
+    found = list(rule(Source(ROOT / "made.py", text)))
+    assert found == ["line 2: 'told' in 'it told us': write reported, reports"]
 
 
 def better_word(word: str) -> str:

@@ -6,36 +6,26 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from builders.lint import CLIENT, ROOT, SERVERS, Source, of_each
 from test_docs_commands import PARSERS
-from test_glossary import CODE, ROOT, docstrings
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w*{-])")
 _VERB = re.compile(r"\bloadgen ([a-z]+)\b")
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
+def texts(source: Source) -> Iterator[tuple[int, str]]:
     """The texts of a module, those with values in them whole, and their lines."""
-    tree = ast.parse(path.read_text("utf-8"))
-    left_out, inside = docstrings(tree), set[int]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            inside |= {id(each) for each in ast.walk(node)} - {id(node)}
-    for node in ast.walk(tree):
-        if id(node) in left_out or id(node) in inside:
-            continue
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    joined = [node for node in source.nodes if isinstance(node, ast.JoinedStr)]
+    left_out = source.docstrings | {id(node) for each in joined for node in ast.walk(each)}
+    for each in joined:
+        pieces = [str(piece.value) if isinstance(piece, ast.Constant) else "{}" for piece in each.values]
+        yield each.lineno, "".join(pieces)
+    for node in source.nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
             yield node.lineno, node.value
-        elif isinstance(node, ast.JoinedStr):
-            yield (
-                node.lineno,
-                "".join(
-                    str(piece.value) if isinstance(piece, ast.Constant) else "{}" for piece in node.values
-                ),
-            )
 
 
 @cache
@@ -48,11 +38,11 @@ VERBS_OF = {
     "loadgen/study/compare/": ("compare", "bench"),
     "loadgen/study/audit/": ("audit", "bench"),
     "loadgen/study/pages/": ("report", "bench"),
-    "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/study/series/limit/": ("limit",),
     "loadgen/study/series/sweep/": ("sweep",),
     "loadgen/study/series/points/": ("sweep", "limit"),
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
+    "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/report/merge": ("merge",),
     "loadgen/report/request_rows": ("export", "bench"),
     "loadgen/report/limit": ("limit",),
@@ -95,11 +85,7 @@ COMMANDS = (
     "servers/loadgen_servers/null/",
     "servers/loadgen_servers/process/embedded.py",
 )
-MODULES = [
-    pytest.param(path, id=name)
-    for path in CODE
-    if not (name := path.relative_to(ROOT).as_posix()).startswith(COMMANDS)
-]
+MODULES = [path for path in [*CLIENT, *SERVERS] if not path.relative_to(ROOT).as_posix().startswith(COMMANDS)]
 
 
 def wrong(text: str, verbs: tuple[str, ...]) -> list[str]:
@@ -119,11 +105,11 @@ def wrong(text: str, verbs: tuple[str, ...]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES)
-def test_every_flag_that_a_message_names_can_be_typed(path: Path) -> None:
-    name = path.relative_to(ROOT).as_posix()
-    verbs = next(verbs for begin, verbs in VERBS_OF.items() if name.startswith(begin))
-    assert {line: faults for line, text in texts(path) if (faults := wrong(text, verbs))} == {}
+@of_each(MODULES)
+def test_every_flag_that_a_message_names_can_be_typed(source: Source) -> Iterator[str]:
+    verbs = next(verbs for begin, verbs in VERBS_OF.items() if source.name.startswith(begin))
+    for line, text in texts(source):
+        yield from (f"line {line}: {fault}" for fault in wrong(text, verbs))
 
 
 @pytest.mark.parametrize(
