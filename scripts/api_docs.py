@@ -16,9 +16,10 @@ from types import FunctionType, ModuleType
 from typing import Any, ForwardRef
 
 import loadgen
+from loadgen.plan.profile import SUBJECTS
+from loadgen.settings.table import rows_of
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
-_ROLE = re.compile(r"^Of[A-Z][a-z]+\[(.*)\]$")  # of a profile's key, around what it holds
 _HEAD = """# Python API
 
 Made from the docstrings by `python scripts/api_docs.py`: change those, not this page.
@@ -50,10 +51,17 @@ def rendered(module: ModuleType) -> str:
     return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
 
 
+def _annotations(value: Any) -> dict[str, Any]:
+    """The annotations of a function or of a class's attributes; those of a profile are its settings'."""
+    if value is loadgen.Profile:
+        return {row.name: row.kind for row in rows_of(*SUBJECTS)}
+    return inspect.get_annotations(value)
+
+
 def _held(value: Any) -> Iterator[type]:
     """The classes of ours that the annotations of a function, or of a class's attributes, name."""
     there = vars(sys.modules[value.__module__])
-    for annotation in inspect.get_annotations(value).values():
+    for annotation in _annotations(value).values():
         for name in re.findall(r"\b[A-Z]\w+", _annotation(annotation)):
             kind = there.get(name)
             if inspect.isclass(kind) and kind.__module__.startswith("loadgen"):
@@ -87,7 +95,7 @@ def _section(value: Any) -> Iterator[str]:
 
 def _attributes(value: type) -> str:
     """A list of what is read of an object: annotated fields, then properties."""
-    fields = {key: _annotation(kind) for key, kind in inspect.get_annotations(value).items()}
+    fields = {key: _annotation(kind) for key, kind in _annotations(value).items()}
     lines = [f"* `{key}: {kind}`" for key, kind in fields.items() if not key.startswith("_")]
     for key, member in _members(value, (property, cached_property)):
         getter: Any = member.fget if isinstance(member, property) else member.func
@@ -155,7 +163,7 @@ def _annotation(value: Any) -> str:
         return value.__forward_arg__
     if not isinstance(value, str):
         return inspect.formatannotation(value)
-    return _ROLE.sub(r"\1", value)
+    return value
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,8 @@
 """The tables of docs/from-vllm.md and docs/from-others.md: `python scripts/flag_docs.py` writes them.
 
-They are those of loadgen/run/other_clients/ and loadgen/plan/backends.py, which answer on the command
-line too; the text around them is the pages' own. A test holds that the pages have the tables as they are.
+They are those of loadgen/settings/other_clients/ and loadgen/settings/backends.py, which answer on the
+command line too; the text around them is the pages' own. A test holds that the pages have the tables as
+they are.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from loadgen.plan import backends
-from loadgen.run.other_clients.client import OtherClient
-from loadgen.run.other_clients.lookup import OTHERS
-from loadgen.run.other_clients.vllm import VLLM
+from loadgen.settings import backends
+from loadgen.settings.other_clients.client import OtherClient
+from loadgen.settings.other_clients.lookup import OTHERS
+from loadgen.settings.other_clients.vllm import VLLM
 
 DOCS = Path(__file__).parent.parent / "docs"
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)

@@ -73,7 +73,7 @@ FOREIGN = {
 }
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
-    "loadgen/run/other_clients/",  # whose tables are held by tests/session/test_other_clients.py
+    "loadgen/settings/other_clients/",  # whose tables are held by tests/session/test_other_clients.py
     "loadgen/study/pages/html.py",
     "loadgen/study/importers/",
     "loadgen/run/selftest/modes.py",

@@ -7,7 +7,8 @@ import math
 import re
 import reprlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 MOST_TOKENS = 20_000_000  # of a prompt or an answer
 MOST_REQUESTS = 100_000_000
@@ -42,31 +43,38 @@ def figure(value: object) -> float | None:
     return value if value == 0 or _LEAST <= abs(value) <= _MOST else None
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
+@dataclass(frozen=True)
+class Bounded(Generic[N]):
+    """A flag's type: a number from `least` to `most`; calling it raises ArgumentTypeError."""
+
+    kind: Callable[[str], N]
+    least: N
+    most: N
+    what: str
+    span: str
+
+    def __call__(self, text: str) -> N:
+        try:
+            value = self.kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not {self.what}") from None
+        if not self.least <= value <= self.most:  # false for NaN too
+            raise argparse.ArgumentTypeError(f"{shown(text)}: give {self.what} from {self.span}")
+        return value
+
+
+def whole(least: int, most: int) -> Bounded[int]:
     """A flag's type: an integer from `least` to `most`."""
 
     def read(text: str) -> int:
         return int(text) if len(text) <= _SHOWN else most + 1
 
-    return _bounded(read, least, most, "a whole number", f"{least} to {most}")
+    return Bounded(read, least, most, "a whole number", f"{least} to {most}")
 
 
-def real(least: float, most: float) -> Callable[[str], float]:
+def real(least: float, most: float) -> Bounded[float]:
     """A flag's type: a number from `least` to `most`; never NaN, and infinite only where `most` is."""
-    return _bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
-
-
-def _bounded(read: Callable[[str], N], least: N, most: N, what: str, span: str) -> Callable[[str], N]:
-    def number(text: str) -> N:
-        try:
-            value = read(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is not {what}") from None
-        if not least <= value <= most:  # false for NaN too
-            raise argparse.ArgumentTypeError(f"{shown(text)}: give {what} from {span}")
-        return value
-
-    return number
+    return Bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 
 from loadgen.base.bounds import parsed_by, whole
+from loadgen.settings.groups import CLUSTER
+from loadgen.settings.setting import Makes, OptionRows, setting
 
 MOST_SHARDS = 4096
-
-
-# fmt: off
-def add_cluster_flags(group: argparse._ActionsContainer) -> None:
-    """The flags of a plan that shards on a Ray cluster send together."""
-    add = group.add_argument
-    add("--cluster", type=parsed_by(address), metavar="auto|ADDRESS",
-        help="send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto (RAY_ADDRESS, or the "
-        "one on this machine), or local: started for the run")
-    add("--shards", type=whole(1, MOST_SHARDS), metavar="N",
-        help="with --cluster: processes that share the load, spread over its nodes")
-# fmt: on
 
 
 def address(text: str) -> str:
@@ -26,3 +16,20 @@ def address(text: str) -> str:
     from loadgen.fleet import connection  # few runs need it
 
     return connection.checked(text)
+
+
+# fmt: off
+_cluster = partial(setting, Makes.CLIENT, None, group=CLUSTER,
+    campaign="cannot be used in a campaign")
+
+
+class ClusterOptions(OptionRows, frozen=True):
+    """Settings of a plan that shards on a Ray cluster send together."""
+
+    # The address of the cluster; None: this machine sends.
+    cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "
+        "(RAY_ADDRESS, or the one on this machine), or local: started for the run",
+        read=parsed_by(address), metavar="auto|ADDRESS")
+    shards: int | None = _cluster("with --cluster: processes that share the load, spread over its nodes",
+        read=whole(1, MOST_SHARDS), metavar="N")
+# fmt: on

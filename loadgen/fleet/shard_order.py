@@ -14,8 +14,8 @@ from loadgen.plan.plan_inputs import Seed, WordCounts
 from loadgen.run import keywords
 from loadgen.run.credentials import NO_KEY
 from loadgen.run.live_totals import Totals
-from loadgen.run.options import Options
-from loadgen.run.stop_rules import Tolerance
+from loadgen.run.options import TABLE, Options
+from loadgen.settings.run import Tolerance
 from loadgen.transport.share import Share
 from loadgen.wire.refusals import Adaptation
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
@@ -25,11 +25,7 @@ _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer
 _NO_ORDER = "the driver's order is not valid (is it the same loadgen there?)"
 
 # What of the options a shard needs; the driver does the rest itself, or not at all.
-SENT = (
-    "more_urls", "endpoint", "model", "served_model_name", "tokenizer", "vocab_size", "insecure", "ca_cert",
-    "client_cert", "client_key", "transport", "http2", "gpus", "label", "metadata", "save_detailed",
-    "max_consecutive_failures", "max_duration_s", "drain_timeout_s", "workers",
-)  # fmt: skip
+SENT = ("more_urls", *(row.name for row in TABLE if row.shard))
 
 
 class ShardOrder(msgspec.Struct, frozen=True):

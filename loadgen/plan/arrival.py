@@ -12,8 +12,8 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.settings.load_schedule import LEAST_RATE_PER_S
 
-LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _LATEST_NS = 2**62  # 146 years: beyond it int64 sums with a clock reading could overflow
 
 

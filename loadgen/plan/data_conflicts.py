@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.plan.data_keys import DataKeys, LengthKeys, TraceKeys
-from loadgen.plan.data_names import READ_OUTPUT_LENS
-from loadgen.plan.load.cancel_point import parse_point
 from loadgen.plan.server_settings import flag_of
+from loadgen.settings.cancel_point import parse_point
+from loadgen.settings.data import READ_OUTPUT_LENS, DataKeys, TextKeys, TraceKeys
+from loadgen.settings.table import rows_of
 
 Values = Mapping[str, Any]
 _MADE = (None, "random")
@@ -19,12 +19,17 @@ _NO_RANGE = ("0.0", "0", "")
 # Keys that only say how random prompts are made; vLLM takes its own of them with any data set.
 _VLLM_LENGTHS = ("input_len", "range_ratio", "prefix_len")
 _TEXT = ("prompt_format", "prompt_corpus")
-_OF_TRACES = frozenset({*TraceKeys.model_fields, "self_timed"} - {"trace"})
+_OF_TRACES = tuple(sorted(row.name for row in TraceKeys.rows if row.name != "trace"))
+_DEFAULTS = {row.name: row.default for row in rows_of(TextKeys, TraceKeys)}
 _DATA_SETS_OWN = {
     "sharegpt_output_len": ("sharegpt",),
     "custom_output_len": ("custom", ""),
-    **{key: ("prefix_repetition",) for key in DataKeys.model_fields if key.startswith("prefix_repetition_")},
-    **{key: ("timed_trace",) for key in DataKeys.model_fields if key.startswith("timed_trace_")},
+    **{
+        row.name: (kind,)
+        for row in DataKeys.rows
+        for kind in ("prefix_repetition", "timed_trace")
+        if row.name.startswith(f"{kind}_")
+    },
     **dict.fromkeys(("disable_shuffle", "no_oversample", "skip_chat_template"), ("sharegpt", "custom", "")),
 }
 
@@ -67,10 +72,8 @@ def _timed(values: Values) -> bool:
 
 def _given(values: Values, typed: Collection[str], keys: Collection[str]) -> Iterator[str]:
     """Those of the keys that were typed, or are not at their default in a file."""
-    defaults = {**LengthKeys.model_fields, **TraceKeys.model_fields}
     for key in keys:
-        default = defaults[key].default if key in defaults else None
-        if key in typed or (key in defaults and values.get(key) != default):
+        if key in typed or values.get(key) != _DEFAULTS[key]:
             yield key
 
 
@@ -116,14 +119,14 @@ def _made_and_read(values: Values, typed: Collection[str]) -> Iterator[str]:
     kind, flag = _data(values)
     if kind == "random":
         return
-    made = set(LengthKeys.model_fields) - {*_VLLM_LENGTHS, *(_TEXT if kind == "trace" else ())}
+    made = {*_DEFAULTS} - {*_OF_TRACES, "trace", *_VLLM_LENGTHS, *(_TEXT if kind == "trace" else ())}
     for key in _given(values, typed, sorted(made)):
         yield f"{flag_of(key)} is of random prompts, and {flag} has prompts of its own: leave out one of them"
 
 
 def _no_trace(values: Values, typed: Collection[str]) -> Iterator[str]:
     if _data(values)[0] not in ("trace", "timed_trace"):
-        for key in _given(values, typed, sorted(_OF_TRACES)):
+        for key in _given(values, typed, _OF_TRACES):
             flag = flag_of(key)
             if key == "self_timed":
                 flag = "--self-timed" if values.get(key) else "--no-self-timed"
@@ -133,7 +136,7 @@ def _no_trace(values: Values, typed: Collection[str]) -> Iterator[str]:
 def _no_prefix(values: Values, typed: Collection[str]) -> Iterator[str]:
     if not values.get("prefix_len"):
         for key in _given(values, typed, ("prefix_groups", "prefix_zipf")):
-            if values[key] != LengthKeys.model_fields[key].default:
+            if values[key] != _DEFAULTS[key]:
                 yield f"{flag_of(key)} needs prefixes: pass --random-prefix-len N"
 
 

@@ -17,20 +17,20 @@ from loadgen.plan import session_conflicts, sources
 from loadgen.plan.apis import chosen_dialect, merged, shared_fields
 from loadgen.plan.arrival import within
 from loadgen.plan.data_facts import DataFacts, LengthFacts
-from loadgen.plan.data_keys import NO_DATA
-from loadgen.plan.load.cancel_point import parse_rate
 from loadgen.plan.load.cancellations import Cancellations, drawn
-from loadgen.plan.load.concurrency_steps import ConcurrencySteps
-from loadgen.plan.load.load_keys import NO_SHAPE
 from loadgen.plan.load.processes import process_of
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.plan.profile import Profile, check_body
 from loadgen.plan.prompts import random_prompts
 from loadgen.plan.requests import Requests, TurnRequests
-from loadgen.plan.session_keys import NO_SESSIONS
 from loadgen.plan.streams import Purpose, RandomStream, arrival_rng
 from loadgen.plan.traces import prompt_form
 from loadgen.plan.turns import Turns
+from loadgen.settings.cancel_point import parse_rate
+from loadgen.settings.data import NO_DATA
+from loadgen.settings.load import NO_SHAPE
+from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.settings.sessions import NO_SESSIONS
 from loadgen.wire.engines import Engine
 from loadgen.wire.openai import Dialect
 from loadgen.wire.refusals import Adaptation

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    create_model,
     field_serializer,
     field_validator,
     model_validator,
@@ -25,17 +24,21 @@ from loadgen.base.errors import UsageError
 from loadgen.base.paths import place
 from loadgen.base.spelling import nearest
 from loadgen.plan import data_conflicts, session_conflicts
-from loadgen.plan.data_keys import DataKeys, LengthKeys, TraceKeys
-from loadgen.plan.key_roles import OfClient, OfLoad, OfNothing, OfRequest, Role, keys_of
-from loadgen.plan.load import load_conflicts, load_schedule
-from loadgen.plan.load.cancel_keys import CancelKeys
-from loadgen.plan.load.load_keys import LoadKeys
+from loadgen.plan.load import load_conflicts
 from loadgen.plan.server_settings import FLAGS, ServerSettings, refusal, validated
-from loadgen.plan.session_keys import SessionKeys
+from loadgen.settings import bursts, load_schedule
+from loadgen.settings.bursts import Bursts
+from loadgen.settings.cancel_point import CancelPoint, parse_point
+from loadgen.settings.data import DataKeys, LengthKeys, TextKeys, TraceKeys
+from loadgen.settings.load import VLLM_PROMPTS, CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
+from loadgen.settings.load_schedule import LoadSchedule, RampEnds
+from loadgen.settings.request_class import RequestClass
+from loadgen.settings.requests import SAMPLING, FigureKeys, RequestKeys
+from loadgen.settings.sessions import NO_SESSIONS, SessionKeys
+from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, model_fields, setting
+from loadgen.settings.table import PROFILE_KEYS, profile_keys
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
-Sampled = Annotated[int, Field(ge=-1, le=bounds.MOST_INT)]
-_VLLM_PROMPTS = 1000
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
 _MOST_TOML_BYTES = 1 << 20
 _LONG_KEY = re.compile(rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){65}")  # quadratic in tomllib
@@ -50,77 +53,61 @@ _OWNED = {
 }
 _SHAPES = ("schedule", "bursts", "ramp_up_strategy")  # each makes a load of its own
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
-_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "logprobs", "min_tokens")
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
 
-class Profile(
-    DataKeys,
-    LengthKeys,
-    TraceKeys,
-    CancelKeys,
-    LoadKeys,
-    SessionKeys,
-    extra="forbid",
-    frozen=True,
-    allow_inf_nan=False,
-    defer_build=False,
-):
+def _rungs(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if value is not None and (not value or len(set(value)) < len(value)):
+        raise ValueError("needs at least one input length, and none of them twice")
+    return value
+
+
+class FileKeys(KeyRows, frozen=True):
+    """What only a file says: neither is a flag."""
+
+    # Input lengths, for `loadgen ladder`.
+    ladder: tuple[Rung, ...] | None = setting(Makes.NOTHING, None, check=_rungs, keyword=NO_KEYWORD)
+    # What a server that is started for it is asked for.
+    server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD)
+
+
+_NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
+SUBJECTS: tuple[Subject, ...] = (*PROFILE_KEYS, FileKeys)
+
+if TYPE_CHECKING:
+
+    class _Keys(
+        SessionKeys,
+        ShapeKeys,
+        ClassKeys,
+        CancelKeys,
+        TraceKeys,
+        TextKeys,
+        DataKeys,
+        NameKeys,
+        LengthKeys,
+        LoadKeys,
+        RequestKeys,
+        FigureKeys,
+        FileKeys,
+        frozen=True,
+    ):
+        """What each of these rows is, for checkers."""
+
+else:
+    _Keys = create_model(
+        "_Keys",
+        __config__={"extra": "forbid", "frozen": True, "allow_inf_nan": False, "defer_build": True},
+        **model_fields(SUBJECTS, _NAMES),
+    )
+
+
+class Profile(_Keys, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=False):
     """A workload; every key is also the flag of that name, spelled with dashes.
 
     The defaults are those of `vllm bench serve --dataset-name random`. Raises LoadgenError that names a key
     which is unknown or has a wrong value.
     """
-
-    name: OfNothing[str] = ""
-    description: OfNothing[str] = ""
-
-    input_len: OfLoad[int] = Field(default=1024, ge=1, le=bounds.MOST_TOKENS)
-    output_len: OfLoad[int] = Field(default=128, ge=1, le=bounds.MOST_TOKENS)
-    range_ratio: OfLoad[str] = "0.0"  # one number, or {"input": R, "output": R} as JSON
-    prefix_len: OfLoad[int] = Field(default=0, ge=0, le=bounds.MOST_TOKENS)
-
-    # None: as many as there is time for, or rows in a file
-    num_prompts: OfLoad[int | None] = Field(default=_VLLM_PROMPTS, ge=1, le=bounds.MOST_REQUESTS)
-    max_concurrency: OfLoad[int | None] = Field(default=None, ge=1, le=bounds.MOST_STREAMS)
-    request_rate: OfLoad[float] = Field(default=math.inf, allow_inf_nan=True)
-    burstiness: OfLoad[float] = Field(default=1.0, allow_inf_nan=True)
-    # Seconds; then nothing is sent any more.
-    duration: OfLoad[float | None] = Field(default=None, ge=0.001, le=bounds.YEAR_S)
-    num_warmups: OfClient[Annotated[int, Field(ge=0, le=bounds.MOST_REQUESTS)] | Literal["wave"]] = 0
-
-    backend: OfRequest[Literal["openai", "openai-chat", "vllm", "sglang"]] = "openai"
-    stream: OfRequest[bool] = True
-    continuous_usage: OfRequest[bool] = False
-    ignore_eos: OfRequest[bool] = True
-    temperature: OfRequest[float | None] = None
-    top_p: OfRequest[float | None] = None
-    top_k: OfRequest[Sampled | None] = None
-    min_p: OfRequest[float | None] = None
-    frequency_penalty: OfRequest[float | None] = None
-    presence_penalty: OfRequest[float | None] = None
-    repetition_penalty: OfRequest[float | None] = None
-    logprobs: OfRequest[Sampled | None] = None
-    min_tokens: OfRequest[Annotated[int, Field(ge=0, le=bounds.MOST_TOKENS)] | None] = None
-    extra_body: OfRequest[dict[str, Any]] = Field(default_factory=dict)
-    chat_template_kwargs: OfRequest[dict[str, Any]] = Field(default_factory=dict)
-
-    # Seconds; 0: none.
-    request_timeout: OfClient[float] = Field(default=21600.0, ge=0, le=bounds.MOST_SECONDS)
-    # Seconds without a token; 0: none.
-    stall_timeout: OfClient[float] = Field(default=300.0, ge=0, le=bounds.MOST_SECONDS)
-
-    percentile_metrics: OfNothing[str] = "ttft,tpot,itl"
-    metric_percentiles: OfNothing[str] = "99"
-    goodput: OfNothing[tuple[str, ...]] = ()
-    slo: OfNothing[str] = ""  # objectives, as "ttft p90 < 500ms, tpot p90 < 50ms"
-    warmup: OfClient[str] = ""  # left out at the steady state's begin: requests as 20, or seconds as 5s
-    cooldown: OfClient[str] = ""  # and at its end
-    table: OfNothing[Literal["throughput"] | None] = None  # printed after the block
-
-    ladder: OfNothing[tuple[Rung, ...] | None] = None  # input lengths, for `loadgen ladder`
-    server: OfNothing[ServerSettings | None] = None  # what one that is started for it is asked for
 
     if not TYPE_CHECKING:  # a checker takes the parameters from the fields
 
@@ -161,36 +148,52 @@ class Profile(
             raise ValueError("needs max_concurrency or request_rate, else everything is sent at once")
         return value
 
-    @field_validator("warmup", "cooldown", mode="before")
-    @classmethod
-    def _count_or_seconds(cls, value: Any) -> Any:
-        """TOML may give the number of requests as one."""
-        return str(value) if type(value) is int else value
-
-    @field_validator("ladder")
-    @classmethod
-    def _rungs(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if value is not None and (not value or len(set(value)) < len(value)):
-            raise ValueError("needs at least one input length, and none of them twice")
-        return value
-
-    @field_validator("extra_body", "chat_template_kwargs")
-    @classmethod
-    def _sayable(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
-        if bounds.too_deep(value):
-            raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
-        try:
-            json.dumps(value, allow_nan=False)
-            msgspec.json.encode(value)  # which takes no halves of a surrogate pair, and 64 bits at most
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"cannot be sent as JSON: {error}") from None
-        return value
-
     @field_serializer("request_rate", "burstiness", when_used="json")
     def _strict(self, value: float) -> float | str:
         """JSON has no infinity: it is the word `inf`, which reads back as the number."""
         return "inf" if math.isinf(value) else value
+
+    @property
+    def stages(self) -> LoadSchedule | None:
+        """The stages of the schedule; None: there is none."""
+        return load_schedule.parse(self.schedule) if self.schedule else None
+
+    @property
+    def periodic(self) -> Bursts | None:
+        """The bursts; None: there are none."""
+        return bursts.parse(self.bursts) if self.bursts else None
+
+    @property
+    def ramp(self) -> RampEnds | None:
+        """vLLM's ramp; None: there is none, or it lacks an end."""
+        begin, end = self.ramp_up_start_rps, self.ramp_up_end_rps
+        if self.ramp_up_strategy is None or begin is None or end is None:
+            return None
+        return RampEnds(begin, end, self.ramp_up_strategy == "exponential")
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the planned rate, or the limit of a closed loop, changes during the run."""
+        return bool(self.schedule or self.bursts or self.ramp_up_strategy)
+
+    @property
+    def shape_words(self) -> list[str]:
+        """How the load changes over time, in words; empty where it does not."""
+        words = [self.schedule] * bool(self.schedule)
+        words += [f"bursts of {self.bursts}"] * bool(self.bursts)
+        if (ramp := self.ramp) is not None:
+            words.append(f"{self.ramp_up_strategy} ramp from {ramp.begin:g} to {ramp.end:g} requests/s")
+        return words
+
+    @property
+    def cancel_point(self) -> CancelPoint | None:
+        """When a request that is to be cancelled is; None: none is to be."""
+        return parse_point(self.cancel_after) if self.cancel_rate and self.cancel_after else None
+
+    @property
+    def own_session_keys(self) -> list[str]:
+        """The keys that apply to sessions alone and are given, in the order above."""
+        return [key for key, default in NO_SESSIONS.items() if getattr(self, key) != default]
 
     @property
     def warmups(self) -> int:
@@ -227,7 +230,7 @@ class Profile(
         if self.stages is not None and not self.stages.concurrency:
             rate_per_s = self.stages.mean_rate_per_s
         elif self.ramp is not None:
-            rate_per_s = self.ramp.mean_rate_per_s(self.num_prompts or _VLLM_PROMPTS)
+            rate_per_s = self.ramp.mean_rate_per_s(self.num_prompts or VLLM_PROMPTS)
         else:
             rate_per_s = self.request_rate
         if self.periodic is None:
@@ -247,7 +250,7 @@ class Profile(
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that are set."""
-        return {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
 
 def _scheduled(keys: dict[str, Any]) -> None:
@@ -274,7 +277,7 @@ def _paced(keys: dict[str, Any]) -> None:
 def _whole_sessions(turns: Any) -> int:
     """About vLLM's number of requests, so that no session of as many turns is cut short."""
     each = turns if type(turns) is int and 1 <= turns <= bounds.MOST_TURNS else 1
-    return max(1, _VLLM_PROMPTS // each) * each
+    return max(1, VLLM_PROMPTS // each) * each
 
 
 def _own_times(keys: Mapping[str, Any]) -> bool:
@@ -383,7 +386,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -
 
 def described(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:
     """The profile, without its table's description where overrides make another load than that describes."""
-    load = set(keys_of(Profile, Role.LOAD))
+    load = set(profile_keys(Makes.LOAD))
     own, over = load & table.keys(), load & overrides.keys()
     usual = {key: table.get(key, Profile.model_fields[key].default) for key in over}
     changed = bool(own) and any(getattr(made, key) != value for key, value in usual.items())

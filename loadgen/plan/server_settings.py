@@ -3,65 +3,43 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError, create_model
 
-from loadgen.base.bounds import MOST_SEED, MOST_TOKENS, shown
+from loadgen.base.bounds import shown
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import nearest
+from loadgen.settings.launch import ServerKeys
+from loadgen.settings.setting import model_fields
+from loadgen.settings.table import PROFILE_KEYS, rows_of
 
-_MOST_GPUS = 1024
-_MOST_RUNNING = 1 << 20
 Table = TypeVar("Table", bound=BaseModel)
 
 
 FLAGS = "the flags"  # as the origin of a table: the command line
-_FLAGS = {
-    **{
-        key: f"--random-{key.replace('_', '-')}"
-        for key in ("input_len", "output_len", "prefix_len", "range_ratio")
-    },
-    "classes": "--class",
-    "arguments": "--server-args",
-    "environment": "--server-env",
-    "seed": "--server-seed",
-}
-_TABLES = ("classes",)  # whose flag was read into a table, which is not as it was typed
+_FLAGS = {row.name: row.option for row in rows_of(*PROFILE_KEYS, ServerKeys)}
+# Flags that were read into tables, which are not as they were typed.
+_TABLES = {row.name for row in rows_of(*PROFILE_KEYS) if row.action == "append"}
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
-class ServerSettings(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+if TYPE_CHECKING:
+
+    class _Server(ServerKeys, frozen=True):
+        """What each of these rows is, for checkers."""
+
+else:
+    _Server = create_model(
+        "_Server",
+        __config__={"extra": "forbid", "frozen": True, "strict": True, "allow_inf_nan": False},
+        **model_fields((ServerKeys,), {}),
+    )
+
+
+class ServerSettings(_Server, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
-
-    # Tokens, prompt and answer together.
-    context_len: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    memory_fraction: Annotated[float, Field(gt=0, le=1)] | None = None  # of the GPU's
-    tensor_parallel: Annotated[int, Field(ge=1, le=_MOST_GPUS)] | None = None  # GPUs that share the model
-    quantization: Annotated[str, Field(min_length=1)] | None = None
-    skip_tokenizer: bool | None = None  # token ids in and out
-    prefix_caching: bool | None = None
-    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None
-    max_running: Annotated[int, Field(ge=1, le=_MOST_RUNNING)] | None = None  # requests at once
-    arguments: Annotated[tuple[str, ...], Field(strict=False)] | None = None  # for the engine, as they are
-    environment: dict[str, str] | None = None  # added to the caller's
-
-    @field_validator("arguments", mode="before")
-    @classmethod
-    def _line(cls, value: Any) -> Any:
-        """One string is a command line, as of --server-args."""
-        return tuple(shlex.split(value)) if isinstance(value, str) else value
-
-    @field_validator("environment")
-    @classmethod
-    def _names(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        if any(not name or "=" in name or "\0" in name + value for name, value in (value or {}).items()):
-            raise ValueError(
-                "a variable's name must not be empty or contain =, and neither it nor its value a zero byte"
-            )
-        return value
 
     def overlaid(self, other: ServerSettings) -> ServerSettings:
         """These, with whatever the other gives instead; variables of the environment one by one."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.plan.server_settings import flag_of
-from loadgen.plan.session_keys import NO_SESSIONS, RECORDED_DELAYS
+from loadgen.settings.sessions import NO_SESSIONS, RECORDED_DELAYS
 
 Values = Mapping[str, Any]
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"

@@ -8,10 +8,10 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.figures.record import Records
-from loadgen.plan.load.cancel_point import CancelPoint, parse_rate
 from loadgen.plan.load.cancellations import drawn
 from loadgen.plan.streams import RandomStream
 from loadgen.report.run_directory import Result
+from loadgen.settings.cancel_point import CancelPoint, parse_rate
 from loadgen.verdict.reconcile import finished_after_cancel
 from loadgen.verdict.run_facts import Facts
 

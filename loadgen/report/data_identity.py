@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadgen.plan.data_facts import LengthFacts
-from loadgen.plan.key_roles import Role, keys_of
-from loadgen.plan.load.load_keys import RequestClass
 from loadgen.plan.profile import Profile
 from loadgen.plan.sources import RANDOM
+from loadgen.settings.request_class import RequestClass
+from loadgen.settings.setting import Makes
+from loadgen.settings.table import profile_keys
 from loadgen.verdict.run_facts import Facts
 
 _DIGEST = 12  # characters of one that are shown
@@ -18,7 +19,7 @@ _NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpu
 # A run has its own part of these, or a file decides: they are compared as they were planned.
 _PLANNED = {"input_len", "output_len", "num_prompts", "max_concurrency", "request_rate", "duration"}
 _SPREAD = {"range_ratio", "prefix_len", "burstiness"}  # what each means is in words of its own
-_OTHERS = [name for name in keys_of(Profile, Role.LOAD) if name not in _NAMED | _PLANNED | _SPREAD]
+_OTHERS = [name for name in profile_keys(Makes.LOAD) if name not in _NAMED | _PLANNED | _SPREAD]
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from loadgen.report.run_directory import Result
 from loadgen.report.speed_formulas import FORMULAS, TOTAL
-from loadgen.report.speed_rows import Memory, Setting, SpeedRow, ThroughputRow, rounded
+from loadgen.report.speed_rows import EngineSetting, Memory, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.roofline.model_names import split_gguf
 from loadgen.verdict.run_facts import Facts
@@ -81,7 +81,7 @@ def backend(engine: str) -> str:
     return _PUBLISHED_AS.get(engine, engine)
 
 
-def setting(facts: Facts) -> Setting | None:
+def setting(facts: Facts) -> EngineSetting | None:
     """What the engine was given when it was started here; None where it was not, or was given nothing."""
     if facts.launched is None:
         return None
@@ -91,7 +91,7 @@ def setting(facts: Facts) -> Setting | None:
     if facts.server.engine == "vLLM" and given.keys() & set(_WORDS):
         given.setdefault("enforce_eager", "False")  # its default, which the pages write out
     words = {word: given[word] for word in (*_WORDS, *given) if word in given and word not in _PLACE}
-    return Setting.of(**words) if words else None
+    return EngineSetting.of(**words) if words else None
 
 
 def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:

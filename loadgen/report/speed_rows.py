@@ -46,18 +46,18 @@ class Memory(msgspec.Struct, frozen=True):
         return str(self.of_bytes(int(self.amount * UNIT_BYTES[self.unit]), unit).amount)
 
 
-class Setting(msgspec.Struct, frozen=True):
+class EngineSetting(msgspec.Struct, frozen=True):
     """What a server was given, word by word; equal where words, values and order are."""
 
     words: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, **words: object) -> Setting:
-        """As in `Setting.of(gpu_memory_utilization=0.9, max_model_len=32768, enforce_eager=False)`."""
+    def of(cls, **words: object) -> EngineSetting:
+        """As in `EngineSetting.of(gpu_memory_utilization=0.9, max_model_len=32768, enforce_eager=False)`."""
         return cls(tuple((name, str(value)) for name, value in words.items()))
 
     @classmethod
-    def parse(cls, text: str) -> Setting:
+    def parse(cls, text: str) -> EngineSetting:
         """The inverse of `str`; raises UsageError where a word has no value."""
         pairs = [word.partition("=") for word in re.split(r"\s+(?=[\w.-]+=)", text.strip())]
         if not all(name and equals for name, equals, _ in pairs):
@@ -69,8 +69,8 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 # "Setting 1" is two things on the Qwen2.5 page: this is that of 72B (and of Qwen2-72B).
-SETTINGS: Mapping[str, Setting] = {
-    name: Setting.of(gpu_memory_utilization=share, max_model_len=tokens, enforce_eager=eager)
+SETTINGS: Mapping[str, EngineSetting] = {
+    name: EngineSetting.of(gpu_memory_utilization=share, max_model_len=tokens, enforce_eager=eager)
     for name, share, tokens, eager in (
         ("Default Setting", 0.9, 32768, False),
         ("Setting 1", 0.98, 4096, True),
@@ -96,7 +96,7 @@ class SpeedRow(msgspec.Struct, frozen=True):
     note: str = ""
     formula: str = OUTPUT  # a key of speed.FORMULAS
     output_length: int = GENERATED
-    setting: Setting | None = None
+    setting: EngineSetting | None = None
     ttft_ms: Decimal | None = None  # mean; None: not measured, as on the pages
     decode_tok_s: Decimal | None = None  # 1000 / mean TPOT in ms: one answer once it has begun
 
@@ -121,7 +121,7 @@ def rounded(value: float) -> Decimal:
     return Decimal(f"{value:.2f}")
 
 
-def legend(settings: Iterable[Setting]) -> dict[Setting, str]:
+def legend(settings: Iterable[EngineSetting]) -> dict[EngineSetting, str]:
     """The name of each setting in a legend's order: the page's own first, new ones numbered after them."""
     given = dict.fromkeys(settings)
     names = {setting: name for name, setting in SETTINGS.items() if setting in given}
@@ -198,7 +198,7 @@ def _row(cells: Mapping[str, str]) -> SpeedRow:
         note=cells.get("note", ""),
         formula=cells["formula"],
         output_length=_whole(cells.get("output_length", str(GENERATED))),
-        setting=Setting.parse(cells["setting"]) if "setting" in cells else None,
+        setting=EngineSetting.parse(cells["setting"]) if "setting" in cells else None,
         ttft_ms=_decimal(cells, "ttft_ms"),
         decode_tok_s=_decimal(cells, "decode_tok_s"),
     )

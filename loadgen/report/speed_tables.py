@@ -20,7 +20,7 @@ from loadgen.report.speed_formulas import PAGES, converted
 from loadgen.report.speed_rows import (
     GENERATED,
     SETTINGS,
-    Setting,
+    EngineSetting,
     SpeedRow,
     ThroughputRow,
     legend,
@@ -151,7 +151,7 @@ def _narrowed(
     return _table(cells, replace(shape, columns=tuple(columns)), notes)
 
 
-def legend_lines(names: Mapping[Setting, str]) -> list[str]:
+def legend_lines(names: Mapping[EngineSetting, str]) -> list[str]:
     """A legend as the pages write it: `[Setting 1]=(gpu_memory_utilization=0.98 …)`."""
     return [f"[{name}]=({setting})" for setting, name in names.items()]
 
@@ -184,7 +184,7 @@ def compared(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
     return text(_table(cells, _COMPARED, list(notes)), width) if any(others) else ""
 
 
-def _cells(row: SpeedRow, names: Mapping[Setting, str]) -> dict[str, str]:
+def _cells(row: SpeedRow, names: Mapping[EngineSetting, str]) -> dict[str, str]:
     """Every cell a shape may ask for; "-" where nothing ran, empty where nothing was reported."""
     absent = "-" if row.speed_tok_s is None else ""
     name = names.get(row.setting, "").removesuffix(" Setting") if row.setting else ""

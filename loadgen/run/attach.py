@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import MeasureError, NotReady, UsageError
 from loadgen.base.secrecy import shown_url
-from loadgen.plan import backends, plan
+from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
@@ -30,6 +30,7 @@ from loadgen.server import pasted_url
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop
 from loadgen.server.pasted_url import ApiPlace
+from loadgen.settings import backends
 from loadgen.wire.address import is_this_machine, port_of
 from loadgen_servers.process.embedded import Embedded
 

@@ -29,9 +29,9 @@ from loadgen.run.asked_settings import roofline_flags, settings
 from loadgen.run.attach import attach
 from loadgen.run.credentials import check_key_flags
 from loadgen.run.options import Options
-from loadgen.run.other_clients import vllm
 from loadgen.run.session import Session
 from loadgen.run.shards import part
+from loadgen.settings.other_clients import vllm
 from loadgen.verdict import run_metadata
 
 if TYPE_CHECKING:

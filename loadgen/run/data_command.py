@@ -15,17 +15,17 @@ from loadgen.base.bounds import parsed_by, whole
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.printable import json_text
 from loadgen.base.spelling import Parser, arguments
-from loadgen.plan import backends, data_files, named_file, plan, profile
+from loadgen.plan import data_files, named_file, plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests
 from loadgen.report.printing import printed
 from loadgen.run import export_plan, progress
-from loadgen.run.data_options import add_data_flags, laid_over
 from loadgen.run.data_preview import PlanPreview
-from loadgen.run.options import add_workload_flags
+from loadgen.run.options import laid_over
 from loadgen.run.other_options import add_unheeded_flags, explained, refuse
+from loadgen.settings import backends, groups, table
 from loadgen.wire.engines import UNKNOWN
 
 _OPTIONS = (
@@ -39,6 +39,7 @@ _OPTIONS = (
     "profile",
     "no_effect",
 )
+_GROUPS = (groups.WORKLOAD, groups.SHAPES, groups.SESSIONS, groups.DATA, groups.LENGTHS, groups.TRACES)
 _ANY_MODEL = "MODEL"
 _ANY_API = ("openai", "openai-chat")
 
@@ -71,8 +72,7 @@ def data_parser() -> argparse.ArgumentParser:
         metavar="{" + ",".join(backends.OWN) + "}",
         help="API (default: the one that takes the requests)",
     )
-    add_workload_flags(parser.add_argument_group("workload"))
-    add_data_flags(parser)
+    table.add_groups(parser, _GROUPS)
     add_unheeded_flags(parser)
     return parser
 

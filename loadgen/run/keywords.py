@@ -5,175 +5,56 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
-from loadgen.base.bounds import MOST_GPUS, MOST_IDS, MOST_SECONDS, MOST_SEED
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide
 from loadgen.base.spelling import nearest
-from loadgen.fleet.cluster_flags import MOST_SHARDS
-from loadgen.plan import backends, data_files, profile, session_conflicts
-from loadgen.plan.data_names import READ_OUTPUT_LENS, Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.plan import data_files, profile, session_conflicts
 from loadgen.plan.profile import Profile
 from loadgen.run import which_server
 from loadgen.run.credentials import NO_KEY, checked_key
-from loadgen.run.options import AUTO, MOST_WORKERS, Options
+from loadgen.run.options import TABLE, Options
 from loadgen.run.shards import flags
-from loadgen.run.stop_rules import Tolerance
+from loadgen.settings import backends, data, groups, table
+from loadgen.settings.data import READ_OUTPUT_LENS
+from loadgen.settings.run import AUTO, Tolerance
+from loadgen.settings.server import CallOptions
+from loadgen.settings.setting import bounded
 from loadgen.verdict import run_metadata
 from loadgen.wire.sent_headers import check_headers, check_path
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+_KEYS = frozenset(row.name for row in table.rows_of(*table.PROFILE_KEYS))
+# In the order of --help.
+KEYWORDS = {
+    row.name: row
+    for rows in (*(table.flags_in(group, TABLE) for group in groups.ORDER), CallOptions.rows)
+    for row in rows
+    if row.keyword_type
+}
+_NAMES = {**vars(data), "Any": Any, "Literal": Literal}  # that the types of keywords name
 
-
-class WorkloadOptions(TypedDict, total=False):
-    """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""
-
-    input_len: int
-    output_len: int
-    range_ratio: str | float
-    prefix_len: int
-    # the data
-    dataset_name: DatasetName
-    dataset_path: str
-    disable_shuffle: bool
-    no_oversample: bool
-    skip_chat_template: bool
-    sharegpt_output_len: int
-    custom_output_len: int
-    prefix_repetition_prefix_len: int
-    prefix_repetition_suffix_len: int
-    prefix_repetition_num_prefixes: int
-    prefix_repetition_output_len: int
-    timed_trace_label_timestamp: str
-    timed_trace_label_input_length: str
-    timed_trace_label_output_length: str
-    timed_trace_label_hash_ids: str
-    timed_trace_chunk_hash_size: int
-    timed_trace_sec_multiplier: float
-    # lengths and text of random prompts
-    prompt_format: PromptFormat
-    prompt_corpus: str
-    compat: Compat
-    input_dist: str
-    output_dist: str
-    prefix_groups: int
-    prefix_zipf: float
-    # traces
-    trace: str
-    trace_format: TraceFormat
-    self_timed: bool
-    trace_window: str
-    speed_up: float
-    trace_max_input_len: int
-    trace_max_output_len: int
-    trace_too_long: Literal["skip", "clip"]
-    trace_idle_cap: float
-    trace_jitter: Literal["none", "uniform"]
-    # the load over time, and its classes: docs/load-shapes.md
-    schedule: str
-    bursts: str
-    ramp_up_strategy: Literal["linear", "exponential"]
-    ramp_up_start_rps: float
-    ramp_up_end_rps: float
-    classes: list[dict[str, Any]]  # name, share, input_len, output_len, range_ratio
-    # sessions of several turns: docs/sessions.md
-    num_sessions: int | None
-    turns: int | None
-    think_time: str | float
-    turn_delays: str | float
-    assistant: Literal["recorded", "live"]
-    session_header: str
-    turn_timeout: float | None
-    users: int | None
-    user_rate: float | None
-    # the load
-    num_prompts: int | None
-    max_concurrency: int | None
-    request_rate: float
-    burstiness: float
-    duration: float | None
-    num_warmups: int | Literal["wave"]
-    prefill_concurrency: int
-    cancel_rate: str | float
-    cancel_after: str
-    backend: Literal["openai", "openai-chat", "vllm", "sglang"]
-    stream: bool
-    continuous_usage: bool
-    ignore_eos: bool
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    frequency_penalty: float
-    presence_penalty: float
-    repetition_penalty: float
-    logprobs: int
-    min_tokens: int
-    extra_body: dict[str, Any]
-    chat_template_kwargs: dict[str, Any]
-    request_timeout: float
-    stall_timeout: float
-    percentile_metrics: str
-    metric_percentiles: str
-    goodput: list[str]
-    slo: str
-    warmup: str
-    cooldown: str
-
-
-class BenchOptions(WorkloadOptions, total=False):
-    """The options of `bench`, with the names and meanings of the flags of `loadgen bench`."""
-
-    # the server
-    model: str
-    served_model_name: str
-    api_key: str  # "": none; default: OPENAI_API_KEY of the environment
-    headers: dict[str, str]
-    endpoint: str
-    tokenizer: str
-    vocab_size: Annotated[int, Meta(ge=1, le=MOST_IDS)]
-    insecure: bool
-    ca_cert: str
-    client_cert: str
-    client_key: str
-    ready_check_timeout_s: Seconds
-    preset: str  # simulate a server: the embedded engine answers, with this timing
-    # the run
-    seed: Annotated[int, Meta(ge=-MOST_SEED, le=MOST_SEED)]
-    transport: Literal["auto", "wire", "ring", "httpx"]
-    http2: bool
-    source_address: list[str]  # addresses of this machine that connections come from, in turn
-    workers: Annotated[int, Meta(ge=1, le=MOST_WORKERS)] | Literal["auto"]
-    request_id_prefix: str
-    observe: bool
-    reset_cache: bool
-    fingerprint: bool
-    hardware: str
-    gpus: Annotated[int, Meta(ge=1, le=MOST_GPUS)]
-    bandwidth: float
-    model_config: str
-    label: str
-    metadata: list[str]
-    run_dir: str  # where a run directory is written, as the command does; default: nothing is
-    # rules to stop
-    max_failures: int | str
-    max_consecutive_failures: Annotated[int, Meta(ge=0)]
-    max_duration_s: Annotated[float, Meta(ge=0.001, le=MOST_SECONDS)]
-    drain_timeout_s: Seconds
-    stop_when_saturated: bool
-    # one plan sent by several calls or commands
-    shard: str
-    start_at: str
-    expect_plan: str
-    # sent from a Ray cluster
-    cluster: str
-    shards: Annotated[int, Meta(ge=1, le=MOST_SHARDS)]
+if TYPE_CHECKING:  # written by scripts/keyword_types.py
+    from loadgen.settings.keyword_types import BenchOptions as BenchOptions  # noqa: PLC0414
+    from loadgen.settings.keyword_types import WorkloadOptions as WorkloadOptions  # noqa: PLC0414
+else:
+    _TYPES = {name: row.keyword_type for name, row in KEYWORDS.items()}
+    WorkloadOptions = TypedDict(
+        "WorkloadOptions", {name: kind for name, kind in _TYPES.items() if name in _KEYS}, total=False
+    )
+    BenchOptions = TypedDict("BenchOptions", _TYPES, total=False)
+    WorkloadOptions.__doc__ = (
+        "The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."
+    )
+    BenchOptions.__doc__ = (
+        "The options of `bench`, with the names and meanings of the flags of `loadgen bench`."
+    )
 
 
 def parsed(
@@ -202,10 +83,19 @@ def checked(given: Mapping[str, Any], kind: Any = BenchOptions, call: str = "ben
         except ValueError as error:
             raise UsageError(f"backend: {error}") from None
     try:
-        converted = dict(msgspec.convert(plain, kind))
+        converted = dict(msgspec.convert(plain, _bounded(kind)))
     except msgspec.ValidationError as error:
         raise UsageError(_words(str(error))) from None
     return {**converted, "backend": api} if "backend" in converted else converted
+
+
+@cache
+def _bounded(kind: Any) -> Any:
+    """The keywords of a call, the numbers among them held to their bounds; a profile checks its own keys."""
+    types = get_type_hints(kind, localns=_NAMES, include_extras=True)
+    for name in types.keys() & KEYWORDS.keys() - _KEYS:
+        types[name] = bounded(types[name], KEYWORDS[name], Meta)
+    return TypedDict("Bounded", types, total=False)  # type: ignore[operator]
 
 
 def options_of(
@@ -222,7 +112,7 @@ def options_of(
     labels = values.get("backend"), None, values.get("endpoint") or ""
     if (backend := backends.meant(*labels)) is not None:
         values["backend"] = backend
-    overrides = {name: values.pop(name) for name in list(values) if name in WorkloadOptions.__annotations__}
+    overrides = {name: values.pop(name) for name in list(values) if name in _KEYS}
     names_data = {"dataset_name", "dataset_path"} & {*overrides, *varied}
     if "output_len" in overrides and names_data:  # as --output-len
         overrides = dict.fromkeys(READ_OUTPUT_LENS, overrides["output_len"]) | overrides
@@ -253,7 +143,7 @@ def options_of(
         more_urls=urls[1:],
         default_url=default_url is not None,
         default_port=default_url is not None,
-        overrides=overrides,
+        overrides=cast("WorkloadOptions", overrides),
         headers=headers,
         quiet=True,
         **values,
@@ -309,7 +199,7 @@ def _urls(base_url: object) -> tuple[str, ...]:
 def _instead(name: str, kind: Any) -> str:
     """What there is to say of a name that is no keyword: the nearest, or what such a flag is here."""
     from loadgen.run.options import bench_parser  # only a wrong call needs these
-    from loadgen.run.other_clients import lookup, vllm
+    from loadgen.settings.other_clients import lookup, vllm
 
     flag = f"--{name.replace('_', '-')}"
     if (reason := vllm.VLLM.no_effect.get(flag)) is not None:

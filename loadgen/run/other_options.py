@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
-from loadgen.base.bounds import parsed_by, shown
+from loadgen.base.bounds import shown
 from loadgen.base.errors import UsageError
-from loadgen.plan import backends
-from loadgen.plan.data_names import DatasetName
-from loadgen.run.other_clients import vllm
+from loadgen.settings import groups, table
+from loadgen.settings.other_clients import vllm
 
 # Kinds of load that guidellm's --profile takes, and no workload here has the name of.
 _KINDS = frozenset({"synchronous", "concurrent", "constant", "poisson", "async", "sweep", "replay"})
@@ -26,7 +25,7 @@ def refuse(argv: Sequence[str]) -> None:
                 "vLLM's bare --profile, which traces the server, is --server-trace"
             )
         if word == "--profile" and (following in _KINDS or following.startswith("kind=")):
-            from loadgen.run.other_clients import guidellm  # only a wrong command line needs it
+            from loadgen.settings.other_clients import guidellm  # only a wrong command line needs it
 
             raise UsageError(f"--profile {shown(following)} of `guidellm run`: {guidellm.PROFILE}")
         if word.startswith("--") and (reason := vllm.refusal(word.split("=", 1)[0])) is not None:
@@ -35,7 +34,7 @@ def refuse(argv: Sequence[str]) -> None:
 
 def explained(flag: str) -> str | None:
     """Ours for another client's flag, or why there is none; None where no client has it."""
-    from loadgen.run.other_clients import lookup  # only a wrong command line needs it
+    from loadgen.settings.other_clients import lookup  # only a wrong command line needs it
 
     return lookup.explained(flag)
 
@@ -62,15 +61,4 @@ def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
     for flag in vllm.VLLM.no_effect:
         nargs = None if flag in vllm.VALUED else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
-    parser.add_argument("--endpoint-type", type=parsed_by(backends.known), help=argparse.SUPPRESS)
-
-
-def dataset(name: str) -> str:
-    """The type of --dataset-name; raises ArgumentTypeError."""
-    if name == "random-ids":  # SGLang's name of the first
-        return "random"
-    if name not in get_args(DatasetName):
-        from loadgen.run.other_clients import data_sets  # only a wrong command line needs it
-
-        raise argparse.ArgumentTypeError(f"{shown(name)} {data_sets.refusal(name, get_args(DatasetName))}")
-    return name
+    table.add_flags(parser, table.flags_in(groups.HIDDEN))

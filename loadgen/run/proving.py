@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.run.measure import TransportOptions
-from loadgen.run.options import AUTO, Options
+from loadgen.run.options import Options
 from loadgen.run.progress import Display
+from loadgen.settings.run import AUTO
 
 
 def proved(

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.layout import counted
+from loadgen.settings.run import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
 if TYPE_CHECKING:
     from loadgen.run.saturation import SaturationRule
-
-DEAD = 10  # failures in a row, and no success at all: by default such a server is dead
-JUDGED_FROM = 20  # requests that have ended before a share of them is judged
-DRAIN_S = 30.0  # for those under way once --max-duration has passed
-_LIMIT = re.compile(r"(\d{1,9})|(\d{1,3}(?:\.\d{1,6})?)%", re.ASCII)
-
-
-class Tolerance(msgspec.Struct, frozen=True):
-    """How many requests may fail: a number, or a share of those that have ended, 0 to 1."""
-
-    count: int | None = None
-    share: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Tolerance:
-        """The tolerance of `--max-failures 5` or `--max-failures 2.5%`; raises ValueError."""
-        match = _LIMIT.fullmatch(text.strip())
-        if match is None or (match[2] and float(match[2]) > 100):
-            raise ValueError(f"{text!r} is not a number of requests (such as 5) or a share (such as 2.5%)")
-        return cls(count=int(match[1])) if match[1] else cls(share=float(match[2]) / 100)
-
-    def exceeded(self, failed: int, ended: int) -> bool:
-        """Whether `failed` of the `ended` requests are too many; a share is not judged too early."""
-        if self.share is None:
-            return self.count is not None and failed > self.count
-        return ended >= JUDGED_FROM and failed > self.share * ended
-
-    def __str__(self) -> str:
-        return str(self.count) if self.share is None else f"{100 * self.share:g}%"
 
 
 @dataclass

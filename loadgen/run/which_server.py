@@ -11,16 +11,16 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from loadgen.base.errors import UsageError
-from loadgen.plan import backends
+from loadgen.settings import backends
+from loadgen.settings.table import TABLE
 
 DEFAULT_URL = "http://127.0.0.1:8000"  # where `vllm serve` listens, and what `vllm bench serve` measures
 # Flags by their names in the parser, and keywords of `bench()`: each only makes sense of a server that runs.
-SPEAKING_OF_A_SERVER = frozenset({
-    "base_url", "host", "port", "endpoint", "endpoint_type", "backend", "model", "served_model_name",
-    "tokenizer", "vocab_size", "header", "headers", "api_key", "api_key_env", "api_key_file", "insecure",
-    "ca_cert", "client_cert", "client_key", "ready_check_timeout_s", "dataset_name", "dataset_path", "trace",
-    "hardware", "gpus", "bandwidth", "model_config", "reset_cache", "server_trace", "no_effect",
-})  # fmt: skip
+SPEAKING_OF_A_SERVER = frozenset(
+    {row.dest for row in TABLE if row.names_server}
+    | {row.name for row in TABLE if row.names_server and row.keyword_type}
+    | {"no_effect"}
+)
 _NOTHING_THERE = (
     " (no address was given, and this is {}): start a server there, or pass --base-url URL or --launch "
     "ENGINE; for a simulation, pass --preset NAME (`loadgen engine --list-presets` has the names)"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadgen.plan.load.concurrency_steps import ConcurrencySteps
+from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.transport.job import Job
 from loadgen.transport.stalls import Stream, unfinished
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.plan.load.cancellations import Cancellations
-from loadgen.plan.load.concurrency_steps import ConcurrencySteps
+from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
 from loadgen.transport.session_job import SessionJob

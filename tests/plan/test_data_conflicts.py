@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.base.errors import UsageError
 from loadgen.plan import data_conflicts, profile
-from loadgen.plan.data_names import READ_OUTPUT_LENS
+from loadgen.settings.data import READ_OUTPUT_LENS
 
 TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path": "c.jsonl"}
 FILE = {"dataset_path": "f.jsonl"}

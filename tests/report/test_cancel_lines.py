@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from builders import made_runs
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
-from loadgen.plan.load.cancel_point import CancelPoint
 from loadgen.plan.load.cancellations import drawn
 from loadgen.plan.streams import RandomStream
 from loadgen.report.cancel_lines import cancel_lines
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
+from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.failure import USER_CANCELLED
 
 MS = 1_000_000

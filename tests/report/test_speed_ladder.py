@@ -21,7 +21,7 @@ from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import speed_ladder, speed_tables
 from loadgen.report.run_directory import Result
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
-from loadgen.report.speed_rows import SETTINGS, Memory, Setting, SpeedRow, ThroughputRow
+from loadgen.report.speed_rows import SETTINGS, EngineSetting, Memory, SpeedRow, ThroughputRow
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 from loadgen.transport.failure import Failure, FailureKind
@@ -296,7 +296,7 @@ EAGER = {"enforce_eager": "False"}
     ],
 )
 def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
-    assert speed_ladder.setting(made(launched=launched(*SERVE, *command)).facts) == Setting.of(**words)
+    assert speed_ladder.setting(made(launched=launched(*SERVE, *command)).facts) == EngineSetting.of(**words)
 
 
 @pytest.mark.parametrize(

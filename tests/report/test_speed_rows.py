@@ -13,8 +13,8 @@ from loadgen.base.errors import UsageError
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
 from loadgen.report.speed_rows import (
     SETTINGS,
+    EngineSetting,
     Memory,
-    Setting,
     SpeedRow,
     legend,
     published,
@@ -137,8 +137,8 @@ def test_the_published_row_of_the_same_model_and_length_is_found(
     assert (str(row.speed_tok_s) if row else None) == speed_tok_s
 
 
-EAGER = Setting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True)
-SGLANG = Setting.of(mem_fraction_static=0.85, context_length=140000)
+EAGER = EngineSetting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True)
+SGLANG = EngineSetting.of(mem_fraction_static=0.85, context_length=140000)
 
 
 def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
@@ -153,10 +153,10 @@ def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [*SETTINGS.values(), SGLANG, Setting.of(compilation_config='{"a": [1, 2]}', x=1)]
+    "setting", [*SETTINGS.values(), SGLANG, EngineSetting.of(compilation_config='{"a": [1, 2]}', x=1)]
 )
-def test_a_setting_is_read_as_it_is_written(setting: Setting) -> None:
-    assert Setting.parse(str(setting)) == setting
+def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
+    assert EngineSetting.parse(str(setting)) == setting
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from loadgen.report import speed_tables
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
 from loadgen.report.speed_rows import (
     SETTINGS,
+    EngineSetting,
     Memory,
-    Setting,
     SpeedRow,
     ThroughputRow,
     legend,
@@ -34,7 +34,7 @@ SHIPPED = Path(speed_tables.__file__).parent / "published"
 # "Setting 1" is another under Qwen2.5-32B and the smaller ones.
 SETTINGS_TO_32B = {
     "Default Setting": SETTINGS["Default Setting"],
-    "Setting 1": Setting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True),
+    "Setting 1": EngineSetting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True),
     "Setting-64k": SETTINGS["Setting 4"],
 }
 GROUPS = [list(rows) for _, rows in groupby(shipped(), lambda row: (row.model, row.backend))]
@@ -207,7 +207,7 @@ def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[SpeedRo
     ]
 
 
-GIVEN = Setting.of(gpu_memory_utilization=0.9, max_model_len=4096, enforce_eager=False)
+GIVEN = EngineSetting.of(gpu_memory_utilization=0.9, max_model_len=4096, enforce_eager=False)
 NO_ROOM = "context limit 4096: 6144 + 2048 tokens do not fit"
 OURS = [
     SpeedRow(

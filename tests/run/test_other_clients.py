@@ -10,11 +10,11 @@ import pytest
 import loadgen
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.plan import backends
 from loadgen.run.ladder import ladder_parser
 from loadgen.run.options import bench_parser, parse
-from loadgen.run.other_clients import lookup, vllm
-from loadgen.run.other_clients.client import OtherClient
+from loadgen.settings import backends
+from loadgen.settings.other_clients import lookup, vllm
+from loadgen.settings.other_clients.client import OtherClient
 from loadgen.study.series.limit.command import limit_parser
 from loadgen.study.series.sweep.command import sweep_parser
 from loadgen_servers.process.embedded import Embedded

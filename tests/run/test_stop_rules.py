@@ -8,7 +8,8 @@ import pytest
 
 from loadgen.base.errors import UsageError
 from loadgen.run.options import Options, parse
-from loadgen.run.stop_rules import StopRules, Tolerance
+from loadgen.run.stop_rules import StopRules
+from loadgen.settings.run import Tolerance
 from loadgen.transport.failure import Failure, FailureKind
 
 REFUSED = Failure(FailureKind.CONNECT, "Connection refused")

@@ -32,9 +32,10 @@ from loadgen.run.live_totals import LiveTotals
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.progress import Display
 from loadgen.run.signals import CANCELLED, StopRequest
-from loadgen.run.stop_rules import StopRules, Tolerance
+from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import spread
 from loadgen.run.workers.workers import Workers
+from loadgen.settings.run import Tolerance
 from loadgen.transport.failure import FailureKind
 from loadgen.wire.engines import UNKNOWN
 

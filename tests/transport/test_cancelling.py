@@ -21,8 +21,8 @@ from fakes.scripted_server import (
     stream,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.plan.load.cancel_point import CancelPoint
 from loadgen.plan.load.cancellations import Cancellations
+from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Target

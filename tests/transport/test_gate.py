@@ -20,7 +20,7 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.base.arrays import Int64
-from loadgen.plan.load.concurrency_steps import ConcurrencySteps
+from loadgen.settings.load_schedule import ConcurrencySteps
 
 pytestmark = pytest.mark.usefixtures("epoll_transports")
 

@@ -13,9 +13,9 @@ from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
 from loadgen.figures.decode import Decoder
-from loadgen.plan.load.cancel_point import CancelPoint
 from loadgen.plan.load.cancellations import Cancellations
 from loadgen.plan.turns import of_counts
+from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Limits

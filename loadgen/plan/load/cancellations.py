@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.plan.load.cancel_point import CancelPoint
 from loadgen.plan.streams import RandomStream
+from loadgen.settings.cancel_point import CancelPoint
 
 
 class Cancellations(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.plan.arrival import LEAST_RATE_PER_S
-from loadgen.plan.load import load_schedule
 from loadgen.plan.server_settings import flag_of
+from loadgen.settings import load_schedule
+from loadgen.settings.load_schedule import LEAST_RATE_PER_S
 
 Values = Mapping[str, Any]
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")

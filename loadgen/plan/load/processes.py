@@ -10,10 +10,9 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.plan.arrival import Arrival, ArrivalProcess
-from loadgen.plan.load.bursts import Bursts
-from loadgen.plan.load.load_keys import RampEnds
-from loadgen.plan.load.load_schedule import LoadSchedule
 from loadgen.plan.profile import Profile
+from loadgen.settings.bursts import Bursts
+from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 
 
 class ScheduledArrival(msgspec.Struct, frozen=True):

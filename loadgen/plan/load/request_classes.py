@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.plan.load.load_keys import RequestClass
 from loadgen.plan.prompts.random_ids import length_bounds, parse_range_ratio
 from loadgen.plan.streams import RandomStream
+from loadgen.settings.request_class import RequestClass
 
 
 def drawn(classes: Sequence[RequestClass], stream: RandomStream, n: int) -> Int64:

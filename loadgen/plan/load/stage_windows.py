@@ -10,11 +10,10 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.plan.load.load_keys import RampEnds
-from loadgen.plan.load.load_schedule import LoadSchedule
 from loadgen.plan.load.processes import process_of
 from loadgen.plan.profile import Profile
 from loadgen.plan.streams import RandomStream, arrival_rng
+from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 
 _PARTS = 4  # in which a ramp is read
 

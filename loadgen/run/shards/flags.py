@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from loadgen.base.bounds import parsed_by, shown
 from loadgen.base.errors import UsageError
 from loadgen.fleet import cluster_flags
+from loadgen.settings.groups import SHARDS
+from loadgen.settings.setting import Makes, OptionRows, setting
 
 if TYPE_CHECKING:
     from loadgen.run.shards.start_at import PlannedStart
     from loadgen.transport.share import Share
 
 _DIGITS, _HEX = 32, frozenset("0123456789abcdef")  # of a plan's digest
-
-
-# fmt: off
-def add_shard_flags(group: argparse._ActionsContainer) -> None:
-    """The flags of one of several commands that send a plan together."""
-    add = group.add_argument
-    add("--shard", type=parsed_by(shard), metavar="I/N|auto|auto/N",
-        help="send part I of N of the plan, counted from 0; auto: as Slurm, MPI or a Kubernetes Indexed Job "
-        "numbers this process (needs --seed; `loadgen merge` joins the runs)")
-    add("--start-at", type=parsed_by(start_at), metavar="WHEN",
-        help="begin at this instant: seconds since 1970, ISO 8601 with a zone, or +SECONDS from now")
-    add("--expect-plan", type=parsed_by(digest), metavar="DIGEST",
-        help="send no other plan than the one of this digest")
-# fmt: on
 
 
 def shard(text: str) -> Share:
@@ -50,6 +38,30 @@ def digest(text: str) -> str:
     if len(text) != _DIGITS or not set(text) <= _HEX:
         raise ValueError(f"{shown(text)} is no plan's digest: it has {_DIGITS} digits, 0 to f")
     return text
+
+
+_part = partial(setting, Makes.CLIENT, group=SHARDS, keyword="str")
+
+
+# fmt: off
+class ShardOptions(OptionRows, frozen=True):
+    """Settings of one of several commands that send a plan together."""
+
+    # None: all of the plan.
+    shard: Share | None = _part(None, "send part I of N of the plan, counted from 0; auto: as Slurm, MPI or "
+        "a Kubernetes Indexed Job numbers this process (needs --seed; `loadgen merge` joins the runs)",
+        read=parsed_by(shard), metavar="I/N|auto|auto/N",
+        series="`loadgen bench` sends one plan from several commands",
+        cluster="the cluster's shards are numbered by this command")
+    # None: as soon as it can.
+    start_at: PlannedStart | None = _part(None, "begin at this instant: seconds since 1970, ISO 8601 with a "
+        "zone, or +SECONDS from now", read=parsed_by(start_at), metavar="WHEN",
+        series="`loadgen bench` begins one run at an instant",
+        cluster="the shards begin together, once all are ready")
+    # The digest of the only plan that may be sent.
+    expect_plan: str | None = _part(None, "send no other plan than the one of this digest",
+        read=parsed_by(digest), metavar="DIGEST", series="each run has a plan of its own")
+# fmt: on
 
 
 _READ: dict[str, Callable[[str], Any]] = {

@@ -18,7 +18,8 @@ from loadgen.report.printing import printed
 from loadgen.roofline import models
 from loadgen.roofline.machine import Machine
 from loadgen.roofline.model_names import split_name
-from loadgen.run.options import add_roofline_flags
+from loadgen.settings import groups
+from loadgen.settings.table import add_groups
 from loadgen.study.audit import render
 from loadgen.study.audit.findings import RunFindings, audit
 from loadgen.study.compare.ceilings import Hardware
@@ -41,7 +42,7 @@ def audit_parser() -> argparse.ArgumentParser:
         "docs/audit.md lists the doubts.",
     )
     parser.add_argument("places", nargs="*", metavar="PLACE")
-    add_roofline_flags(parser.add_argument_group("roofline"))
+    add_groups(parser, [groups.ROOFLINE])
     add = parser.add_argument
     add("--model", metavar="NAME", help="what every run is of, where the names on the page do not show it")
     add("--explain", action="store_true", help="every doubt with its evidence, condition and remedy")

@@ -13,7 +13,8 @@ from loadgen.base.spelling import Parser, arguments
 from loadgen.report import speed_tables, sweep_lines
 from loadgen.report.printing import printed
 from loadgen.report.speed_tables import Table
-from loadgen.run.options import add_roofline_flags
+from loadgen.settings import groups
+from loadgen.settings.table import add_groups
 from loadgen.study.compare import (
     campaigns,
     ceilings,
@@ -101,7 +102,7 @@ def compare_parser() -> argparse.ArgumentParser:
     headline = "the figure that decides (default output_throughput; with a request rate mean_e2el_ms)"
     add("--headline", metavar="KEY", default="", help=headline)
     add("--allow-unlike", action="store_true", help="compare other loads and machines too, marked")
-    add_roofline_flags(parser.add_argument_group("roofline"))
+    add_groups(parser, [groups.ROOFLINE])
     form = parser.add_argument_group("output").add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="for a pull request")
     form.add_argument("--csv", action="store_true", help="a line a figure, with every digit")

@@ -17,9 +17,9 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.layout import counted
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
-from loadgen.plan.key_roles import Role, keys_of
-from loadgen.plan.profile import Profile
 from loadgen.report import data_identity
+from loadgen.settings.setting import Makes
+from loadgen.settings.table import profile_keys
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.run_facts import Facts
 
@@ -32,8 +32,8 @@ Value = str | float | None  # None: not reported
 
 # Keys of a profile that have a rule of their own, which knows what was made of them.
 _RESOLVED = {"stream", "prompt_format", "num_warmups"}
-_REQUEST = [name for name in keys_of(Profile, Role.REQUEST) if name not in _RESOLVED]
-_CLIENT = [name for name in keys_of(Profile, Role.CLIENT) if name not in _RESOLVED]
+_REQUEST = [name for name in profile_keys(Makes.REQUEST) if name not in _RESOLVED]
+_CLIENT = [name for name in profile_keys(Makes.CLIENT) if name not in _RESOLVED]
 # What an engine reports of itself that another checkpoint on the same server has in common.
 _AS_RUN = (
     *("attention_backend", "kv_cache_dtype", "cuda_graphs", "speculative", "prefix_caching"),

@@ -16,7 +16,8 @@ from loadgen.report.run_directory import Result
 from loadgen.report.screen import Screen
 from loadgen.roofline.flags import Flags
 from loadgen.run.followup import bounded
-from loadgen.run.options import add_roofline_flags
+from loadgen.settings import groups
+from loadgen.settings.table import add_groups
 
 _TEXT, _FORMS = "text", ("html", "markdown", "csv", "png", "svg", "plot")
 _PAGE = "report.html"
@@ -46,7 +47,7 @@ def report_parser() -> argparse.ArgumentParser:
     add("--svg", metavar="DIR", help="every plot as SVG")
     add("--plot", action="store_true", help="distributions and tokens over time, in the terminal")
     add("--baseline", metavar="NAME", help="the checkpoint that the others are compared with")
-    add_roofline_flags(parser.add_argument_group("roofline"))
+    add_groups(parser, [groups.ROOFLINE])
     return parser
 
 

@@ -20,7 +20,8 @@ from loadgen.report import run_place
 from loadgen.report.printing import printed
 from loadgen.run import progress, signals
 from loadgen.run.credentials import api_key
-from loadgen.run.options import add_key_flags
+from loadgen.settings import table
+from loadgen.settings.server import KeyOptions
 from loadgen.study.series import arms, file, matrix, record, store
 from loadgen.study.series.arms import Arm
 from loadgen.study.series.cooling import Cooling
@@ -94,7 +95,7 @@ def campaign_parser() -> argparse.ArgumentParser:
         help="allow the file to start servers: it runs programs as you")  # fmt: skip
     add("--allow-env", action="append", default=[], metavar="NAME",
         help="allow the file to read this environment variable (repeatable)")  # fmt: skip
-    add_key_flags(parser)
+    table.add_flags(parser, KeyOptions.rows)
     add("--quiet", action="store_true", help="no progress; only failures and the comparison")
     return parser
 

@@ -7,13 +7,10 @@ import hashlib
 import msgspec
 from msgspec.structs import asdict
 
-from loadgen.run.options import Options
+from loadgen.run.options import TABLE, Options
 
-# What may change before work is resumed: it changes no figure. Of secrets there is no digest on a disk.
-_FREE = {
-    "run_dir", "quiet", "seed", "explain", "strict", "layout", "headers", "api_key_env", "api_key_file",
-    "ready_check_timeout_s", "metadata", "label", "save_requests",
-}  # fmt: skip
+# These change no figure. Of secrets there is no digest on a disk.
+_FREE = {row.name for row in TABLE if row.resumes}
 
 
 def digest(options: Options, *more: object) -> str:

@@ -15,23 +15,16 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.base.spelling import nearest
-from loadgen.plan.key_roles import Role, keys_of
-from loadgen.plan.profile import Profile
+from loadgen.run.options import TABLE
+from loadgen.settings.setting import OF_A_PROFILE, Makes
+from loadgen.settings.table import profile_keys
 
 # Why flags of `loadgen bench` are no keys of a campaign's tables.
-_REASONS = {
-    "belongs in a profile: all checkpoints get the same requests": (
-        "every_input_len every_output_len " + " ".join(keys_of(Profile, *set(Role) - {Role.REQUEST}))
-    ),
-    "applies to the whole campaign: write it above the tables": "seed fingerprint",
-    'is written profiles = ["high-load", …]': "profile",
-    "is written repeats = N, above the tables": "repeat",
-    "is a flag of `loadgen campaign`": "run_dir dry_run quiet",
-    "is a flag of `loadgen campaign`: a file cannot hold keys": "api_key_env api_key_file",
-    "cannot be used in a campaign": "live_totals cluster shards disable_tqdm print_request export_requests "
-    "strict explain selftest help save_result save_detailed append_result result_dir result_filename",
+_NOT_HERE = {
+    "help": "cannot be used in a campaign",
+    **dict.fromkeys(profile_keys(*(set(Makes) - {Makes.REQUEST})), OF_A_PROFILE),
+    **{row.dest: row.campaign for row in TABLE if row.campaign},
 }
-_NOT_HERE = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 _PATHS = ("model", "tokenizer", "model_config", "server_python")
 _MERGED = ("server_env", "header")  # tables of which a checkpoint gives some more
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")

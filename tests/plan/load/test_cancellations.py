@@ -7,9 +7,9 @@ import pytest
 
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.plan.load.cancel_point import CancelPoint, parse_point, parse_rate
 from loadgen.plan.load.cancellations import drawn
 from loadgen.plan.streams import RandomStream
+from loadgen.settings.cancel_point import CancelPoint, parse_point, parse_rate
 
 POINT = CancelPoint(after_ns=2_000_000_000)
 STREAM = RandomStream(7, "p")

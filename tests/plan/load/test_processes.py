@@ -10,10 +10,9 @@ import pytest
 
 from loadgen.base.arrays import Float64, Int64
 from loadgen.plan.arrival import Arrival, ArrivalProcess, within
-from loadgen.plan.load.load_keys import RampEnds
-from loadgen.plan.load.load_schedule import parse
 from loadgen.plan.load.processes import RequestRamp, ScheduledArrival, process_of
 from loadgen.plan.profile import build
+from loadgen.settings.load_schedule import RampEnds, parse
 
 NS = 1_000_000_000
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from builders import made_data, made_runs
 from loadgen.base.rule import Severity
-from loadgen.plan.key_roles import Role, keys_of
 from loadgen.plan.profile import Profile
+from loadgen.settings.setting import Makes
+from loadgen.settings.table import profile_keys
 from loadgen.study.compare import comparability, comparison
 from loadgen.study.compare.comparability import differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
@@ -76,7 +77,7 @@ def sides(key: str, *labels: str) -> list[Reported]:
     ]
 
 
-LOAD_KEYS = keys_of(Profile, Role.LOAD)
+LOAD_KEYS = profile_keys(Makes.LOAD)
 
 
 def test_every_key_that_makes_the_load_is_tried() -> None:
@@ -99,7 +100,7 @@ def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
     assert refused, table.lines[1].marks
 
 
-@pytest.mark.parametrize("key", keys_of(Profile, Role.REQUEST, Role.CLIENT))
+@pytest.mark.parametrize("key", profile_keys(Makes.REQUEST, Makes.CLIENT))
 def test_another_request_or_client_is_marked(key: str) -> None:
     other: dict[str, Any] = {
         "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.plan.key_roles import Role, keys_of
-from loadgen.plan.profile import Profile
 from loadgen.run.options import bench_parser
+from loadgen.settings.setting import Makes
+from loadgen.settings.table import profile_keys
 from loadgen.study.series import keys
 
 PARSER = bench_parser()
@@ -19,9 +19,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in keys_of(Profile, *set(Role) - {Role.REQUEST}) if key in NAMES]
-)
+@pytest.mark.parametrize("key", [key for key in profile_keys(*set(Makes) - {Makes.REQUEST}) if key in NAMES])
 def test_all_but_the_request_belongs_in_a_profile(key: str) -> None:
     with pytest.raises(UsageError, match="belongs in a profile: all checkpoints get the same requests"):
         keys.words({NAMES[key]: "1"}, PARSER)

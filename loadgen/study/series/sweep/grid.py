@@ -13,11 +13,11 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import nearest
 from loadgen.plan import data_conflicts, sources
-from loadgen.plan.data_names import READ_OUTPUT_LENS
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import flag_of
 from loadgen.report.sweep_lines import label, shown_value
 from loadgen.report.sweep_record import AXES, LoadAxis
+from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.study.series.sweep import value_lists
 
 T = TypeVar("T")

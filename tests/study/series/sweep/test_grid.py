@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
-from loadgen.plan.data_names import READ_OUTPUT_LENS
 from loadgen.plan.profile import Profile
+from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Variation
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.run.other_clients import data_sets
-from loadgen.run.other_clients.client import OtherClient, by_flag
+from loadgen.settings.other_clients import data_sets
+from loadgen.settings.other_clients.client import OtherClient, by_flag
 
 _TRACE = "--server-trace DIR, with --launch, has the engine trace the run"
 _SAME = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadgen.run.other_clients import data_sets
-from loadgen.run.other_clients.client import OtherClient, by_flag
+from loadgen.settings.other_clients import data_sets
+from loadgen.settings.other_clients.client import OtherClient, by_flag
 
 _THE_TRACE = (
     "a trace is sent as it was recorded: --trace FILE, with --trace-window, --speed-up, --trace-idle-cap, "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from loadgen.base.bounds import shown
-from loadgen.run.other_clients import data_sets
-from loadgen.run.other_clients.client import OtherClient, by_flag
+from loadgen.settings.other_clients import data_sets
+from loadgen.settings.other_clients.client import OtherClient, by_flag
 
 _NO_CODE = "code from a model's repository is never run"
 _REPORT = "`loadgen report RUN_DIR --html` draws the timeline and the distributions of any run"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadgen.base.bounds import seconds
-from loadgen.plan.load.load_schedule import parse
+from loadgen.settings.load_schedule import parse
 
 NS = 1_000_000_000
 

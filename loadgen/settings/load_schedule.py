@@ -1,4 +1,4 @@
-"""Load schedule: stages of a rate or of a concurrency, one after another, as `--schedule` writes them."""
+"""Load schedule: a load that changes over time, in stages as `--schedule` writes them, or by vLLM's ramp."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds, shown
 from loadgen.base.clock import SECOND_NS
-from loadgen.plan.arrival import LEAST_RATE_PER_S
-from loadgen.plan.load.concurrency_steps import ConcurrencySteps
-from loadgen.plan.load.load_stage import LoadStage
 
+LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
 _MOST_STAGES = 1000
 _MOST_RATE_PER_S = 1e9
 _LEAST_S = 0.001
@@ -38,6 +36,127 @@ _PARTS = (  # of it, what each must be, and what to say where it is not
 _FORM = "write `8 for 120s`, or `2 to 16 over 60s` with `exponentially` after it or not; units ms, s, m, h"
 _KIND = re.compile(r"(?:rate|concurrency)\b")
 _FIRST = "begin with `rate` or `concurrency`, as `rate 2 for 60s, 8 for 120s`"
+
+
+class LoadStage(msgspec.Struct, frozen=True):
+    """A level for some time: requests a second, or requests in flight; equal ends are a constant one."""
+
+    span_s: float
+    begin: float
+    end: float
+    exponential: bool = False
+
+    @property
+    def constant(self) -> bool:
+        """Whether the level holds."""
+        return self.begin == self.end
+
+    @property
+    def count(self) -> float:
+        """The integral of a rate over the stage: how many requests are due in it on average."""
+        return float(self.counted(self.span_s))
+
+    def level(self, after_s: float) -> float:
+        """The level at a time after the stage's begin."""
+        share = after_s / self.span_s
+        if self.exponential:
+            return float(self.begin * (self.end / self.begin) ** share)
+        return self.begin + (self.end - self.begin) * share
+
+    def counted(self, after_s: float) -> float:
+        """The integral of a rate from the stage's begin to a time after it."""
+        if self.exponential and not self.constant:
+            return (self.level(after_s) - self.begin) / self._growth_per_s
+        return (self.begin + self.level(after_s)) / 2 * after_s
+
+    def after_s(self, counts: Float64) -> Float64:
+        """When the integral of a rate reaches each of these counts, in seconds after the stage's begin.
+
+        The rate must be above 0 somewhere.
+        """
+        if self.exponential and not self.constant:
+            grown: Float64 = np.log1p(counts * (self._growth_per_s / self.begin)) / self._growth_per_s
+            return grown
+        slope_per_s2 = (self.end - self.begin) / self.span_s
+        # The root of begin t + slope t² / 2 = count that keeps its digits where the slope is small.
+        sums = self.begin + np.sqrt(np.maximum(self.begin**2 + 2 * slope_per_s2 * counts, 0.0))
+        times: Float64 = np.divide(2 * counts, sums, out=np.zeros_like(counts), where=sums > 0)
+        return times
+
+    @property
+    def _growth_per_s(self) -> float:
+        return float(np.log(self.end / self.begin)) / self.span_s
+
+    def steps(self) -> tuple[Float64, Int64]:
+        """Whole levels on the way, and when each begins, in seconds after the stage's begin.
+
+        Each whole number from one end to the other holds for its part of the time: a linear ramp gives all
+        the same, an exponential one as long as an exponential curve to `most + 1` takes from it to the next.
+        """
+        begin, end = round(self.begin), round(self.end)
+        least, most = min(begin, end), max(begin, end)
+        levels = np.arange(least, most + 1)
+        if self.exponential:
+            begins = np.log(levels / least) / np.log((most + 1) / least)
+        else:
+            begins = (levels - least) / (most + 1 - least)
+        if begin > end:  # the way up, backwards
+            levels, begins = levels[::-1], np.concatenate([[0.0], 1 - begins[:0:-1]])
+        times_s: Float64 = begins * self.span_s
+        return times_s, levels
+
+
+class ConcurrencySteps(msgspec.Struct, frozen=True):
+    """A limit that holds from one time after the start to the next; the first time is 0.
+
+    `from_ns` is int64[steps], ascending; `limits` int64[steps], each at least 1, in a part of it at
+    least 0. The last one holds on.
+    """
+
+    from_ns: Int64
+    limits: Int64
+
+    @property
+    def most(self) -> int:
+        """The highest limit."""
+        return int(self.limits.max())
+
+    @property
+    def opens_ns(self) -> int:
+        """How long after the start the limit is first above 0; 0 where it never is."""
+        return int(self.from_ns[np.argmax(self.limits > 0)])
+
+    def limit(self, elapsed_ns: int) -> int:
+        """The limit at a time after the start; what is before the start has the first one."""
+        return int(self.limits[max(int(np.searchsorted(self.from_ns, elapsed_ns, "right")) - 1, 0)])
+
+    def part(self, number: int, of: int) -> ConcurrencySteps:
+        """What one of `of` processes, counted from 0, has of it; at each time their sum is the limit."""
+        return ConcurrencySteps(self.from_ns, np.maximum(self.limits - number + of - 1, 0) // of)
+
+    def next_ns(self, elapsed_ns: int) -> int:
+        """When it changes next, after the start; -1: never again."""
+        at = int(np.searchsorted(self.from_ns, elapsed_ns, "right"))
+        return int(self.from_ns[at]) if at < len(self.from_ns) else -1
+
+
+class RampEnds(msgspec.Struct, frozen=True):
+    """The rates of vLLM's ramp, in requests per second, and its strategy."""
+
+    begin: float
+    end: float
+    exponential: bool
+
+    def mean_rate_per_s(self, requests: int) -> float:
+        """Requests per second over a ramp of this many, on average."""
+        return 1 / float(np.mean(1 / self.rates_per_s(max(requests, 2))[1:]))
+
+    def rates_per_s(self, requests: int, first: int | None = None) -> Float64:
+        """The rate at each of `requests`, or at the `first` of them: `_get_current_request_rate` of vLLM."""
+        progress = np.arange(requests if first is None else first) / max(requests - 1, 1)
+        if self.exponential:
+            return np.asarray(self.begin * (self.end / self.begin) ** progress)
+        return np.asarray(self.begin + (self.end - self.begin) * progress)
 
 
 class LoadSchedule(msgspec.Struct, frozen=True):

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from loadgen.plan.load import request_classes
-from loadgen.plan.load.load_keys import RequestClass
 from loadgen.plan.profile import build
 from loadgen.plan.streams import RandomStream
-from loadgen.run.load_options import request_class
+from loadgen.settings.request_class import RequestClass, parse_class
 
 TABLES: list[dict[str, Any]] = [
     {"name": "long", "share": "30%", "input_len": 8000, "output_len": 200},
@@ -52,11 +51,11 @@ def test_another_seed_draws_other_classes() -> None:
 
 def test_a_class_as_a_flag_is_a_table_of_the_profile() -> None:
     text = "name=long, share=30%, input-len=8000, output_len=200"
-    assert request_class(text) == {
+    assert parse_class(text) == {
         "name": "long", "share": "30%", "input_len": "8000", "output_len": "200",
     }  # fmt: skip
-    short = request_class("name=short,share=70%,input_len=500,output_len=50,range_ratio=0.1")
-    assert build({"classes": [request_class(text), short]}).classes == CLASSES
+    short = parse_class("name=short,share=70%,input_len=500,output_len=50,range_ratio=0.1")
+    assert build({"classes": [parse_class(text), short]}).classes == CLASSES
 
 
 @pytest.mark.parametrize(
@@ -70,4 +69,4 @@ def test_a_class_as_a_flag_is_a_table_of_the_profile() -> None:
 )
 def test_a_wrong_class_names_the_key(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        request_class(text)
+        parse_class(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadgen.plan.load.concurrency_steps import ConcurrencySteps
+from loadgen.settings.load_schedule import ConcurrencySteps
 
 STEPS = ConcurrencySteps(np.array([0, 10, 20], np.int64), np.array([3, 8, 1], np.int64))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.run.other_clients.client import OtherClient, by_flag
+from loadgen.settings.other_clients.client import OtherClient, by_flag
 
 _COLUMNS = (
     "a file's columns are `prompt` and `output_tokens`, or whole bodies' own keys: rename them, and pass "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loadgen.run.other_clients.aiperf import AIPERF
-from loadgen.run.other_clients.client import OtherClient
-from loadgen.run.other_clients.guidellm import GUIDELLM
-from loadgen.run.other_clients.sglang import SGLANG
-from loadgen.run.other_clients.vllm import VLLM
+from loadgen.settings.other_clients.aiperf import AIPERF
+from loadgen.settings.other_clients.client import OtherClient
+from loadgen.settings.other_clients.guidellm import GUIDELLM
+from loadgen.settings.other_clients.sglang import SGLANG
+from loadgen.settings.other_clients.vllm import VLLM
 
 OTHERS: tuple[OtherClient, ...] = (SGLANG, GUIDELLM, AIPERF)
 CLIENTS = (VLLM, *OTHERS)

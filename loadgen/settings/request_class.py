@@ -1,0 +1,73 @@
+"""Request class: a share of the requests with lengths of its own, as a table and as `--class` writes it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, field_validator
+
+from loadgen.base import bounds
+from loadgen.base.bounds import shown
+from loadgen.base.spelling import nearest
+
+_MOST_CLASSES = 100
+_NAME = re.compile(r"[\w.+-]+")
+
+
+class RequestClass(BaseModel, extra="forbid", frozen=True, defer_build=True):
+    """One class of requests: its share of them, and their lengths in tokens."""
+
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    share: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # percent of the requests
+    input_len: Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
+    output_len: Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS)]
+    range_ratio: str = "0.0"  # as a profile's
+
+    @field_validator("name")
+    @classmethod
+    def _word(cls, value: str) -> str:
+        if _NAME.fullmatch(value) is None:
+            raise ValueError("a name is of letters, digits and . _ + -")
+        return value
+
+    @field_validator("share", mode="before")
+    @classmethod
+    def _percent(cls, value: Any) -> Any:
+        """A share may be written 30%."""
+        return value.strip().removesuffix("%") if isinstance(value, str) else value
+
+
+def parse_class(text: str) -> dict[str, str]:
+    """One class as a table of the profile, from `name=long,share=30%,input_len=8000,output_len=200`.
+
+    Raises ValueError that names the key which is wrong; the profile checks the values.
+    """
+    known = RequestClass.model_fields
+    table: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        key = key.replace("-", "_")
+        if not equals or key not in known:
+            raise ValueError(f"{shown(part)}{nearest(key, known)}: write KEY=VALUE, of {', '.join(known)}")
+        if key in table:
+            raise ValueError(f"{shown(text)}: {key} is given twice")
+        table[key] = value
+    if missing := [key for key, field in known.items() if field.is_required() and key not in table]:
+        raise ValueError(f"{shown(text)}: {' and '.join(missing)} missing")
+    return table
+
+
+def check_classes(classes: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
+    """The classes of one workload; raises ValueError where their names or shares do not fit together."""
+    if len(classes) > _MOST_CLASSES:
+        raise ValueError(
+            f"Tuple should have at most {_MOST_CLASSES} items after validation, not {len(classes)}"
+        )
+    names = [each.name for each in classes]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"class {twice} is given twice: give each a name of its own")
+    shares = sum(each.share for each in classes)
+    if classes and abs(shares - 100) > 1e-6:
+        raise ValueError(f"the shares of the classes sum to {shares:.10g} %: make them 100 %")
+    return classes

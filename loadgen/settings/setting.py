@@ -1,0 +1,156 @@
+"""Setting: one row holds all that is true of a flag, a key of a profile and a keyword; consumers iterate.
+
+A subject is a class whose attributes are its settings: the annotation is the type of the value, and what is
+assigned is the row. Checkers read the annotations; at run time a class only holds rows, so that the parser is
+made without pydantic. A feature keeps its subjects in its own folder, and the tables join them.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+NO_KEYWORD = "-"
+_UNIONS = (types.UnionType, typing.Union)
+OF_A_PROFILE = "belongs in a profile: all checkpoints get the same requests"
+
+
+class Makes(Enum):
+    """What a setting makes; each with what follows where two runs differ in it."""
+
+    LOAD = "load"  # which requests are sent, how many, and when: no verdict, and two loads are shown
+    REQUEST = "request"  # what each of them asks of the server: a row of its own, and a mark
+    CLIENT = "client"  # how the client connects, sends, warms up, waits and trims: a mark
+    NOTHING = "nothing"  # names, files, and which figures are printed: nothing follows
+
+
+class Setting(msgspec.Struct):
+    """A row: its value when it is not given, how it is written, and how each consumer treats it.
+
+    `makes` and `default` have no default: neither can be forgotten. Columns from `flag` to `nargs` are
+    argparse's, with its meanings.
+    """
+
+    makes: Makes
+    default: Any
+    help: str | None = None
+    group: str = ""  # of --help; "": it has no flag
+    rank: int = 0  # its place in the group, before the order of the table
+    flag: str = ""  # "": its name with dashes
+    also: tuple[str, ...] = ()  # other spellings of the flag
+    apart: bool = False  # the parser knows it by its flag's name: its own is another's too, or parsed further
+    read: Callable[[str], Any] | None = None  # from a word of the command line; ArgumentTypeError
+    metavar: str | None = None
+    choices: Sequence[str] | None = None
+    action: Any = None
+    nargs: str | None = None
+    least: float | None = None  # of a number; else those of `read`
+    above: float | None = None
+    most: float | None = None
+    infinite: bool = False  # a number may be
+    convert: Callable[[Any], Any] | None = None  # a value of a file or a call, before its type is checked
+    check: Callable[[Any], Any] | None = None  # then; raises ValueError
+    keyword: str = ""  # type in calls; "": the annotation without None
+    names_server: bool = False  # it makes sense only of a server that runs
+    resumes: bool = False  # may differ when a series of runs is resumed: it changes no figure
+    series: str = ""  # why a sweep or a search refuses it
+    cluster: str = ""  # why a cluster refuses it
+    shard: bool = False  # is sent to each shard of a cluster
+    campaign: str = ""  # why it is not a key of a campaign's tables
+    name: str = ""  # the attribute, and the key and keyword
+    kind: str = ""  # the annotation, as it is written
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.kind = name, owner.__annotations__[name]
+
+    @property
+    def option(self) -> str:
+        """The flag."""
+        return self.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def dest(self) -> str:
+        """Its name in the parser."""
+        return self.option[2:].replace("-", "_") if self.apart else self.name
+
+    @property
+    def keyword_type(self) -> str:
+        """The type of the keyword, as an annotation; "" where calls have none of this name."""
+        return "" if self.keyword == NO_KEYWORD else self.keyword or self.kind.removesuffix(" | None")
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """What a number must be, as pydantic and msgspec name it: ge, gt and le."""
+        least, most = self.least, self.most
+        if self.above is None and least is None and most is None:
+            least, most = getattr(self.read, "least", None), getattr(self.read, "most", None)
+        named = {"ge": least, "gt": self.above, "le": most}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class Rows:
+    """Settings of one subject, or those of several together."""
+
+    rows: ClassVar[tuple[Setting, ...]] = ()
+
+    def __init_subclass__(cls, **_: object) -> None:
+        own = tuple(row for row in vars(cls).values() if isinstance(row, Setting))
+        cls.rows = tuple(row for base in cls.__bases__ if issubclass(base, Rows) for row in base.rows) + own
+
+
+# A class has rows where a checker sees values.
+setting: Any = Setting
+if TYPE_CHECKING:
+
+    class KeyRows(BaseModel, frozen=True):
+        """Keys of a profile, of which each is also a flag and a keyword."""
+
+        rows: ClassVar[tuple[Setting, ...]]
+
+    class OptionRows(msgspec.Struct, frozen=True):
+        """Options of a run: fields of `Options`."""
+
+        rows: ClassVar[tuple[Setting, ...]]
+
+else:
+    KeyRows = OptionRows = Rows
+Subject: TypeAlias = type[Rows] | type[KeyRows] | type[OptionRows]
+
+
+def bounded(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:
+    """A type whose numbers are held to the row's bounds, as `constraint` makes them of ge, gt and le."""
+    if not row.bounds:
+        return kind
+    members = [
+        typing.Annotated[member, constraint(**row.bounds)] if member in (int, float) else member
+        for member in (typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,))
+    ]
+    return typing.Union[tuple(members)]  # noqa: UP007 - of as many as there are
+
+
+def model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a pydantic model with these keys, as `create_model` takes them.
+
+    `names` are types that the annotations name, and the subjects' modules do without.
+    """
+    from pydantic import AfterValidator, BeforeValidator, Field  # parsers are made without it
+
+    fields: dict[str, Any] = {}
+    for subject in subjects:
+        kinds = typing.get_type_hints(subject, localns=dict(names), include_extras=True)
+        for row in subject.rows:
+            kind = bounded(kinds[row.name], row, Field)
+            for wrap, check in ((BeforeValidator, row.convert), (AfterValidator, row.check)):
+                kind = kind if check is None else typing.Annotated[kind, wrap(check)]
+            more: dict[str, Any] = {"allow_inf_nan": True} if row.infinite else {}
+            default = {"default_factory": dict} if row.default == {} else {"default": row.default}
+            fields[row.name] = (kind, Field(**default, **more))
+    return fields

@@ -1,0 +1,78 @@
+"""Table: all settings that the core has, and what is made of rows: parsers, and which keys make what."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from loadgen.settings import groups
+from loadgen.settings.data import DataKeys, LengthFlags, LengthKeys, TextKeys, TraceKeys
+from loadgen.settings.launch import LaunchRows, ServerKeys
+from loadgen.settings.load import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
+from loadgen.settings.requests import FigureKeys, RequestKeys
+from loadgen.settings.run import AroundOptions, CommandFlags, OutputOptions, SendOptions, StopOptions
+from loadgen.settings.server import (
+    AddressFlags,
+    CallOptions,
+    KeyOptions,
+    MachineOptions,
+    TargetOptions,
+    TrustOptions,
+)
+from loadgen.settings.sessions import SessionKeys
+from loadgen.settings.setting import Makes, Setting, Subject
+
+
+def rows_of(*subjects: Subject) -> tuple[Setting, ...]:
+    """The rows of subjects, in their order."""
+    return tuple(row for subject in subjects for row in subject.rows)
+
+
+# In the order in which a profile is stored.
+PROFILE_KEYS: tuple[Subject, ...] = (
+    *(SessionKeys, ShapeKeys, ClassKeys, CancelKeys, TraceKeys, TextKeys, DataKeys, NameKeys),
+    *(LengthKeys, LoadKeys, RequestKeys, FigureKeys),
+)
+OPTIONS: tuple[Subject, ...] = (
+    *(TargetOptions, KeyOptions, TrustOptions, MachineOptions, SeedOptions, SendOptions, AroundOptions),
+    *(StopOptions, OutputOptions),
+)
+FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags, CommandFlags)
+TABLE = rows_of(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
+
+
+def profile_keys(*makes: Makes) -> tuple[str, ...]:
+    """The keys of a profile that make one of these, in the order of the table."""
+    return tuple(row.name for row in rows_of(*PROFILE_KEYS) if row.makes in makes)
+
+
+def flags_in(group: str, rows: Iterable[Setting] = TABLE) -> list[Setting]:
+    """The settings with a flag in a group of --help, in the order of its lines."""
+    return sorted((row for row in rows if row.group == group), key=lambda row: row.rank)
+
+
+def add_flag(container: argparse._ActionsContainer, row: Setting) -> None:
+    """Add the flag of a setting, named and read as its row says."""
+    columns = {
+        "action": row.action, "nargs": row.nargs, "choices": row.choices, "metavar": row.metavar,
+        "type": row.read,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+    container.add_argument(row.option, *row.also, dest=row.dest, help=row.help, **given)
+
+
+def add_flags(container: argparse._ActionsContainer, rows: Iterable[Setting]) -> None:
+    """Add the flags of these settings."""
+    for row in rows:
+        add_flag(container, row)
+
+
+def add_groups(
+    parser: argparse._ActionsContainer, named: Iterable[str] = groups.ORDER, rows: Iterable[Setting] = TABLE
+) -> None:
+    """Add the flags of these groups of --help, each group with its title."""
+    every = tuple(rows)
+    for title in named:
+        group = parser.add_argument_group(title)
+        add_flags(group, flags_in(title, every))
