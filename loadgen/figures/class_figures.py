@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import PerRequest
+from loadgen.figures.per_request import PerRequest
 from loadgen.settings.request_class import RequestClass
 
 _P99 = (99.0,)

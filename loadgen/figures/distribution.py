@@ -122,7 +122,7 @@ class RateDistribution(msgspec.Struct, frozen=True):
     percentiles_tok_s: dict[float, float]
 
     @classmethod
-    def of(cls, values_tok_s: Float64, percentiles: Sequence[float]) -> RateDistribution:
+    def of(cls, values_tok_s: NDArray[Any], percentiles: Sequence[float]) -> RateDistribution:
         """The distribution of these speeds, which are reordered in place."""
         figures = [math.nan] * (5 + len(percentiles))
         if len(values_tok_s):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -11,8 +11,10 @@ import numpy as np
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import MS_NS
 from loadgen.figures import confidence
-from loadgen.figures.metrics import MetricOptions, PerRequest, gaps
+from loadgen.figures.figure_table import JUDGED
+from loadgen.figures.metrics import gaps
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, judgeable
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.transport.failure import NO_EVIDENCE
 
@@ -138,11 +140,12 @@ def _samples(metric: str, records: Records, each: PerRequest) -> _Samples:
     failed = np.fromiter(
         (f is not None and f.kind not in NO_EVIDENCE for f in records.failures), np.bool_, len(records)
     )
-    if metric in _OF_REQUESTS:
-        values_ns, has = _OF_REQUESTS[metric](records, each)
+    figure = JUDGED[metric]
+    if figure.of == "requests":
+        values_ns, has = figure.samples(each)
         rows = np.flatnonzero(has | failed)
         return _Samples(np.where(failed, np.inf, values_ns)[rows], rows, len(rows))
-    values_ns, rows = _of_gaps(records, each.ok, per_token=metric == "token_time")
+    values_ns, rows = _of_gaps(records, each.ok, per_token=figure.of == "tokens")
     lost = np.repeat(np.flatnonzero(failed), np.maximum(records.planned_output[failed] - 1, 1))
     request = np.concatenate([rows, lost])
     infinite = np.full(len(lost), np.inf)
@@ -164,18 +167,3 @@ def _of_gaps(records: Records, ok: Bool, per_token: bool) -> tuple[Float64, Int6
         values.append(gap_ns.astype(np.float64))
         rows.append(row)
     return np.concatenate(values), np.concatenate(rows)
-
-
-# Nanoseconds of each request, and which have one; the other latencies are of the gaps within an answer.
-_OF_REQUESTS: dict[str, Callable[[Records, PerRequest], tuple[Int64 | Float64, Bool]]] = {
-    "ttft": lambda records, each: (each.ttft_ns, each.has_ttft),
-    "tpot": lambda records, each: (each.tpot_ns(), each.has_tpot),
-    "e2el": lambda records, each: (each.e2el_ns, each.ok),
-    "client_queue_time": lambda records, each: (records.sent_ns - records.intended_ns, each.ok),
-    "e2el_including_client_queue": lambda records, each: (each.last_ns - records.intended_ns, each.ok),
-    "ttfvt": lambda records, each: (each.ttfvt_ns, each.has_ttfvt),
-    "e2el_per_token": lambda records, each: (
-        each.e2el_ns / np.maximum(each.output_tokens, 1),
-        each.ok & (each.output_tokens > 0),
-    ),
-}

@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Float64, Int64, total
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.errors import UsageError
-from loadgen.figures import prompt_figures
+from loadgen.figures import figure_table
 from loadgen.figures.client_health import ClientHealth
 from loadgen.figures.distribution import Distribution, RateDistribution
-from loadgen.figures.goodput import meets
+from loadgen.figures.figure_table import Figure
 from loadgen.figures.peaks import peak_concurrency, peak_of
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import Piece
 from loadgen.figures.record import UNKNOWN, MessageBlock, Records
 from loadgen.figures.text_tokens import uncounted
 
 DEFINITIONS_VERSION = 3  # raised whenever a formula below changes; stored with every result
-SELECTABLE = (
-    "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue", "token_time", "ttfvt",
-    "e2el_per_token",
-)  # fmt: skip
-SELECTABLE_RATES = ("prefill_speed", "user_tps")
 _MOST_REASONS = 16  # real servers have a handful; what a server writes is bounded
-_NONE = np.zeros(0, np.int64)
-
-
-class MetricOptions(msgspec.Struct, frozen=True):
-    """Which figures a run is to have, and what its records do not hold.
-
-    Raises UsageError where an objective cannot be judged.
-    """
-
-    metric_percentiles: tuple[float, ...] = (99.0,)
-    goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
-    streamed: bool = True  # False: only whole answers came, so E2EL is all there is
-    gpus: int = 0  # that the server runs on; 0: not known
-    arrivals_are_tokens: bool = True  # False: what arrived shows when no token came, so E2EL is all there is
-
-    def __post_init__(self) -> None:
-        if (blind := self.token_goals) and not self.streamed:
-            raise UsageError(
-                f"--goodput {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
-            )
-
-    @property
-    def times_tokens(self) -> bool:
-        """Whether the run has TTFT, TPOT, ITL and what is made of them."""
-        return self.streamed and self.arrivals_are_tokens
-
-    @property
-    def token_goals(self) -> list[str]:
-        """The latencies of --goodput that need the time of a token."""
-        return sorted({"ttft", "tpot"} & self.goodput_slo_ms.keys())
 
 
 class FailureTally(msgspec.Struct, frozen=True):
@@ -66,83 +30,6 @@ class FailureTally(msgspec.Struct, frozen=True):
 
     count: int
     detail: str
-
-
-class PerRequest(msgspec.Struct, frozen=True):
-    """What one request contributes, as columns int64[requests], -1 where there is nothing."""
-
-    ok: Bool
-    failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side
-    cancelled: Bool  # as planned
-    first_ns: Int64  # arrival of the first message that carried a token
-    ttft_ns: Int64  # first_ns - sent_ns, where arrivals are tokens
-    last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
-    e2el_ns: Int64  # last_ns - sent_ns
-    input_tokens: Int64  # usage, else the planned length
-    output_tokens: Int64  # usage, else the text's by a tokenizer, else the messages; failures: 0
-    ttfvt_ns: Int64  # arrival of the first message with text that is not reasoning - sent_ns
-
-    @classmethod
-    def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
-        """The columns of these records."""
-        ok, sent_ns = records.ok, records.sent_ns
-        first_ns = np.full(len(records), UNKNOWN, np.int64)
-        last_ns = np.where(ok, records.end_ns, UNKNOWN)
-        if ask.streamed:
-            for block in records.blocks():
-                rows = slice(block.first, block.last)
-                some = np.diff(block.start) > 0
-                first_ns[rows][some] = block.arrival_ns[block.start[:-1][some]]
-                some &= ok[rows]
-                last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
-        return cls(
-            ok=ok,
-            failed=~(ok | records.cancelled | records.cut_off),
-            cancelled=records.cancelled,
-            first_ns=first_ns,
-            ttft_ns=np.where((first_ns == UNKNOWN) | (not ask.times_tokens), UNKNOWN, first_ns - sent_ns),
-            last_ns=last_ns,
-            e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
-            input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
-            output_tokens=_output_tokens(records, ok),
-            ttfvt_ns=np.where(
-                (records.visible_ns == UNKNOWN) | (not ask.times_tokens),
-                UNKNOWN,
-                records.visible_ns - sent_ns,
-            ),
-        )
-
-    @property
-    def has_ttft(self) -> Bool:
-        """Which requests count towards TTFT, bool[requests]."""
-        begun: Bool = self.ttft_ns != UNKNOWN
-        return self.ok & begun
-
-    @property
-    def has_ttfvt(self) -> Bool:
-        """Which requests count towards TTFVT, bool[requests]: an answer may end within its reasoning."""
-        visible: Bool = self.ttfvt_ns != UNKNOWN
-        return self.ok & visible
-
-    @property
-    def has_tpot(self) -> Bool:
-        """Which requests count towards TPOT, bool[requests]: one token has no time after the first."""
-        return self.has_ttft & (self.output_tokens > 1)
-
-    def tpot_ns(self) -> Float64:
-        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without one."""
-        after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
-        return after_first / np.maximum(self.output_tokens - 1, 1)
-
-    def e2el_per_token_ns(self) -> Float64:
-        """E2EL / output tokens, float64[successes with a token]: vLLM's paper calls it normalized latency."""
-        some = self.ok & (self.output_tokens > 0)
-        return self.e2el_ns[some] / self.output_tokens[some]
-
-    def user_tps(self) -> Float64:
-        """1 / TPOT in tokens per second, float64[successes that have a TPOT above 0]."""
-        tpot_ns = self.tpot_ns()[self.has_tpot]
-        return SECOND_NS / tpot_ns[tpot_ns > 0]
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -215,45 +102,20 @@ class Metrics(msgspec.Struct, frozen=True):
 
         The queue metrics are vLLM's names for what ours measure from the intended time.
         """
-        whole = {
-            "e2el": self.e2el,
-            "client_queue_time": self.queue_time,
-            "e2el_including_client_queue": self.e2el_intended,
-        }
-        per_token = {"e2el_per_token": self.e2el_per_token}
-        if not self.times_tokens:
-            return whole | per_token
-        stream = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl}
-        return {**stream, **whole, "token_time": self.token_time, "ttfvt": self.ttfvt, **per_token}
+        return self._of_selectable(figure_table.LATENCIES)
 
     @property
     def selectable_rates(self) -> dict[str, RateDistribution]:
         """The speeds that `--percentile-metrics` can name, where the run has them."""
-        rates = {"prefill_speed": self.prefill_speed, "user_tps": self.user_tps}
-        return rates if self.times_tokens else {}
+        return self._of_selectable(figure_table.SPEEDS)
 
-
-def parse_percentiles(text: str) -> tuple[float, ...]:
-    """The percentiles of `--metric-percentiles 50,90,99.9`; raises UsageError."""
-    percentiles: dict[float, None] = {}
-    for part in text.split(","):
-        try:
-            value = float(part)
-        except ValueError:
-            raise UsageError(f"--metric-percentiles {text}: {part.strip()!r} is not a number") from None
-        if not 0 <= value <= 100:
-            raise UsageError(f"--metric-percentiles {text}: {part.strip()} is not between 0 and 100")
-        percentiles[value] = None
-    return tuple(percentiles)
-
-
-def parse_percentile_metrics(text: str) -> tuple[str, ...]:
-    """The metrics of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if unknown := [name for name in names if name not in (*SELECTABLE, *SELECTABLE_RATES)]:
-        which = f"unknown metric {unknown[0]!r}: choose from {', '.join((*SELECTABLE, *SELECTABLE_RATES))}"
-        raise UsageError(f"--percentile-metrics {text}: {which}")
-    return names
+    def _of_selectable(self, table: Sequence[Figure]) -> dict[str, Any]:
+        """The distributions of those figures that the run has, by their keys."""
+        return {
+            figure.key: getattr(self, figure.field_name)
+            for figure in table
+            if figure.is_selectable and (self.times_tokens or not figure.needs_tokens)
+        }
 
 
 def compute(records: Records, ask: MetricOptions) -> Metrics:
@@ -270,6 +132,8 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     met_count = None if met is None else int(met.sum())
     by_usage = int(records.usage[ok].sum())
     by_text = int((ok & (records.usage == 0) & (records.text_tokens >= 0)).sum())
+    distributions: dict[str, Any] = {**latencies(records, each, ask), **speeds(each, ask)}
+    cached, looked_up, reporting = cached_tokens(records, ok)
     inputs, outputs = int(each.input_tokens[ok].clip(0).sum()), int(each.output_tokens[ok].sum())
     return Metrics(
         streamed=ask.streamed,
@@ -296,15 +160,14 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         good=met_count,
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
         slo_attainment=None if met_count is None else met_count / max(completed + failed, 1),
-        **latencies(records, each, ask),
+        **distributions,
         failures=_failures(records),
         health=ClientHealth.of(records, each.first_ns),
-        **prompt_figures.prefill(
-            records, each.has_ttft, each.first_ns, each.input_tokens, ask.metric_percentiles
-        ),
-        user_tps=RateDistribution.of(each.user_tps(), ask.metric_percentiles),
+        **_prefill(records, each),
         output_throughput_per_gpu_per_s=_per_s(outputs, duration_s) / ask.gpus if ask.gpus else None,
-        **prompt_figures.cached(records, ok),
+        total_cached_tokens=cached,
+        cached_counts=reporting,
+        cached_share=cached / looked_up if looked_up else None,
         finish_reasons=_finish_reasons(records),
         cancelled=cancelled,
         cut_off=len(records) - completed - failed - cancelled,
@@ -316,13 +179,6 @@ def _per_s(count: float, duration_s: float) -> float:
     return count / duration_s if duration_s else 0.0
 
 
-def _output_tokens(records: Records, ok: Bool) -> Int64:
-    counted = np.where(ok, records.output_tokens, 0)
-    if (unknown := counted < 0).any():
-        counted[unknown] = records.message_tokens()[unknown]
-    return counted
-
-
 def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
     """Which requests met --goodput, bool[requests]; None: it names no objective, or what was not measured."""
     if not ask.goodput_slo_ms or (ask.token_goals and not ask.times_tokens):
@@ -332,31 +188,38 @@ def good(each: PerRequest, ask: MetricOptions) -> Bool | None:
         "tpot": np.where(each.has_ttft, each.tpot_ns(), np.nan) / MS_NS,  # one token: 0, as vLLM has it
         "e2el": np.where(each.ok, each.e2el_ns, np.nan) / MS_NS,
     }
-    met: Bool = meets(ask.goodput_slo_ms, values_ms) & each.ok
+    within = [values_ms[name] <= limit_ms for name, limit_ms in ask.goodput_slo_ms.items()]
+    met: Bool = np.all(within, axis=0) & each.ok  # NaN is within no limit
     return met
 
 
 def latencies(records: Records, each: PerRequest, ask: MetricOptions) -> dict[str, Distribution]:
     """The distributions among the fields of Metrics, of the requests that `each` has as successful."""
 
-    def over(values_ns: NDArray[Any]) -> Distribution:
-        return Distribution.bounded(values_ns, ask.metric_percentiles)
-
-    ok, begun, intended_ns = each.ok, each.has_ttft, records.intended_ns
-    none = over(_NONE)
-    itl, token_time = _of_gaps(records, ok, ask.metric_percentiles) if ask.times_tokens else (none, none)
+    ranks = ask.metric_percentiles
+    none = Distribution.bounded(np.zeros(0, np.int64), ranks)
+    itl, token_time = _of_gaps(records, each.ok, ranks) if ask.times_tokens else (none, none)
+    of_gaps = {"gaps": itl, "tokens": token_time}
     return {
-        "ttft": over(each.ttft_ns[begun]),
-        "tpot": over(each.tpot_ns()[each.has_tpot]),
-        "itl": itl,
-        "token_time": token_time,
-        "e2el": over(each.e2el_ns[ok]),
-        "queue_time": over((records.sent_ns - intended_ns)[ok]),
-        "ttft_intended": over((each.first_ns - intended_ns)[begun]),
-        "e2el_intended": over((each.last_ns - intended_ns)[ok]),
-        "ttfvt": over(each.ttfvt_ns[each.has_ttfvt]),
-        "e2el_per_token": over(each.e2el_per_token_ns()),
+        figure.field_name: Distribution.bounded(_values(figure, each), ranks)
+        if figure.of == "requests"
+        else of_gaps[figure.of]
+        for figure in figure_table.LATENCIES
     }
+
+
+def speeds(each: PerRequest, ask: MetricOptions) -> dict[str, RateDistribution]:
+    """The distributions of speeds among the fields of Metrics."""
+    return {
+        figure.field_name: RateDistribution.of(_values(figure, each), ask.metric_percentiles)
+        for figure in figure_table.SPEEDS
+    }
+
+
+def _values(figure: Figure, each: PerRequest) -> Int64 | Float64:
+    """The samples of the requests that have one."""
+    values, has = figure.samples(each)
+    return values[has]
 
 
 def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
@@ -366,6 +229,40 @@ def gaps(block: MessageBlock | Records, ok: Bool) -> tuple[Int64, Int64]:
     keep[block.start[1:][counts > 0] - 1] = False  # not from one request to the next
     keep = keep[:-1]
     return np.diff(block.arrival_ns)[keep], block.tokens[1:][keep]
+
+
+def _prefill(records: Records, each: PerRequest) -> dict[str, Any]:
+    """How many prompts may have waited for another's prefill, and the share of TTFT in the server's queue."""
+    some, sent = each.has_prefill, records.sent
+    until_ns = np.where(each.first_ns == UNKNOWN, records.end_ns, each.first_ns)
+    ahead = np.zeros(len(records), np.int64)
+    ahead[sent] = prefills_ahead(records.sent_ns[sent], until_ns[sent])
+    reported = some & (records.server_queue_ns >= 0)
+    queue_ns, ttft_ns = total(records.server_queue_ns[reported]), total(each.ttft_ns[reported])
+    return {
+        "prefill_behind": int((some & (ahead > 0)).sum()),
+        "prefill_queued": queue_ns / ttft_ns if reported.any() else None,
+    }
+
+
+def prefills_ahead(sent_ns: Int64, until_ns: Int64) -> Int64:
+    """How many others each request found without a token when it was sent, int64[requests].
+
+    `until_ns` is each one's first token, or its end without one.
+    """
+    ahead = np.sort(sent_ns).searchsorted(sent_ns, side="right") - 1  # all but itself
+    over = np.sort(until_ns).searchsorted(sent_ns, side="right")
+    return (ahead - over).clip(0)
+
+
+def cached_tokens(records: Records, among: Bool) -> tuple[int, int, int]:
+    """The prompt tokens of some successes, bool[requests], that were cached by usage, and of how many.
+
+    Last is how many of these requests report it.
+    """
+    reported = among & records.ok & (records.cached_tokens >= 0) & (records.input_tokens >= 0)
+    hits, looked_up = int(records.cached_tokens[reported].sum()), int(records.input_tokens[reported].sum())
+    return hits, looked_up, int(reported.sum())
 
 
 def _of_gaps(records: Records, ok: Bool, percentiles: Sequence[float]) -> tuple[Distribution, Distribution]:

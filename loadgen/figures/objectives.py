@@ -1,4 +1,4 @@
-"""Objectives: percentiles of a run's latencies that must stay below a limit, and what a run shows of them."""
+"""Objectives: limits of a run's percentiles (--slo) or of each request (--goodput), and what a run shows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from msgspec.structs import asdict
 from loadgen.base.bounds import MOST_SECONDS, shown
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import nearest
-from loadgen.figures.goodput import OBJECTIVES as GOODPUT
-from loadgen.figures.metrics import SELECTABLE, SELECTABLE_RATES
-from loadgen.figures.published_objectives import PUBLISHED, SOURCE
+from loadgen.figures.figure_table import JUDGED, SELECTABLE
 
 _UNITS_MS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
 _CLAUSE = re.compile(
@@ -24,15 +22,39 @@ _CLAUSE = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _RANK = re.compile(r"p[\d.]+|mean|avg|average|median", re.IGNORECASE)
-# What a whole answer has too.
-WHOLE = ("e2el", "client_queue_time", "e2el_including_client_queue", "e2el_per_token")
+GOODPUT = ("ttft", "tpot", "e2el")  # what vLLM's --goodput may name
 _EXAMPLE = "write it as 'ttft p90 < 500ms'"
+
+# The latency limits that others hold servers to. MLPerf Inference, server and interactive scenarios:
+# `loadgen/mlperf.conf` of mlcommons/inference as of 2026-08, P99 of TTFT and TPOT, or of the whole answer.
+_SOURCE = "MLPerf Inference"
+_Row = tuple[str, float, float]  # metric, percentile, limit in milliseconds
+
+
+def _streamed(ttft_ms: float, tpot_ms: float) -> tuple[_Row, ...]:
+    return ("ttft", 99.0, ttft_ms), ("tpot", 99.0, tpot_ms)
+
+
+PUBLISHED: dict[str, tuple[_Row, ...]] = {
+    "mlperf/llama2-70b": _streamed(2000, 200),
+    "mlperf/llama2-70b-interactive": _streamed(450, 40),
+    "mlperf/llama3.1-405b": _streamed(6000, 175),
+    "mlperf/llama3.1-405b-interactive": _streamed(4500, 80),
+    "mlperf/llama3.1-8b": _streamed(2000, 100),
+    "mlperf/llama3.1-8b-interactive": _streamed(500, 30),
+    "mlperf/mixtral-8x7b": _streamed(2000, 200),
+    "mlperf/deepseek-r1": _streamed(2000, 80),
+    "mlperf/deepseek-r1-interactive": _streamed(1500, 15),
+    "mlperf/gpt-oss-120b": _streamed(3000, 80),
+    "mlperf/gpt-oss-120b-interactive": _streamed(2000, 15),
+    "mlperf/qwen3-vl": (("e2el", 99.0, 12_000),),
+}
 
 
 class Objective(msgspec.Struct, frozen=True):
     """A percentile of one latency that must not exceed a limit."""
 
-    metric: str  # a name of metrics.SELECTABLE: ttft, tpot, itl, e2el, …
+    metric: str  # a key of figures.JUDGED: ttft, tpot, itl, e2el, …
     percentile: float  # 0 to 100, exclusive
     limit_ms: float
 
@@ -97,6 +119,29 @@ def parse(text: str) -> tuple[Objective, ...]:
     return tuple(objectives)
 
 
+def parse_goodput(pairs: Iterable[str]) -> dict[str, float]:
+    """The objectives of `--goodput ttft:500 tpot:50`, name → milliseconds; raises UsageError."""
+    slo_ms: dict[str, float] = {}
+    for pair in pairs:
+        name, colon, text = pair.partition(":")
+        if not colon:
+            raise UsageError(f"--goodput {pair}: write NAME:MILLISECONDS, for example ttft:500")
+        if name not in GOODPUT:
+            raise UsageError(
+                f"--goodput {pair}: unknown objective {name!r}: choose from {', '.join(GOODPUT)}"
+            )
+        if name in slo_ms:
+            raise UsageError(f"--goodput: {name} is given twice; give it once")
+        try:
+            value = float(text)
+        except ValueError:
+            raise UsageError(f"--goodput {pair}: {text!r} is not a number of milliseconds") from None
+        if not math.isfinite(value) or value < 0:
+            raise UsageError(f"--goodput {pair}: give a finite number of milliseconds, 0 or more")
+        slo_ms[name] = value
+    return slo_ms
+
+
 def json(evidence: ObjectiveEvidence) -> dict[str, Any]:
     """The evidence as a result has it, with its standing; null for an infinite figure."""
     row = {**asdict(evidence), "standing": evidence.standing}
@@ -112,7 +157,7 @@ def together(standings: Iterable[Standing]) -> Standing:
 
 def judgeable(objective: Objective, times_tokens: bool) -> bool:
     """Whether a run has what the objective is of: one that is not streamed has no time of a token."""
-    return times_tokens or objective.metric in WHOLE
+    return times_tokens or not JUDGED[objective.metric].needs_tokens
 
 
 def goodput_slo_ms(objectives: Sequence[Objective]) -> dict[str, float]:
@@ -129,24 +174,24 @@ def _clause(clause: str) -> Iterator[Objective]:
     if clause.partition("/")[0] == "mlperf":
         names = ", ".join(PUBLISHED)
         raise UsageError(
-            f"--slo {clause}: no such set{nearest(clause, PUBLISHED)}; those of {SOURCE}: {names}"
+            f"--slo {clause}: no such set{nearest(clause, PUBLISHED)}; those of {_SOURCE}: {names}"
         )
     match = _CLAUSE.fullmatch(clause)
     if match is None:
         raise UsageError(f"--slo {shown(clause)} is no objective: {_EXAMPLE}, several with commas between")
     limit_ms = _limit_ms(clause, match["limit"], match["unit"].lower())
-    if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in SELECTABLE:
+    if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in JUDGED:
         order = f"{match['rank']} {match['metric']} < {match['limit']}{match['unit']}"
         raise UsageError(f"--slo {clause}: the latency comes before its percentile: write '{order}'")
     yield Objective(_metric(clause, match["metric"].lower()), _percentile(clause, match["rank"]), limit_ms)
 
 
 def _metric(clause: str, name: str) -> str:
-    if name in SELECTABLE:
+    if name in JUDGED:
         return name
-    if name in SELECTABLE_RATES:
+    if name in SELECTABLE:
         raise UsageError(f"--slo {clause}: {name} is a speed, not a latency: use tpot or ttft")
-    known = nearest(name, SELECTABLE) or f": choose from {', '.join(SELECTABLE)}"
+    known = nearest(name, JUDGED) or f": choose from {', '.join(JUDGED)}"
     raise UsageError(f"--slo {clause}: unknown figure {name!r}{known}")
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import asdict
 
 from loadgen.base import layout
 from loadgen.figures import interval_words
+from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.steady_state import Steady, Unsteady
-from loadgen.figures.vllm_keys import percentile_name
 
 STABLE_SHARE = 0.05  # of the mean: a figure is stable when its 95 % interval reaches no further
 _MOST_RUNS = 1000  # beyond it the number of runs needed is not given

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Int64, total
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import PerRequest
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan.load.stage_windows import StageWindow
 

@@ -15,7 +15,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.layout import counted
 from loadgen.figures import slot_ends
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import MetricOptions, PerRequest, latencies
+from loadgen.figures.metrics import latencies
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
 

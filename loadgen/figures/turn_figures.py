@@ -7,7 +7,7 @@ import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import PerRequest
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 
 _P99 = (99.0,)

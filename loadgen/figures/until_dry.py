@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import total
 from loadgen.base.clock import SECOND_NS
-from loadgen.figures.metrics import MetricOptions, Metrics, PerRequest, good
+from loadgen.figures.metrics import Metrics, good
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.steady_state import arrived, shares_of
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
-from loadgen.figures.distribution import Distribution, RateDistribution
+from loadgen.figures.figure_table import COUNTS, DEFAULT_METRICS, OF_PROMPTS, PEAKS, SELECTABLE
 from loadgen.figures.metrics import Metrics
 
 Figures = Mapping[str, Any]
-STREAMED = ("ttft", "tpot", "itl")
 
 
 class BlockFacts(msgspec.Struct, frozen=True):
@@ -20,12 +20,7 @@ class BlockFacts(msgspec.Struct, frozen=True):
 
     request_rate_per_s: float = math.inf
     max_concurrency: int | None = None
-    selected: tuple[str, ...] = STREAMED  # --percentile-metrics
-
-
-OF_PROMPTS = frozenset({
-    "total_input_tokens", "total_input_text_tokens", "input_throughput", "total_token_throughput",
-})  # fmt: skip
+    selected: tuple[str, ...] = DEFAULT_METRICS  # --percentile-metrics
 
 
 def figures(metrics: Metrics, facts: BlockFacts) -> dict[str, Any]:
@@ -56,26 +51,12 @@ def traffic(facts: BlockFacts) -> dict[str, Any]:
 
 def throughputs(metrics: Metrics) -> dict[str, Any]:
     """Counts and rates over the whole run."""
-    return {
-        "duration": metrics.duration_s,
-        "completed": metrics.completed,
-        "failed": metrics.failed,
-        "total_input_tokens": metrics.total_input_tokens,
-        "total_output_tokens": metrics.total_output_tokens,
-        "request_throughput": metrics.request_throughput_per_s,
-        "request_goodput": metrics.goodput_per_s,
-        "output_throughput": metrics.output_throughput_per_s,
-        "total_token_throughput": metrics.total_throughput_per_s,
-    }
+    return {figure.key: getattr(metrics, figure.field_name) for figure in COUNTS}
 
 
 def peaks(metrics: Metrics) -> dict[str, Any]:
     """The busiest second and the most requests at once; rtfx is for audio, which is never sent."""
-    return {
-        "max_output_tokens_per_s": metrics.peak_output_throughput_per_s,
-        "max_concurrent_requests": metrics.peak_concurrency,
-        "rtfx": 0.0,
-    }
+    return {**{figure.key: getattr(metrics, figure.field_name) for figure in PEAKS}, "rtfx": 0.0}
 
 
 def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
@@ -85,18 +66,14 @@ def latencies(metrics: Metrics, facts: BlockFacts) -> dict[str, float | None]:
     A run in which no token was timed shows E2EL whatever was selected. A distribution of nothing is None
     (vLLM's 0.00 would be a latency that no request had), and its section is left out.
     """
-    shown = set(facts.selected) if metrics.times_tokens else {*facts.selected, "e2el"}
-    if facts.max_concurrency is None:
-        shown -= {"client_queue_time", "e2el_including_client_queue"}
-    if math.isinf(facts.request_rate_per_s):
-        shown.discard("e2el_including_client_queue")
+    shown = {*facts.selected} if metrics.times_tokens else {*facts.selected, "e2el"}
     values: dict[str, float | None] = {}
-    for key, distribution in metrics.selectable.items():
-        if key in shown:
-            values |= statistics(key, distribution)
-    for key, rates in metrics.selectable_rates.items():
-        if key in shown:
-            values |= rate_statistics(key, rates)
+    for key, distribution in (metrics.selectable | metrics.selectable_rates).items():
+        figure = SELECTABLE[key]
+        hidden = figure.needs_limit and facts.max_concurrency is None
+        hidden |= figure.needs_rate and math.isinf(facts.request_rate_per_s)
+        if key in shown and not hidden:
+            values |= figure.statistics(asdict(distribution))
     return values
 
 
@@ -112,30 +89,3 @@ def of_sglang(metrics: Metrics) -> dict[str, Any]:
         "concurrency": e2el.n * e2el.mean_ms / 1e3 / duration_s if duration_s and e2el.n else None,
         "max_itl_ms": itl.max_ms if metrics.times_tokens and itl.n else None,
     }
-
-
-def percentile_name(percentile: float) -> str:
-    """The percentile as keys and labels spell it: 99, 99.9."""
-    return str(int(percentile)) if percentile == int(percentile) else str(percentile)
-
-
-def statistics(key: str, distribution: Distribution) -> dict[str, float | None]:
-    """Mean, median, std and percentiles of one metric under its keys; None each where it has no values."""
-    values: dict[str, float | None] = {
-        f"mean_{key}_ms": distribution.mean_ms,
-        f"median_{key}_ms": distribution.median_ms,
-        f"std_{key}_ms": distribution.std_ms,
-        **{f"p{percentile_name(p)}_{key}_ms": value for p, value in distribution.percentiles_ms.items()},
-    }
-    return values if distribution.n else dict.fromkeys(values)
-
-
-def rate_statistics(key: str, rates: RateDistribution) -> dict[str, float | None]:
-    """The same of a speed, in tokens per second: its keys have no unit, as vLLM's throughputs have none."""
-    values: dict[str, float | None] = {
-        f"mean_{key}": rates.mean_tok_s,
-        f"median_{key}": rates.median_tok_s,
-        f"std_{key}": rates.std_tok_s,
-        **{f"p{percentile_name(p)}_{key}": value for p, value in rates.percentiles_tok_s.items()},
-    }
-    return values if rates.n else dict.fromkeys(values)

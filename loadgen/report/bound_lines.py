@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from loadgen.base.layout import counted
 from loadgen.figures.confidence import least_passing
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.vllm_keys import percentile_name
+from loadgen.figures.figure_table import SELECTABLE, percentile_name
 from loadgen.report.run_directory import Result
-
-_OF_GAPS = ("itl", "token_time")
 
 
 def percentiles(result: Result, options: object) -> Iterator[str]:
@@ -19,13 +17,13 @@ def percentiles(result: Result, options: object) -> Iterator[str]:
     shown = _shown(result)
     for rank in dict.fromkeys(rank for of in shown.values() for rank in of.percentiles_ms):
         yield _percentiles(shown, rank)
-    if gaps := [key.upper() for key in _OF_GAPS if key in shown]:
+    if gaps := [key.upper() for key in shown if _is_of_gaps(key)]:
         yield f"{', '.join(gaps)}: no bound, since the gaps of one answer are alike"
 
 
 def highest(result: Result, options: object) -> Iterator[str]:
     """The highest percentile alone, without that of the gaps, which have no bound."""
-    shown = {key: of for key, of in _shown(result).items() if key not in _OF_GAPS}
+    shown = {key: of for key, of in _shown(result).items() if not _is_of_gaps(key)}
     if ranks := [rank for of in shown.values() for rank in of.percentiles_ms]:
         yield _percentiles(shown, max(ranks))
 
@@ -43,6 +41,10 @@ def objectives(result: Result, options: object) -> Iterator[str]:
         yield f"goodput: of requests within {limits} (the limits of --slo)"
 
 
+def _is_of_gaps(key: str) -> bool:
+    return SELECTABLE[key].of != "requests"
+
+
 def _shown(result: Result) -> dict[str, Distribution]:
     """The latencies that the block has, and there are."""
     selected = result.measured(result.facts.block().selected)
@@ -53,7 +55,7 @@ def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     """One percentile of these latencies, with how many samples its bounds need where they are too few."""
     parts = [_percentile(key, of, rank) for key, of in shown.items()]
     needed = least_passing(0, rank) if 0 < rank < 100 else 0
-    few = [of.n for key, of in shown.items() if key not in _OF_GAPS and of.n < needed]
+    few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
     needs = f"; {counted(min(few), 'sample')}, a bound needs {needed}" if few else ""
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 

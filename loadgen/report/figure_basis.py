@@ -6,11 +6,9 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 
 from loadgen.base.layout import counted
+from loadgen.figures.figure_table import SELECTABLE, percentile_name
 from loadgen.figures.metrics import Metrics
-from loadgen.figures.vllm_keys import percentile_name
 from loadgen.verdict.evidence import least_samples
-
-_UNITS = {"itl": "gaps", "token_time": "tokens"}  # of what is no latency of a request
 
 
 def reasoning_lines(shown: int, hidden: int, every: int) -> Iterator[str]:
@@ -58,11 +56,11 @@ def percentile_lines(metrics: Metrics, selected: Collection[str]) -> Iterator[st
     shown = {key: latency for key, latency in metrics.selectable.items() if key in selected}
     thin: dict[tuple[float, int, str], list[str]] = {}
     for key, latency in shown.items():
-        unit = _UNITS.get(key, "requests")
+        unit = SELECTABLE[key].of
         for percentile in latency.percentiles_ms:
             if 0 < latency.n < least_samples(percentile)[unit == "requests"]:
                 thin.setdefault((percentile, latency.n, unit), []).append(key.upper())
-    of_requests = [key for key, latency in shown.items() if latency.n and key not in _UNITS]
+    of_requests = [key for key, latency in shown.items() if latency.n and SELECTABLE[key].of == "requests"]
     parts = [
         _basis(*basis, () if len(names) == len(of_requests) and basis[2] == "requests" else names)
         for basis, names in thin.items()

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from loadgen.base.layout import WIDTH, counted, wrapped
 from loadgen.base.printable import printable
 from loadgen.figures import interval_words
+from loadgen.figures.figure_table import COMMON
 from loadgen.figures.objectives import Standing, together
 from loadgen.figures.repeats import t_quantile
-from loadgen.figures.vllm_keys import Figures, statistics, throughputs
+from loadgen.figures.vllm_keys import Figures, throughputs
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.report import data_identity, saturated_run, speed_tables
 from loadgen.report.run_directory import Result
@@ -386,8 +387,9 @@ def _figures(run: Result) -> Figures:
     if run.facts.saturated:
         return saturated_run.figures(run)
     metrics = run.metrics
-    figures = throughputs(metrics) | statistics("ttft", metrics.ttft) | statistics("tpot", metrics.tpot)
-    figures |= statistics("e2el", metrics.e2el)
+    figures = throughputs(metrics)
+    for each in COMMON:
+        figures |= each.statistics(asdict(getattr(metrics, each.field_name)))
     return {figure.key: figures.get(figure.key) for figure in FIGURES}
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import asdict
+
+from loadgen.figures.figure_table import LATENCIES, OURS, OWN, SELECTABLE, SPEEDS, Figure
 from loadgen.figures.metrics import Metrics
 
 
@@ -33,29 +36,35 @@ def _visible(metrics: Metrics, reasoned: int) -> str:
         return "TTFVT: none: no response is known to have text after its reasoning" * all_reasoned
     never = ttft.n - ttfvt.n
     ended = f"; {never} of {ttft.n} responses have none: they ended within their reasoning" * bool(never)
-    return f"TTFVT (first visible token): {ttfvt.mean_ms:.2f} ms mean, {ttfvt.median_ms:.2f} median{ended}"
+    return f"{_sentence(SELECTABLE['ttfvt'], metrics)}{ended}"
 
 
 def _rates(metrics: Metrics) -> str:
-    parts = []
-    if (users := metrics.user_tps).n:
-        parts.append(f"per user: {users.mean_tok_s:.1f} tok/s mean, {users.min_tok_s:.1f} least (1 / TPOT)")
-    if metrics.output_throughput_per_gpu_per_s is not None:
-        parts.append(f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s")
-    if (normalized := metrics.e2el_per_token).n:
-        parts.append(f"E2EL per output token: {normalized.mean_ms:.2f} ms mean")
-    return "; ".join(parts)
+    """Every figure that has a sentence and no line of its own."""
+    own_line = ("ttfvt", "prefill_speed")
+    table = (*SPEEDS, *OWN, *LATENCIES)
+    sentences = (_sentence(figure, metrics) for figure in table if figure.key not in own_line)
+    return "; ".join(filter(None, sentences))
+
+
+def _sentence(figure: Figure, metrics: Metrics) -> str:
+    """The figure's sentence; "" where it has none, or the run has no value of it."""
+    value = getattr(metrics, figure.field_name)
+    if not figure.sentence or value is None:
+        return ""
+    if figure.kind == OURS:
+        return figure.sentence.format(value)
+    return figure.sentence.format_map(figure.words_of(asdict(value))) if value.n else ""
 
 
 def _prefill(metrics: Metrics) -> str:
     speed = metrics.prefill_speed
     if not speed.n:
         return ""
-    each = f"{speed.mean_tok_s:,.0f} tok/s mean, {speed.median_tok_s:,.0f} median (input tokens / TTFT)"
     waits = []
     if metrics.prefill_behind:
         behind = f"{metrics.prefill_behind} of {speed.n} requests"
         waits.append(f"{behind} were sent while another had no token yet")
     if metrics.prefill_queued is not None:
         waits.append(f"{100 * metrics.prefill_queued:.0f} % of TTFT was in the server's queue, as it reports")
-    return "; ".join([f"prefill: {each}", *waits])
+    return "; ".join([_sentence(SELECTABLE["prefill_speed"], metrics), *waits])

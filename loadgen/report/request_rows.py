@@ -16,7 +16,8 @@ from loadgen.base.csv_text import csv_text
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.spelling import Parser, arguments
-from loadgen.figures.metrics import PerRequest
+from loadgen.figures.figure_table import LATENCIES, Figure
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
 from loadgen.figures.session_rows import session_rows
 from loadgen.report import run_directory, shape_figures
@@ -29,6 +30,8 @@ from loadgen.verdict import target_figures
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096
 Row = dict[str, Any]
+# The latencies of one request that are columns: those of a token first.
+_TIMED = sorted((figure for figure in LATENCIES if figure.column), key=lambda figure: not figure.needs_tokens)
 
 # The columns in their order, and the type of each in Parquet; times are CLOCK_MONOTONIC nanoseconds.
 COLUMNS = {
@@ -41,10 +44,7 @@ COLUMNS = {
     "first_ns": "int64",  # arrival of the first message that carried a token, of a failure's too
     "last_ns": "int64",  # and of the last one
     "end_ns": "int64",
-    "ttft_ns": "int64",  # these four of successes alone
-    "tpot_ns": "double",
-    "ttfvt_ns": "int64",  # to the first text that is not reasoning
-    "e2el_ns": "int64",
+    **{f"{figure.key}_ns": figure.column for figure in _TIMED},  # of successes alone
     "input_tokens": "int64",
     "output_tokens": "int64",  # of a failure: what had come
     "cached_tokens": "int64",
@@ -130,14 +130,17 @@ def numbers(run: Result) -> dict[str, NDArray[Any]]:
         "first_ns": first_ns,
         "last_ns": last_ns,
         "end_ns": records.end_ns,
-        "ttft_ns": np.where(each.has_ttft, each.ttft_ns, UNKNOWN),
-        "ttfvt_ns": np.where(each.has_ttfvt, each.ttfvt_ns, UNKNOWN),
-        "tpot_ns": np.where(each.has_tpot, each.tpot_ns(), UNKNOWN),
-        "e2el_ns": each.e2el_ns,
+        **{f"{figure.key}_ns": _known(figure, each) for figure in _TIMED},
         "input_tokens": each.input_tokens,
         "output_tokens": np.where(each.ok, each.output_tokens, records.output_tokens),
         "http_status": records.http_status,
     }
+
+
+def _known(figure: Figure, each: PerRequest) -> NDArray[Any]:
+    """The figure's samples, UNKNOWN where a request has none."""
+    values, has = figure.samples(each)
+    return np.where(has, values, UNKNOWN)
 
 
 def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:

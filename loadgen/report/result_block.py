@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import nearest
+from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.vllm_keys import Figures
 
 
@@ -71,26 +72,9 @@ _VLLM_0_32 = Layout(
         BlockRow("RTFx (Inverse Real-Time Factor):", "rtfx", ".2f", positive=True),
         BlockRow("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
     ),
-    sections=(
-        BlockSection("Time to First Token", "TTFT", "ttft"),
-        BlockSection("Time per Output Token (excl. 1st token)", "TPOT", "tpot"),
-        BlockSection("Inter-token Latency", "ITL", "itl"),
-        BlockSection("End-to-end Latency", "E2EL", "e2el"),
-        BlockSection("Client-side Queueing", "Client Queue Time", "client_queue_time"),
-        BlockSection(
-            "Queue-inclusive End-to-end Latency", "E2EL incl. Client Queue", "e2el_including_client_queue"
-        ),
-        BlockSection(
-            "Time per Token (gaps shared by tokens)", "Token Time", "token_time"
-        ),  # ours, from here on
-        BlockSection("Time to First Visible Token", "TTFVT", "ttfvt", extra=True),
-        BlockSection(
-            "Normalized Latency (E2EL / output tokens)", "E2EL per Token", "e2el_per_token", extra=True
-        ),
-        BlockSection(
-            "Prefill Speed (input tokens / TTFT)", "Prefill Speed", "prefill_speed", unit="tok/s", extra=True
-        ),
-        BlockSection("Output per User (1 / TPOT)", "Output per User", "user_tps", unit="tok/s", extra=True),
+    sections=tuple(
+        BlockSection(figure.title, figure.label, figure.key, unit=figure.unit, extra=figure.is_extra)
+        for figure in SELECTABLE.values()
     ),
 )
 

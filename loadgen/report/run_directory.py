@@ -18,8 +18,9 @@ from loadgen.base.errors import UsageError
 from loadgen.figures import objectives, steady_state, text_tokens, until_dry
 from loadgen.figures.class_figures import ClassFigures
 from loadgen.figures.judging import judged
-from loadgen.figures.metrics import MetricOptions, Metrics, PerRequest, compute
+from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import session_rows
 from loadgen.figures.stages import StageFigures

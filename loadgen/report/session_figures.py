@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.figures.metrics import MetricOptions, PerRequest
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.session_figures import MeasuredPart, SessionFigures, measured_part, session_figures
 from loadgen.figures.session_rows import SessionRows, dry_ns, session_rows

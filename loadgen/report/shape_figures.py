@@ -8,7 +8,8 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.figures import class_figures, stages
 from loadgen.figures.class_figures import ClassFigures
-from loadgen.figures.metrics import MetricOptions, PerRequest, good
+from loadgen.figures.metrics import good
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.record import Records
 from loadgen.figures.stages import StageFigures

@@ -18,9 +18,10 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.printable import file_name
 from loadgen.figures import vllm_keys
-from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics, PerRequest
+from loadgen.figures.figure_table import percentile_name
+from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
-from loadgen.figures.vllm_keys import percentile_name
 from loadgen.plan.profile import Profile
 from loadgen.report.request_ids import request_ids
 from loadgen.verdict.run_facts import Facts

@@ -90,8 +90,8 @@ class RequestKeys(KeyRows, frozen=True):
 class FigureKeys(KeyRows, frozen=True):
     """Which figures are printed, and what a run is judged by."""
 
-    percentile_metrics: str = _printed("ttft,tpot,itl", "of ttft,tpot,itl,e2el,ttfvt,e2el_per_token,"
-        "prefill_speed,user_tps (default ttft,tpot,itl)", metavar="LIST")
+    percentile_metrics: str = _printed("ttft,tpot,itl", "of ttft, tpot, itl, e2el and the other "
+        "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST")
     metric_percentiles: str = _printed("99", "default 99", metavar="LIST")
     goodput: tuple[str, ...] = _printed((), "objectives, as ttft:500 tpot:50 e2el:9000", nargs="+",
         metavar="NAME:MS", keyword="list[str]")

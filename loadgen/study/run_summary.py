@@ -13,16 +13,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import bounds
-from loadgen.figures.metrics import SELECTABLE, SELECTABLE_RATES
-from loadgen.figures.vllm_keys import (
-    OF_PROMPTS,
-    Figures,
-    counted,
-    peaks,
-    rate_statistics,
-    statistics,
-    traffic,
-)
+from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
+from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
 from loadgen.report import data_identity, labels, load_table, saturated_run
 from loadgen.report.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
@@ -177,16 +169,8 @@ def _is_impossible(key: str, value: object) -> bool:
     return key != _RATE and value > 1 and bounds.figure(value) is None
 
 
-# Ours under the names that `--percentile-metrics` and vLLM's file have for them.
-_NAMES = {"client_queue_time": "queue_time", "e2el_including_client_queue": "e2el_intended"}
-_SHARES = {"output_throughput_per_gpu": "output_throughput_per_gpu_per_s", "cached_share": "cached_share"}
-_LATER = ("ttfvt", "e2el_per_token")
 _UNQUANTIZED = ("", "BF16")
-_KEYS = (
-    "request_rate", "max_concurrency", "duration", "completed", "failed", "total_input_tokens",
-    "total_output_tokens", "request_throughput", "request_goodput", "output_throughput",
-    "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "backend",
-)  # fmt: skip
+_KEYS = ("request_rate", "max_concurrency", *(figure.key for figure in (*COUNTS, *PEAKS)), "backend")
 
 
 def of_run(directory: Path, run: Result) -> Reported:
@@ -194,11 +178,10 @@ def of_run(directory: Path, run: Result) -> Reported:
     metrics, facts = run.metrics, run.facts
     top = traffic(facts.block()) | counted(metrics) | peaks(metrics) | {"backend": facts.profile.backend}
     figures = {key: top[key] for key in _KEYS}
-    for key in SELECTABLE:
-        figures |= statistics(key, getattr(metrics, _NAMES.get(key, key)))
-    for key, rates in metrics.selectable_rates.items():
-        figures |= rate_statistics(key, rates)
-    figures |= {key: getattr(metrics, name) for key, name in _SHARES.items()}
+    for figure in SELECTABLE.values():
+        if figure.kind == LATENCY or metrics.times_tokens:
+            figures |= figure.statistics(asdict(getattr(metrics, figure.field_name)))
+    figures |= {figure.key: getattr(metrics, figure.field_name) for figure in OWN}
     if run.sessions is not None:
         figures[SESSION_MS] = run.sessions.figures.duration.mean_ms
     figures = _derived(figures, asdict(metrics.e2el), metrics.itl.max_ms)
@@ -212,17 +195,10 @@ def of_json(facts: Facts, stored: Mapping[str, Any], source: str, run: Result | 
     figures = {key: stored[key] for key in _KEYS}
     if latencies.get("unknown_inputs"):  # older files have 0 where prompt tokens are not known
         figures |= dict.fromkeys(OF_PROMPTS & {*figures})
-    for key in SELECTABLE:
-        if key in _LATER and key not in latencies:
-            continue  # the file is older than the figure
-        latency = latencies[_NAMES.get(key, key)]
-        figures |= {f"{word}_{key}_ms": latency[f"{word}_ms"] for word in ("mean", "median", "std")}
-        figures |= {f"p{rank}_{key}_ms": value for rank, value in latency["percentiles_ms"].items()}
-    for key in SELECTABLE_RATES:
-        rates = latencies.get(key) or {"percentiles_tok_s": {}}
-        figures |= {f"{word}_{key}": rates.get(f"{word}_tok_s") for word in ("mean", "median", "std")}
-        figures |= {f"p{rank}_{key}": value for rank, value in rates["percentiles_tok_s"].items()}
-    figures |= {key: latencies.get(name) for key, name in _SHARES.items()}
+    for figure in SELECTABLE.values():  # an older file lacks the later figures
+        if latency := latencies.get(figure.field_name):
+            figures |= figure.statistics(latency)
+    figures |= {figure.key: latencies.get(figure.field_name) for figure in OWN}
     if sessions := stored["loadgen"].get("sessions"):
         figures[SESSION_MS] = sessions["figures"]["duration"]["mean_ms"]
     doubts = tuple(doubt["name"] for doubt in verdict["doubts"] if doubt["severity"] != "note")

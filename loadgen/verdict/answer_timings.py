@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.figures.metrics import MetricOptions, PerRequest
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 
 MS_NS = 1e6

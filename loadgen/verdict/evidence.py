@@ -18,7 +18,8 @@ from loadgen.base.rule import Source
 from loadgen.figures import steady_state
 from loadgen.figures.answer_shape import AnswerShapes
 from loadgen.figures.confidence import least_passing
-from loadgen.figures.metrics import Metrics, PerRequest
+from loadgen.figures.metrics import Metrics
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import median, percentiles
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import SessionRows, session_rows

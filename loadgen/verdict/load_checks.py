@@ -11,8 +11,8 @@ from loadgen.base.arrays import Int64
 from loadgen.base.layout import counted
 from loadgen.base.rule import Evidence, invalid, joined, note, suspect
 from loadgen.figures import steady_state, text_tokens
+from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.peaks import peak_concurrency
-from loadgen.figures.vllm_keys import percentile_name
 from loadgen.verdict import session_checks
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 

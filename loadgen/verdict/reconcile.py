@@ -10,7 +10,8 @@ import msgspec
 from loadgen.base.arrays import Int64
 from loadgen.base.layout import aligned
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import MetricOptions, Metrics, PerRequest
+from loadgen.figures.metrics import Metrics
+from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.host.series import LEAST_SAMPLES
 from loadgen.server.server_counters import ServerLatency, ServerWindow

@@ -10,7 +10,7 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from loadgen.base.columns import MOST_COUNT
-from loadgen.figures.metrics import MetricOptions
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.host.cpu_use import CpuUse
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary

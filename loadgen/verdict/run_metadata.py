@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
 from loadgen.figures import objectives
-from loadgen.figures.goodput import parse_goodput
-from loadgen.figures.metrics import MetricOptions, parse_percentile_metrics, parse_percentiles
+from loadgen.figures.figure_table import parse_metrics, parse_percentiles
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.steady_state import Trim
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.plan.data_facts import DataFacts
@@ -214,7 +214,7 @@ def asked(profile: Profile) -> MetricOptions:
         )
     return MetricOptions(
         metric_percentiles=parse_percentiles(profile.metric_percentiles),
-        goodput_slo_ms=parse_goodput(profile.goodput) or objectives.goodput_slo_ms(slo),
+        goodput_slo_ms=objectives.parse_goodput(profile.goodput) or objectives.goodput_slo_ms(slo),
         streamed=profile.stream,
     )
 
@@ -224,7 +224,7 @@ def shown(profile: Profile) -> BlockFacts:
     return BlockFacts(
         request_rate_per_s=profile.request_rate,
         max_concurrency=profile.max_concurrency,
-        selected=parse_percentile_metrics(profile.percentile_metrics),
+        selected=parse_metrics(profile.percentile_metrics),
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.figures import vllm_keys
+from loadgen.figures.figure_table import DEFAULT_METRICS
 from loadgen.figures.metrics import Metrics
-from loadgen.figures.vllm_keys import STREAMED
 from loadgen.host.sensor_summary import WITH_SERVER
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
@@ -50,7 +50,7 @@ def figures(facts: Facts, metrics: Metrics) -> tuple[dict[str, Any], Lengths]:
     Where prompts share tokens on purpose, or may, TTFT is of the rest alone: it is left out.
     """
     shared = reuse.expected(facts)
-    selected = STREAMED if shared is not None and shared <= _HARDLY else STREAMED[1:]
+    selected = DEFAULT_METRICS if shared is not None and shared <= _HARDLY else DEFAULT_METRICS[1:]
     completed = max(metrics.completed, 1)
     load = Lengths(
         input_len=metrics.total_input_tokens / max(metrics.completed - metrics.unknown_inputs, 1),

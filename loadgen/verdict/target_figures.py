@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.layout import aligned
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import PerRequest
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.transport.failure import FailureKind
 

@@ -14,7 +14,7 @@ from loadgen.plan import profile
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
-from loadgen.study.compare.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Load, Reported
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.campaign_cell import Cell
@@ -25,10 +25,10 @@ from loadgen.verdict.sections import Broken
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FIGURES = (
-    Figure("output_throughput", "tok/s", True),
-    Figure("mean_ttft_ms", "TTFT ms", False),
-    Figure("mean_tpot_ms", "TPOT ms", False),
-    Figure("memory_bytes", "memory GiB", None),
+    ComparedFigure("output_throughput", "tok/s", True),
+    ComparedFigure("mean_ttft_ms", "TTFT ms", False),
+    ComparedFigure("mean_tpot_ms", "TPOT ms", False),
+    ComparedFigure("memory_bytes", "memory GiB", None),
 )
 
 

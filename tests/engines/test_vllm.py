@@ -15,7 +15,8 @@ import pytest
 from engines import clients, running
 from engines.clients import Finished, loadgen, read_json, scrape, start_loadgen
 from engines.running import Engine
-from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Records
 from loadgen.server import scraper
 from loadgen.server.discovery import ServerAddress

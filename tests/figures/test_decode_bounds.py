@@ -11,7 +11,8 @@ import pytest
 from builders import recorded
 from figures.test_decode import DONE, fixed, stream
 from loadgen.figures.decode import Decoder
-from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.metrics import compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.token_counts import SILENT_TOKENS
 from loadgen.transport.failure import Failure, FailureKind

@@ -17,7 +17,8 @@ from figures.test_decode_bounds import LAST, A, usage
 from loadgen.base.arrays import Int64
 from loadgen.figures.arrivals import arrivals
 from loadgen.figures.decode import Decoder
-from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.metrics import compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Records
 from loadgen.transport.capture import Capture, int64s, joined
 from loadgen.verdict import verdict

@@ -16,7 +16,8 @@ from builders import made_runs
 from loadgen.base.arrays import Int64, total
 from loadgen.figures import peaks, percentiles, record
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.metrics import compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.percentiles import Piece
 from loadgen.figures.record import Record, Records
 from loadgen.report import report

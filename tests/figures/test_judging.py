@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from loadgen.figures.judging import judged
-from loadgen.figures.metrics import MetricOptions
 from loadgen.figures.objectives import ObjectiveEvidence, parse
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 

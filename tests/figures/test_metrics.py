@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.figures.goodput import parse_goodput
-from loadgen.figures.metrics import (
-    MetricOptions,
-    Metrics,
-    compute,
-    parse_percentile_metrics,
-    parse_percentiles,
-)
+from loadgen.figures.figure_table import parse_metrics, parse_percentiles
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.objectives import parse_goodput
 from loadgen.figures.peaks import peak_concurrency, peak_tokens
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 
@@ -344,7 +340,7 @@ def test_an_objective_given_twice_or_without_a_stream_is_refused() -> None:
 
 def test_percentiles_and_metrics_are_read_in_order_and_once() -> None:
     assert parse_percentiles("50,90, 99.9,90") == (50.0, 90.0, 99.9)
-    assert parse_percentile_metrics("e2el, ttft,e2el") == ("e2el", "ttft")
+    assert parse_metrics("e2el, ttft,e2el") == ("e2el", "ttft")
 
 
 @pytest.mark.parametrize(
@@ -357,4 +353,4 @@ def test_wrong_percentiles_are_refused(text: str, says: str) -> None:
 
 def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="unknown metric 'latency': choose from ttft, tpot"):
-        parse_percentile_metrics("ttft,latency")
+        parse_metrics("ttft,latency")

@@ -13,7 +13,9 @@ import pytest
 from loadgen.base import archive
 from loadgen.base.columns import BOUNDS
 from loadgen.figures import vllm_keys
-from loadgen.figures.metrics import MetricOptions, Metrics, compute, parse_percentile_metrics
+from loadgen.figures.figure_table import parse_metrics
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.vllm_keys import BlockFacts
 from loadgen.report import more_figures
@@ -164,7 +166,7 @@ def test_the_speed_per_gpu_needs_their_number(gpus: int, per_gpu: float | None) 
 
 
 def test_the_names_are_taken_and_their_keys_follow_the_metric() -> None:
-    selected = parse_percentile_metrics("ttfvt,e2el_per_token,prefill_speed,user_tps")
+    selected = parse_metrics("ttfvt,e2el_per_token,prefill_speed,user_tps")
     keys = vllm_keys.latencies(measured(PLAIN), BlockFacts(selected=selected))
     assert keys == {
         **{f"{word}_ttfvt_ms": 100.0 for word in ("mean", "median", "p99")},

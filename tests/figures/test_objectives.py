@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.figures.objectives import Objective, ObjectiveEvidence, goodput_slo_ms, parse
-from loadgen.figures.published_objectives import PUBLISHED
+from loadgen.figures.objectives import PUBLISHED, Objective, ObjectiveEvidence, goodput_slo_ms, parse
 
 TTFT = Objective("ttft", 99.0, 500.0)
 

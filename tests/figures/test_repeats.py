@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from loadgen.figures import repeats
-from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.figures.repeats import Spread, render, spreads, t_quantile
 from loadgen.figures.steady_state import Trim, Unsteady, steady

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import MetricOptions
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.figures.steady_state import Margin, Steady, Trim, Unsteady, held_ns, lines, ran_out, steady
 from loadgen.figures.steady_state import json as steady_json

@@ -15,7 +15,8 @@ from fakes.scripted_server import DONE, HEAD, LAST, chunk, token, usage
 from loadgen.base.errors import UsageError
 from loadgen.figures import text_tokens
 from loadgen.figures.decode import Decoder
-from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.metrics import compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.transport.failure import Failure, FailureKind

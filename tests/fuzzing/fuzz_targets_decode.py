@@ -9,7 +9,8 @@ import numpy as np
 
 from loadgen.base.untrusted import LONGEST
 from loadgen.figures.decode import LONGEST_REASON, Decoder
-from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.metrics import compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.token_counts import SILENT_TOKENS
 from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined

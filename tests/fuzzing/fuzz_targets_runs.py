@@ -18,7 +18,8 @@ import numpy as np
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, shortened, spots
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import MetricOptions, compute
+from loadgen.figures.metrics import compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.report import journal
 from loadgen.report import run_directory as result

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.report.figure_basis import percentile_lines, token_lines
 

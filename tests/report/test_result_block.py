@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from loadgen.base.errors import UsageError
-from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.figures.vllm_keys import BlockFacts, figures, of_sglang
 from loadgen.report.result_block import LAYOUTS, Layout, layout, render

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.figures.metrics import SELECTABLE
+from loadgen.figures.figure_table import JUDGED
 from loadgen.host.aggregate import MemoryUse
 from loadgen.host.sensor_summary import SensorSummary
 from loadgen.roofline.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ def server(**changes: Any) -> Server:
 def test_a_run_has_every_latency_whatever_was_selected() -> None:
     run = made(keys={"percentile_metrics": "ttft"})
     known = of_run(HERE, run)
-    for key in SELECTABLE:
+    for key in JUDGED:
         assert known.figure(f"mean_{key}_ms") == run.metrics.selectable[key].mean_ms
         assert known.figure(f"p99_{key}_ms") == run.metrics.selectable[key].percentiles_ms[99.0]
     assert known.figure("output_throughput") == run.metrics.output_throughput_per_s

@@ -11,7 +11,8 @@ from msgspec.structs import asdict
 
 from builders.recorded import capture, chunk
 from loadgen.figures.decode import Decoder
-from loadgen.figures.metrics import MetricOptions, Metrics, compute
+from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind

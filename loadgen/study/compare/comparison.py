@@ -18,7 +18,7 @@ from loadgen.roofline.models import suffix
 from loadgen.study.compare import groups, pairs, statistics
 from loadgen.study.compare import rows as lines
 from loadgen.study.compare.groups import Group
-from loadgen.study.compare.model import ALONE, ComparedLoad, ComparisonOptions, Figure, Line
+from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions, Line
 from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, value_of
 from loadgen.study.consistency.contradictions import judge
 from loadgen.study.run_summary import Load, Reported, grouped, plain_load
@@ -168,7 +168,7 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     )
 
 
-def _figures(runs: Sequence[Reported]) -> list[Figure]:
+def _figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
     known = {key for run in runs for key in run.figures if value_of(run, key) is not None}
     figures = [figure for figure in FIGURES if any(value_of(run, figure.key) is not None for run in runs)]
@@ -179,7 +179,7 @@ def _figures(runs: Sequence[Reported]) -> list[Figure]:
     return figures
 
 
-def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[Figure]) -> str:
+def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequence[ComparedFigure]) -> str:
     """The figure that decides: the one asked for where this load has it, else the first usual one."""
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED

@@ -56,7 +56,7 @@ class Decision(StrEnum):
     NONE = "no verdict"  # one run a side, not comparable, no scipy: see `why`
 
 
-class Figure(msgspec.Struct, frozen=True):
+class ComparedFigure(msgspec.Struct, frozen=True):
     """One column: a key of Reported.figures (or memory_bytes, joules_per_token) and how it is read."""
 
     key: str
@@ -129,7 +129,7 @@ class ComparedLoad(msgspec.Struct, frozen=True):
 
     load: Load
     baseline: str
-    figures: tuple[Figure, ...]
+    figures: tuple[ComparedFigure, ...]
     headline: str  # the key of the figure that decides a row
     lines: tuple[Line, ...]  # the baseline first, then as they came
     margin: float  # of equivalence: 0.02 is ± 2 %

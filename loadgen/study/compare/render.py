@@ -14,7 +14,7 @@ from loadgen.figures import interval_words
 from loadgen.report import load_table, speed_tables
 from loadgen.report.speed_tables import Column, Table
 from loadgen.study.compare import loads, rows, turn_table
-from loadgen.study.compare.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Load, grouped
 
 SIGNS = {
@@ -107,13 +107,13 @@ def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
         yield from ("", f"{turn_table.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
 
 
-def _columns(comparison: ComparedLoad) -> list[Figure]:
+def _columns(comparison: ComparedLoad) -> list[ComparedFigure]:
     """The headline first, then the other figures with a verdict, as many as fit."""
     judged = [figure for figure in comparison.figures if figure.key not in _MEASURED]
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
 
-def _measured(comparison: ComparedLoad) -> list[Figure]:
+def _measured(comparison: ComparedLoad) -> list[ComparedFigure]:
     return [figure for figure in comparison.figures if figure.key in _MEASURED]
 
 
@@ -174,7 +174,7 @@ def multiplied(comparison: ComparedLoad, line: Line) -> str:
     return f"{ratio:.{digits}f}× ({between})"
 
 
-def spread(figure: Figure, summary: Summary | None) -> str:
+def spread(figure: ComparedFigure, summary: Summary | None) -> str:
     """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
 
     In words where the interval bounds nothing.
@@ -197,13 +197,13 @@ def is_vague(summary: Summary) -> bool:
     return interval_words.is_vague(summary.mean, (summary.high - summary.low) / 2)
 
 
-def _mean(figure: Figure, summary: Summary | None) -> str:
+def _mean(figure: ComparedFigure, summary: Summary | None) -> str:
     if summary is None:
         return "-"
     return f"{figure.scaled(summary.mean):.{_decimals(figure, summary)}f}"
 
 
-def _decimals(figure: Figure, summary: Summary) -> int:
+def _decimals(figure: ComparedFigure, summary: Summary) -> int:
     value = abs(figure.scaled(summary.mean))
     if not 0 < value < math.inf:
         return 0
@@ -309,7 +309,7 @@ def _table(comparison: ComparedLoad) -> Table:
     )
 
 
-def _cell(figure: Figure, line: Line) -> str:
+def _cell(figure: ComparedFigure, line: Line) -> str:
     effect = line.effects.get(figure.key)
     sign = "" if effect is None or effect.call is Decision.NONE else f" ({effect.call})"
     return f"{spread(figure, line.summaries.get(figure.key))}{sign}"

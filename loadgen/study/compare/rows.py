@@ -12,35 +12,46 @@ from msgspec.structs import replace
 
 from loadgen.base.layout import some
 from loadgen.base.rule import Severity
-from loadgen.figures.metrics import SELECTABLE_RATES
+from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.repeats import t_quantile
 from loadgen.roofline import bound
 from loadgen.server import answer_check
 from loadgen.server.answer_check import Fingerprint
 from loadgen.study.compare import comparability, pairs, statistics
-from loadgen.study.compare.model import ComparisonOptions, Decision, Effect, Figure, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparisonOptions, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import OURS, SESSION_MS, Reported, simulation
 
+
+def _means(needs_tokens: bool) -> list[ComparedFigure]:
+    """The mean of each figure that has a column of its own."""
+    return [
+        ComparedFigure(figure.statistic("mean"), f"{figure.label} {figure.unit}", figure.higher_is_better)
+        for figure in LATENCIES
+        if figure.compared == figure.key and figure.needs_tokens == needs_tokens
+    ]
+
+
+def _stand_ins() -> Iterator[tuple[ComparedFigure, str]]:
+    """What is shown where no run has the mean, each with the key of that."""
+    for figure in (figure for figure in LATENCIES if figure.compared):
+        usual, label = SELECTABLE[figure.compared].statistic("mean"), f"{figure.label} {figure.unit}"
+        if figure.compared != figure.key:
+            yield ComparedFigure(figure.statistic("mean"), label, figure.higher_is_better), usual
+        yield ComparedFigure(figure.statistic("median"), f"P50 {label}", figure.higher_is_better), usual
+
+
 FIGURES = (
-    Figure("output_throughput", "tok/s", True),
-    Figure("speed_tok_s", "speed tok/s", True),
-    Figure(bound.PREFILL, "prefill tok/s", True),
-    Figure(bound.DECODING, "decode tok/s", True),
-    Figure("mean_ttft_ms", "TTFT ms", False),
-    Figure("mean_tpot_ms", "TPOT ms", False),
-    Figure(SESSION_MS, "session ms", False, 0),
-    Figure("mean_e2el_ms", "E2EL ms", False),
-    Figure("memory_bytes", "memory GiB", None),
-    Figure("joules_per_token", "J/token", None, 3),
+    ComparedFigure("output_throughput", "tok/s", True),
+    ComparedFigure("speed_tok_s", "speed tok/s", True),
+    ComparedFigure(bound.PREFILL, "prefill tok/s", True),
+    ComparedFigure(bound.DECODING, "decode tok/s", True),
+    *_means(needs_tokens=True),
+    ComparedFigure(SESSION_MS, "session ms", False, 0),
+    *_means(needs_tokens=False),
+    ComparedFigure("memory_bytes", "memory GiB", None),
+    ComparedFigure("joules_per_token", "J/token", None, 3),
 )
-# Shown where no run has the figure in whose place each stands.
-IN_PLACE = {
-    Figure("median_ttft_ms", "P50 TTFT ms", False): "mean_ttft_ms",
-    Figure("median_tpot_ms", "P50 TPOT ms", False): "mean_tpot_ms",
-    Figure("mean_itl_ms", "ITL ms", False): "mean_tpot_ms",
-    Figure("median_itl_ms", "P50 ITL ms", False): "mean_tpot_ms",
-    Figure("median_e2el_ms", "P50 E2EL ms", False): "mean_e2el_ms",
-}
+IN_PLACE = dict(_stand_ins())
 BROKEN = "fast because broken?"
 FAR_APART = 2.0  # of runs that are taken for repeats: their mean says little of any of them
 UNLIKE_BASELINE = "unlike the baseline"
@@ -80,17 +91,22 @@ def value_of(run: Reported, key: str) -> float | None:
     return run.joules_per_token if key == "joules_per_token" else run.figure(key)
 
 
-def figure(key: str) -> Figure:
+def figure(key: str) -> ComparedFigure:
     """The figure of a key; one that is no column of its own is read by its name."""
-    higher = "throughput" in key or (key.partition("_")[2] in SELECTABLE_RATES and not key.startswith("std_"))
-    higher = higher or key in ("request_goodput", "max_output_tokens_per_s")
-    lower = key == "duration" or (key.endswith("_ms") and not key.startswith("std_"))
-    other = Figure(key, key, True if higher else False if lower else None)
+    known = find_figure(key)
+    higher = known.higher_is_better if known else True if "throughput" in key else None
+    if known is None and key.endswith("_ms"):
+        higher = False
+    other = ComparedFigure(key, key, None if key.startswith("std_") else higher)
     return next((column for column in (*FIGURES, *IN_PLACE) if column.key == key), other)
 
 
 def line(
-    name: str, runs: Sequence[Reported], reference: BaselineRuns, figures: Sequence[Figure], is_baseline: bool
+    name: str,
+    runs: Sequence[Reported],
+    reference: BaselineRuns,
+    figures: Sequence[ComparedFigure],
+    is_baseline: bool,
 ) -> Line:
     """A row: figures over the runs that are used; where none can be, over all, without verdict."""
     valid = [run for run in runs if run.level != INVALID]
@@ -143,7 +159,7 @@ def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
 
-def _effect(used: Sequence[Reported], reference: BaselineRuns, column: Figure) -> Effect:
+def _effect(used: Sequence[Reported], reference: BaselineRuns, column: ComparedFigure) -> Effect:
     units = pairs.units(used, reference.runs, lambda run: value_of(run, column.key))
     return statistics.effect(
         units.row,
@@ -167,7 +183,7 @@ def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
     return Summary(mean, n, mean - half, mean + half)
 
 
-def _question(runs: Sequence[Reported], figures: Sequence[Figure]) -> Iterator[str]:
+def _question(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
     """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
     apart: list[tuple[float, str]] = []
     for column in figures:

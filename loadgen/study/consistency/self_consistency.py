@@ -12,6 +12,7 @@ from functools import partial
 from itertools import pairwise
 
 from loadgen.base.rule import Evidence, invalid, joined, note, suspect
+from loadgen.figures.figure_table import COMMON, SELECTABLE
 from loadgen.study.consistency.rounding import Interval
 from loadgen.study.consistency.subject import SATURATED, AuditedRun
 from loadgen.study.importers.pages import PAGE
@@ -25,7 +26,7 @@ BURST = 0.05  # median gap, of the mean time per token
 WHOLE_TOKENS, WHOLE_MS = 16, 0.1  # an answer so long, its tokens so close: it came whole
 STREAMS = 256  # that a client of one loop was seen to time within a few per cent
 RECOUNTED = 0.8  # of the tokens reported
-_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
+_METRICS = {figure.key: figure.label for figure in COMMON}
 _RATES = {
     "request_throughput": (("completed",), "requests", "req/s"),
     "output_throughput": (("total_output_tokens",), "output tokens", "tok/s"),
@@ -153,7 +154,7 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
 def _beyond_the_sum(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
     """What no n values with this mean have; there are more of ITL than requests, so it is not judged."""
     n, ranks, spread = run.requests, dict(_ranks(run, key)), run.interval(f"std_{key}_ms")
-    if not n or not run.alike or key == "itl":
+    if not n or not run.alike or SELECTABLE[key].of != "requests":
         return
     if spread is not None and n > 1 and spread.low > math.sqrt(n) * mean.high:
         yield (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from loadgen.figures.figure_table import COMMON
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.study.consistency.known_prompts import Workload, recognise
@@ -81,7 +82,7 @@ def usual(values: Iterable[Value | None]) -> Value | None:
 
 def fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
     """Duration and latencies above 0, sorted by key."""
-    kinds = (*(f"_{key}_ms" for key in ("ttft", "tpot", "itl", "e2el")), "duration")
+    kinds = (*(f"_{figure.suffix}" for figure in COMMON), "duration")
     figures = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
     return tuple((key, value) for key, value in figures if value)
 

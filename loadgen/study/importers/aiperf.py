@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base.untrusted import listed, mapping
+from loadgen.figures.figure_table import figures_named_by
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import inside
 from loadgen.study.run_summary import Load, Reported, short_name
 
 CLIENT = "aiperf"
 MARKS: tuple[bytes, ...] = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')
-# Our names and aiperf's: its ITL is (latency - TTFT) / (tokens - 1) of a request, vLLM's TPOT;
-# the gaps between chunks, pooled, are vLLM's ITL. E2E runs to the last chunk with content in it.
-_METRICS = {
-    "ttft": "time_to_first_token",
-    "tpot": "inter_token_latency",
-    "itl": "inter_chunk_latency",
-    "e2el": "request_latency",
-}
 _STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
 _TOTALS = {
     "request_throughput": ("request_throughput",),
@@ -73,11 +66,11 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 def figures_of(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The figures of metrics by the names of aiperf and genai-perf, and remarks; None where none is."""
     figures_read: dict[str, Any] = {}
-    for key, theirs in _METRICS.items():
+    for theirs, figure in figures_named_by(CLIENT).items():
         scale = _MS.get(json_fields.word(inside(metrics, theirs, "unit")), 1.0)
         for word, name in _STATISTICS.items():
             value = json_fields.reported(inside(metrics, theirs, name))
-            figures_read[f"{word}_{key}_ms"] = None if value is None else value * scale
+            figures_read[figure.statistic(word)] = None if value is None else value * scale
     for key, names in _TOTALS.items():
         values = (json_fields.number(inside(metrics, name, "avg")) for name in names)
         figures_read[key] = next((value for value in values if value is not None), None)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.figures.figure_table import LATENCIES
 from loadgen.report.speed_formulas import FORMULAS
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.study.importers import blocks, json_fields, llama_tests, numbers, translation
@@ -74,15 +75,9 @@ _REQUESTS_PER_S = re.compile(
 )
 _PER_SECOND = re.compile(r"\(per sec(?:ond)?\)")  # of genai-perf's rates
 _MEASURED_RATE = re.compile(r"throughput|achieved|measured|completed")
-_LATENCIES: Mapping[str, str] = {
-    "ttft": "ttft", "time to first token": "ttft", "tpot": "tpot", "time per output token": "tpot",
-    "itl": "itl", "inter-token latency": "itl", "inter token latency": "itl", "e2e": "e2el", "e2el": "e2el",
-    "end-to-end latency": "e2el", "end to end latency": "e2el", "e2e latency": "e2el",
-    "request latency": "e2el", "tbt": "itl", "time between tokens": "itl",
-    "e2e ttft": "ttft", "est ppt": "prefill",
-    "latency": "e2el", "lat.": "e2el",
-    "prefill": "prefill", "prefill time": "prefill", "prefill latency": "prefill",
-}  # fmt: skip
+_LATENCIES = {title: figure.key for figure in LATENCIES for title in figure.titles} | dict.fromkeys(
+    ("est ppt", "prefill", "prefill time", "prefill latency"), "prefill"
+)
 _OF_A_RANK = ("latency", "lat.")  # of a request, where a statistic is named; else of anything
 _RANK = r"mean|avg\.?|average|median|std|min|max|p\d\d(?:\.\d+)?"
 _RANKS = {"avg": "mean", "average": "mean", "p50": "median"}

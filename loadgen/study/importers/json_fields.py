@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import mapping
+from loadgen.figures.figure_table import COMMON
 from loadgen.study.run_summary import Load
 
 _BEGIN = re.compile(r"[^\s,]")
 _UNSET = "max_concurrency"  # null: there was no limit
 _FIGURE = re.compile(r"_ms$|throughput|speed")
 RANKS = (90, 95, 99)
-_TIMED = ("ttft", "tpot", "itl", "e2el")
 _NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
 _MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one is searched
 _LONGEST_WORD = 1000  # characters of a name
@@ -173,13 +173,14 @@ def kept(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     Clients write 0 where there was nothing to take a mean of.
     """
-    empty = [key for key in _TIMED if is_zero(figures.get(f"mean_{key}_ms"))]
+    empty = [figure for figure in COMMON if is_zero(figures.get(figure.statistic("mean")))]
+    unmeasured = tuple(f"_{figure.suffix}" for figure in empty)
     measured = {
         name: value
         for name, value in figures.items()
-        if (value is not None or name == _UNSET) and not any(name.endswith(f"_{key}_ms") for key in empty)
+        if (value is not None or name == _UNSET) and not name.endswith(unmeasured)
     }
-    return measured, [f"{key.upper()} is 0: it was not measured" for key in empty]
+    return measured, [f"{figure.label} is 0: it was not measured" for figure in empty]
 
 
 def has_figures(figures: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base.untrusted import mapping
+from loadgen.figures.figure_table import figures_named_by
 from loadgen.study.importers import json_fields
 from loadgen.study.run_summary import Load, Reported, short_name
 
@@ -21,7 +22,6 @@ _SAME = (
     "total_input_vision_tokens", "total_output_tokens_retokenized", "slo_attainment",
 )  # fmt: skip
 _OURS = {"total_throughput": "total_token_throughput"}
-_METRICS = {"e2e_latency": "e2el", "ttft": "ttft", "tpot": "tpot", "itl": "itl"}
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")
 LAST_LINE = (
     "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
@@ -44,8 +44,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures |= {key: word for key, word in named.items() if word}
     figures["max_concurrency"] = json_fields.count(document.get("max_concurrency"))
     wanted = {key: key for key in _SAME} | _OURS
-    for (theirs, key), word in product(_METRICS.items(), _STATISTICS):
-        wanted[f"{word}_{theirs}_ms"] = f"{word}_{key}_ms"
+    for (theirs, figure), word in product(figures_named_by(CLIENT).items(), _STATISTICS):
+        wanted[f"{word}_{theirs}_ms"] = figure.statistic(word)
     values = {key: json_fields.reported(document.get(theirs)) for theirs, key in wanted.items()}
     figures |= {key: value for key, value in values.items() if value is not None}
     figures["failed"] = json_fields.failures(document.get("errors"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base.layout import some
+from loadgen.figures.figure_table import figures_named_by
 from loadgen.study.importers import csv_tables, json_fields, pages
 from loadgen.study.run_summary import Load, Reported, full_name, short_name
 
@@ -39,7 +40,7 @@ _SETTINGS = (
     "max runtime tokens",
 )
 _LEFT = ("per user output throughput", "per gpu output throughput", "per user output speed")
-_METRICS = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2el"}
+_LATENCIES = figures_named_by("trtllm")
 _WORDS = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean", "P50": "median"}
 _UNIT = re.compile(r"\s*(?:\([^()]*\)|\[[^\[\]]*\])")
 
@@ -67,7 +68,7 @@ def _parts(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             begun = number
         if (ranked := _RANKED.fullmatch(line)) is not None:
             statistic = _WORDS.get(ranked[2], ranked[2].lower())
-            facts[f"{statistic}_{_METRICS[ranked[1]]}_ms"] = json_fields.written_number(ranked[3])
+            facts[_LATENCIES[ranked[1]].statistic(statistic)] = json_fields.written_number(ranked[3])
         elif (labelled := _LINE.fullmatch(line)) is not None:
             label = _UNIT.sub("", labelled[1]).strip().lower()
             key, times = _FIGURES.get(label, (label, 0.0))

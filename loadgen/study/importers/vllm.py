@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen.base.layout import counted
 from loadgen.base.untrusted import listed
+from loadgen.figures.figure_table import COUNTS, PEAKS, find_figure
 from loadgen.report.vllm_json import SIMULATED
 from loadgen.study.importers import json_fields
 from loadgen.study.run_summary import Load, Reported, short_name, simulation, unnamed_preset
@@ -20,16 +21,11 @@ MARKS: tuple[bytes, ...] = (
     b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"',
 )  # fmt: skip
 _COUNTED = (
-    "max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
-    "request_throughput", "request_goodput", "output_throughput", "total_token_throughput",
-    "max_output_tokens_per_s", "max_concurrent_requests", "rtfx", "spec_decode_acceptance_rate",
+    "max_concurrency", *(figure.key for figure in (*COUNTS, *PEAKS)), "rtfx", "spec_decode_acceptance_rate",
     "spec_decode_acceptance_length", "spec_decode_num_drafts", "spec_decode_draft_tokens",
     "spec_decode_accepted_tokens",
 )  # fmt: skip
-_LATENCY = re.compile(
-    r"(mean|median|std|p\d+(\.\d+)?)"
-    r"_(ttft|tpot|itl|e2el|client_queue_time|e2el_including_client_queue|token_time|ttfvt|e2el_per_token)_ms"
-)
+_STATISTIC = re.compile(r"(mean|median|std|p\d+(\.\d+)?)_\w+")
 
 
 def tells(document: Mapping[str, Any]) -> bool:
@@ -44,8 +40,8 @@ def read(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     if lost := json_fields.failures(document.get("errors")):
         figures.setdefault("failed", lost)
     figures["request_rate"] = json_fields.shown_rate(document.get("request_rate"))
-    latencies = filter(_LATENCY.fullmatch, document)
-    figures |= {key: document[key] for key in latencies if json_fields.reported(document[key]) is not None}
+    timed = (key for key in document if _STATISTIC.fullmatch(key) and find_figure(key) is not None)
+    figures |= {key: document[key] for key in timed if json_fields.reported(document[key]) is not None}
     if "mean_e2el_ms" not in figures:
         figures |= _e2el(document)
     figures, empty = json_fields.checked(figures, source)

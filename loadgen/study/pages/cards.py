@@ -9,48 +9,14 @@ from typing import Any
 import msgspec
 
 from loadgen.figures.distribution import Distribution
+from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.objectives import ObjectiveEvidence
-from loadgen.figures.vllm_keys import percentile_name
 from loadgen.report import saturated_run
 from loadgen.report.run_directory import Result
 from loadgen.study.pages.formatting import Number, number
 from loadgen.verdict.evidence import least_samples
 
-# What each latency is: docs/metrics.md has the formulas.
-LATENCIES = {
-    "ttft": (
-        "TTFT",
-        "Time to first token: from sending a request until its first token arrived. The queue and the "
-        "prefill of the prompt are in it.",
-    ),
-    "tpot": (
-        "TPOT",
-        "Time per output token: of each request, the time from its first token to its last, divided by the "
-        "tokens after the first. One value a request.",
-    ),
-    "itl": (
-        "ITL",
-        "Inter-token latency: the time between two messages of a stream, of all requests together. One value "
-        "a message; with several tokens in a message it is longer than the time per token.",
-    ),
-    "token_time": (
-        "Token time",
-        "The times between messages, each shared by the tokens of its message. One value a token; with one "
-        "token a message it is the ITL.",
-    ),
-    "e2el": ("E2EL", "End-to-end latency: from sending a request until its last token arrived."),
-    "ttfvt": (
-        "TTFVT",
-        "Time to first visible token: from sending a request until the first text arrived that is not "
-        "reasoning. Without reasoning it is the TTFT.",
-    ),
-    "e2el_per_token": (
-        "E2EL per token",
-        "End-to-end latency of each request, divided by its output tokens. One value a request.",
-    ),
-}
-_NO_CARD = ("token_time", "e2el_per_token")
 _OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
 _ARRIVED = "Every output token that arrived per second, until the run was ended early as saturated."
 _FAILURES = "Requests that failed, of all; no latency includes them."
@@ -90,10 +56,9 @@ def of_run(run: Result, metrics: Metrics) -> Iterator[Card]:
         yield from _card("Output", _OUTPUT, (f"{ours}{output}", getattr(metrics, output), "tokens/s", ""),
                          (f"{ours}{total}", getattr(metrics, total), "with input", ""))  # fmt: skip
     yield from _card("Requests", "", (f"{ours}{requests}", getattr(metrics, requests), "per s", ""))
-    for key, (label, about) in LATENCIES.items():
-        latency: Distribution = getattr(metrics, key)
-        if latency.n and key not in _NO_CARD and not (key == "ttfvt" and latency == metrics.ttft):
-            yield _latency(label, about, f"{ours}{key}", latency, run)
+    for figure, latency in shown_latencies(metrics):
+        if figure.has_card:
+            yield _latency(figure, f"{ours}{figure.field_name}", latency, run)
     yield _failures(run)
     objectives = run.facts.ask().goodput_slo_ms
     if metrics.goodput_per_s is not None:
@@ -109,12 +74,14 @@ def of_figures(figures: Mapping[str, Any]) -> Iterator[Card]:
                      (total, figures.get(total), "with input", ""))  # fmt: skip
     yield from _card("Requests", "", (requests, figures.get(requests), "per s", ""))
     yield from _card("Speed", "", ("speed_tok_s", figures.get("speed_tok_s"), "tokens/s", ""))
-    for key, (label, about) in LATENCIES.items():
-        keys = {"mean": f"mean_{key}_ms", "P50": f"median_{key}_ms", "P99": f"p99_{key}_ms"}
+    for figure in (figure for figure in LATENCIES if figure.about):
+        ranks = {"mean": "mean", "P50": "median", "P99": "p99"}
+        keys = {rank: figure.statistic(word) for rank, word in ranks.items()}
         known = {rank: at for rank, at in keys.items() if isinstance(number("", figures.get(at)), Number)}
         if "P50" in known:
             known.pop("mean", None)
-        yield from _card(label, about, *((at, figures[at], "ms", rank) for rank, at in known.items()))
+        shown = ((at, figures[at], "ms", rank) for rank, at in known.items())
+        yield from _card(figure.label, figure.about, *shown)
     yield from _card("Failed", "", ("failed", figures.get("failed"), "requests", ""))
 
 
@@ -138,17 +105,25 @@ def _digits(value: object) -> int:
     return 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
 
 
-def _latency(label: str, about: str, key: str, latency: Distribution, run: Result) -> Card:
+def shown_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]:
+    """The latencies that a page has, without those that repeat another's values."""
+    for figure in (figure for figure in LATENCIES if figure.about):
+        latency: Distribution = getattr(metrics, figure.field_name)
+        if latency.n and not (figure.same_as and latency == getattr(metrics, figure.same_as)):
+            yield figure, latency
+
+
+def _latency(figure: Figure, key: str, latency: Distribution, run: Result) -> Card:
     ranks = run.facts.ask().metric_percentiles
     at = f"{key}.percentiles_ms.{percentile_name(99.0)}" if 99.0 in ranks else ""
     p50 = number(f"{key}.median_ms", latency.median_ms, _digits(latency.median_ms))
     p99 = number(at, latency.p99_ms, _digits(latency.p99_ms))
-    figures = [
+    shown = [
         CardFigure(value, ", ".join(filter(None, ("ms", thin(rank, latency.n)))), name)
         for value, name, rank in ((p50, "P50", 50.0), (p99, "P99", 99.0))
         if isinstance(value, Number)
     ]
-    return Card(label, tuple(figures), about)
+    return Card(figure.label, tuple(shown), figure.about)
 
 
 def _failures(run: Result) -> Card:

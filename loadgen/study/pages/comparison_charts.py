@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from loadgen.study.compare.model import ComparedLoad, Figure, Line
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
 from loadgen.study.pages import formatting, run_charts
 from loadgen.study.pages.formatting import FigureTable
 from loadgen.study.pages.panel import NAN, Bar, Curve, CurveStyle, Panel
@@ -33,7 +33,7 @@ def comparison(compared: ComparedLoad) -> Iterator[Panel]:
         yield _bars("bars-roofline", "Decoding, % of the roofline", shares, best)
 
 
-def _bar(line: Line, figure: Figure) -> Bar:
+def _bar(line: Line, figure: ComparedFigure) -> Bar:
     summary, effect = line.summaries[figure.key], line.effects.get(figure.key)
     text = formatting.written(figure, summary.mean)
     if effect is not None and effect.ratio == effect.ratio:

@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.figures import interval_words
 from loadgen.study.compare import render, rows
-from loadgen.study.compare.model import ComparedLoad, Decision, Effect, Figure, Line, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported, grouped
 
 SYMBOLS = {
@@ -49,12 +49,12 @@ def number(key: str, value: object, digits: int = 2, unit: str = "") -> Number |
     return Number(key, value, f"{text} {unit}".rstrip())
 
 
-def written(figure: Figure, value: float) -> str:
+def written(figure: ComparedFigure, value: float) -> str:
     """One value of a figure, in the unit that its label names."""
     return f"{figure.scaled(value):,.{figure.digits}f}"
 
 
-def spread(figure: Figure, summary: Summary) -> str:
+def spread(figure: ComparedFigure, summary: Summary) -> str:
     """Half of a mean's interval, "" without one."""
     half = figure.scaled((summary.high - summary.low) / 2)
     if render.is_vague(summary):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.printable import printable
 from loadgen.report.speed_tables import Table, markdown_text
-from loadgen.study.compare.model import ComparedLoad, Figure, Line
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
 from loadgen.study.pages import formatting
 from loadgen.study.pages.document import Compared, Document
 from loadgen.study.pages.formatting import Number
@@ -81,7 +81,7 @@ def _row(comparison: ComparedLoad, line: Line, roofline: bool) -> list[str]:
     return [*cells, str(len(line.runs))]
 
 
-def _figure(line: Line, figure: Figure) -> str:
+def _figure(line: Line, figure: ComparedFigure) -> str:
     summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
     if summary is None:
         return "–"

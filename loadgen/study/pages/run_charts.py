@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.figures.metrics import PerRequest, gaps
+from loadgen.figures.figure_table import LATENCIES, SELECTABLE
+from loadgen.figures.metrics import gaps
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.steady_state import Steady
 from loadgen.report.run_directory import Result
@@ -22,12 +24,6 @@ MOST_POINTS = 400  # over time
 MOST_RANKS = 240  # of a distribution
 MOST_BINS = 150  # of time
 MOST_REQUESTS = 300  # of a timeline
-LATENCIES = {
-    "ttft": "Time to first token",
-    "tpot": "Time per output token",
-    "itl": "Inter-token latency",
-    "e2el": "End-to-end latency",
-}
 _COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between messages"}  # the others: requests
 _RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
@@ -42,21 +38,20 @@ def panels(run: Result) -> list[Panel]:
 
 
 def latency_ms(run: Result, key: str) -> Floats:
-    """The latencies of a key of LATENCIES over successful requests, as Metrics counts them; any order."""
+    """The samples of a latency over successful requests, as Metrics counts them; any order."""
     records = run.counted
     each = PerRequest.of(records, run.ask)
-    if key == "e2el":
-        return each.e2el_ns[each.ok] / MS_NS
-    if key == "ttft":
-        return each.ttft_ns[each.has_ttft] / MS_NS
-    if key == "tpot":
-        return each.tpot_ns()[each.has_tpot] / MS_NS
+    figure = SELECTABLE[key]
+    if figure.of == "requests":
+        values_ns, has = figure.samples(each)
+        return values_ns[has] / MS_NS
     return gaps(records, each.ok)[0] / MS_NS if run.ask.times_tokens else np.zeros(0)
 
 
 def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
     """A panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
-    for key, title in LATENCIES.items():
+    for figure in (figure for figure in LATENCIES if figure.chart):
+        key, title = figure.key, figure.chart
         pooled = [(name, np.concatenate([latency_ms(run, key) for run in runs])) for name, runs in groups]
         ordered = [(name, np.sort(values)) for name, values in pooled if len(values)]
         if not ordered:

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
 from loadgen.figures import steady_state
-from loadgen.figures.distribution import Distribution
+from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics, compute
-from loadgen.figures.vllm_keys import percentile_name
 from loadgen.host import cpu_use, sensor_summary
 from loadgen.plan.sources import RANDOM
 from loadgen.report import data_lines, report, report_parts, result_block, session_lines
@@ -24,7 +23,7 @@ from loadgen.report.run_directory import Result
 from loadgen.server import answer_check, engine_config
 from loadgen.study.compare.render import described
 from loadgen.study.pages import cards, formatting, run_charts, sample_charts
-from loadgen.study.pages.cards import LATENCIES, Card, thin
+from loadgen.study.pages.cards import Card, thin
 from loadgen.study.pages.formatting import Entry, FigureTable, Number, number
 from loadgen.study.pages.panel import Panel
 from loadgen.study.run_summary import Reported, short_name
@@ -173,18 +172,14 @@ def _latencies(run: Result, metrics: Metrics) -> FigureTable:
     requested = run.facts.ask().metric_percentiles
     ranks = sorted({*_COLUMNS, *requested} - {50.0})
     rows: list[tuple[Entry, ...]] = []
-    same = {"token_time": metrics.itl, "ttfvt": metrics.ttft}
-    for key, (label, _) in LATENCIES.items():
-        latency: Distribution = getattr(metrics, key)
-        if not latency.n or latency == same.get(key):
-            continue
-        at = f"loadgen.figures.{key}"
+    for figure, latency in cards.shown_latencies(metrics):
+        at = f"loadgen.figures.{figure.field_name}"
         row = [number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
         row.append(_percentile(f"{at}.median_ms", latency.median_ms, 50.0, latency.n))
         for rank in ranks:
             place = f"{at}.percentiles_ms.{percentile_name(rank)}" if rank in requested else ""
             row.append(_percentile(place, latency.percentiles_ms[rank], rank, latency.n))
-        rows.append((label, *row, number(f"{at}.max_ms", latency.max_ms)))
+        rows.append((figure.label, *row, number(f"{at}.max_ms", latency.max_ms)))
     names = (f"P{percentile_name(rank)}" for rank in (50.0, *ranks))
     return FigureTable(("ms", "n", "mean", "std", "min", *names, "max"), tuple(rows))
 

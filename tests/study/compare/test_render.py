@@ -18,7 +18,7 @@ from loadgen.base.layout import middle_cut
 from loadgen.base.printable import json_text
 from loadgen.study.compare import export, render
 from loadgen.study.compare.comparison import compare
-from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Figure, Summary
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions, Summary
 from loadgen.study.run_summary import Load
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
@@ -149,7 +149,7 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
     ],
 )
 def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
-    figure = Figure("output_throughput", "tok/s", True)
+    figure = ComparedFigure("output_throughput", "tok/s", True)
     assert render.spread(figure, Summary(mean, 1, mean - half, mean + half)) == shown
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from loadgen.figures.figure_table import JUDGED
 from loadgen.figures.objectives import Objective
 from loadgen.report.limit_record import Bottleneck
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerWindow
 
 _FULL = 0.95  # of the KV cache
-_OF_TOKENS = frozenset({"tpot", "itl", "token_time", "e2el_per_token"})
-_OF_FIRST = frozenset({"ttft", "ttfvt"})
 _NO_QUEUE_TIME = "the server reports no queue time"
 
 Cause = tuple[Bottleneck, str]
@@ -46,7 +45,7 @@ def _kv_cache(run: Result, objective: Objective) -> Cause | None:
 
 def _decode(run: Result, objective: Objective) -> Cause | None:
     """The time of a token: long where many are decoded at a time, or prefills come between."""
-    if objective.metric not in _OF_TOKENS:
+    if JUDGED[objective.metric].phase != "token":
         return None
     busy = run.metrics.mean_concurrency
     if math.isnan(run.metrics.tpot.mean_ms):
@@ -61,7 +60,7 @@ def _longest_phase(run: Result, objective: Objective) -> Cause | None:
         return None
     phases_ms: dict[Bottleneck, float] = {"queue": queue_ms, "prefill": max(ttft_ms - queue_ms, 0.0)}
     name, whole_ms = "TTFT", ttft_ms
-    if objective.metric not in _OF_FIRST:
+    if JUDGED[objective.metric].phase != "first":
         name, whole_ms = "E2EL", run.metrics.e2el.mean_ms
         phases_ms["decode"] = whole_ms - ttft_ms
     if not all(map(math.isfinite, phases_ms.values())):

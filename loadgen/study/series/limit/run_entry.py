@@ -9,8 +9,8 @@ from loadgen.base.clock import MS_NS
 from loadgen.base.layout import counted
 from loadgen.base.rule import Severity
 from loadgen.figures.judging import judged
-from loadgen.figures.metrics import PerRequest
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, together
+from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.report.limit_record import LimitRun, ObjectiveFigures
 from loadgen.report.run_directory import Result

@@ -1,0 +1,390 @@
+"""Figures: every latency, speed and rate of a run, a row each: its samples, names and forms.
+
+One more figure is one more row here, with its samples as a column of `PerRequest` and its field in `Metrics`.
+Everything that shows, stores, reads or judges figures iterates over the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.base.arrays import Bool, Float64, Int64
+    from loadgen.figures.per_request import PerRequest
+
+    # Nanoseconds or tokens per second of each request, and which requests have one.
+    Samples = Callable[[PerRequest], tuple[Int64 | Float64, Bool]]
+
+LATENCY, SPEED, COUNT, PEAK, OURS, RESULT = "latency", "speed", "count", "peak", "ours", "result"
+_UNITS = {"ms": "ms", "tok/s": "tok_s"}  # of a distribution's fields
+_WORDS = ("mean", "median", "std")
+DEFAULT_METRICS = ("ttft", "tpot", "itl")
+
+
+def _of_no_request(each: PerRequest) -> tuple[Int64, Bool]:
+    """Give no request a sample: those of gaps lie within a response."""
+    return each.e2el_ns, each.ok & ~each.ok
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a run: a latency or speed with a distribution, or one number.
+
+    `kind` says which: a LATENCY or SPEED has samples; a COUNT or PEAK is one number under vLLM's key, OURS
+    one under a key of ours, and a RESULT stands in `loadgen.figures` of a result file alone.
+    """
+
+    key: str  # in result files, tables and on the command line: ttft, output_throughput
+    label: str  # TTFT
+    kind: str
+    field: str = ""  # of Metrics; "": the key
+    unit: str = "ms"
+    higher_is_better: bool | None = False  # None: neither is
+    definition: str = ""  # the formula, as docs/metrics.md has it
+    vllm: str = ""  # what `vllm bench serve` computes; of a speed, who else has it
+    difference: str = ""  # where the two differ
+
+    samples: Samples = _of_no_request
+    of: Literal["requests", "gaps", "tokens"] = "requests"  # what one sample is of
+    needs_tokens: bool = True  # the time of a token: a response that is not streamed has none
+    phase: Literal["first", "token", "whole"] = "whole"  # of a response, that it measures
+    is_common: bool = False  # every client reports it
+    of_prompts: bool = False  # it rests on prompt tokens, which may be unknown
+    same_as: str = ""  # the figure that it repeats where there is nothing to tell apart
+
+    is_selectable: bool = True  # by --percentile-metrics and, of a latency, by --slo
+    title: str = ""  # of its section in the result block
+    is_extra: bool = False  # its section is printed only where it is asked for by name
+    needs_limit: bool = False  # vLLM shows it under --max-concurrency alone
+    needs_rate: bool = False  # vLLM shows it at a finite rate alone
+    sentence: str = ""  # under the block, of its statistics
+    about: str = ""  # on its card of the HTML page; "": it is not on the page
+    has_card: bool = True  # False: on the page it stands in the table of latencies alone
+    chart: str = ""  # the title of its distribution's chart; "": none
+    column: str = ""  # its type among the rows of `loadgen export`; "": not among them
+    compared: str = ""  # the figure in whose column `compare` shows it; "": in none
+    titles: tuple[str, ...] = ()  # of columns in other people's tables, in lower case
+    names: Mapping[str, str] = {}  # what other clients call it
+
+    @property
+    def field_name(self) -> str:
+        """The field of Metrics that holds it."""
+        return self.field or self.key
+
+    @property
+    def suffix(self) -> str:
+        """What its statistics' keys end with: ttft_ms; a speed's have no unit, as vLLM's throughputs."""
+        return f"{self.key}_ms" if self.kind == LATENCY else self.key
+
+    def statistic(self, word: str) -> str:
+        """The key of one statistic: mean, median, std, max, p99."""
+        return f"{word}_{self.suffix}"
+
+    def words_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of its distribution without their unit: mean, median, std, min, max, percentiles."""
+        return {name.removesuffix(f"_{_UNITS[self.unit]}"): value for name, value in values.items()}
+
+    def statistics(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Mean, median, std and percentiles under their keys, from the fields of its distribution.
+
+        None each where it has no values: vLLM's 0.00 would be a latency that no request had.
+        """
+        words = self.words_of(values)
+        named = {self.statistic(word): words[word] for word in _WORDS}
+        for rank, value in words["percentiles"].items():
+            named[self.statistic(f"p{rank if isinstance(rank, str) else percentile_name(rank)}")] = value
+        return named if words["n"] else dict.fromkeys(named)
+
+
+# fmt: off
+_LATENCIES = (
+    Figure(
+        key="ttft", label="TTFT", kind=LATENCY, phase="first", is_common=True,
+        samples=lambda each: (each.ttft_ns, each.has_ttft), definition="arrival of the first message − sent",
+        vllm="first event with non-empty `choices` − entry of the request function",
+        difference="Theirs begins before JSON encoding and, on a new connection, before connect and TLS. "
+        "In chat the role chunk is their first token: servers that send it when the request is admitted "
+        "get a TTFT without any prefill. Their timestamp is taken when the event loop gets round to the "
+        "read",
+        title="Time to First Token", chart="Time to first token", column="int64", compared="ttft",
+        about="Time to first token: from sending a request until its first token arrived. The queue and "
+        "the prefill of the prompt are in it.",
+        titles=("ttft", "time to first token", "e2e ttft"),
+        names={"aiperf": "time_to_first_token", "sglang": "ttft", "trtllm": "TTFT"},
+    ),
+    Figure(
+        key="tpot", label="TPOT", kind=LATENCY, phase="token", is_common=True,
+        samples=lambda each: (each.tpot_ns(), each.has_tpot),
+        definition="(E2EL − TTFT) / (output tokens − 1), requests with more than one token", vllm="the same",
+        difference="none in the formula. When the first message carries several tokens, both divide by too "
+        "many intervals: compare with *token time*",
+        title="Time per Output Token (excl. 1st token)", chart="Time per output token", column="double",
+        compared="tpot",
+        about="Time per output token: of each request, the time from its first token to its last, divided "
+        "by the tokens after the first. One value a request.",
+        titles=("tpot", "time per output token"),
+        names={"aiperf": "inter_token_latency", "sglang": "tpot", "trtllm": "TPOT"},
+    ),
+    Figure(
+        key="itl", label="ITL", kind=LATENCY, phase="token", of="gaps", is_common=True,
+        definition="gaps between successive messages of one request, pooled over requests: one value per "
+        "message",
+        vllm="the same over events with `choices`",
+        difference="theirs has a phantom gap of about 0 ms per chat request (role chunk), and one for a "
+        "finish-only chunk",
+        title="Inter-token Latency", chart="Inter-token latency", compared="tpot",
+        about="Inter-token latency: the time between two messages of a stream, of all requests together. "
+        "One value a message; with several tokens in a message it is longer than the time per token.",
+        titles=("itl", "inter-token latency", "inter token latency", "tbt", "time between tokens"),
+        names={"aiperf": "inter_chunk_latency", "sglang": "itl"},
+    ),
+    Figure(
+        key="e2el", label="E2EL", kind=LATENCY, needs_tokens=False, is_common=True,
+        samples=lambda each: (each.e2el_ns, each.ok),
+        definition="arrival of the last message − sent; without streaming: end − sent",
+        vllm="last event with `choices` − entry",
+        difference="A trailing chunk with only `finish_reason` is their last token, not ours",
+        title="End-to-end Latency", chart="End-to-end latency", column="int64", compared="e2el",
+        about="End-to-end latency: from sending a request until its last token arrived.",
+        titles=("e2e", "e2el", "end-to-end latency", "end to end latency", "e2e latency", "request latency",
+                "latency", "lat."),
+        names={"aiperf": "request_latency", "sglang": "e2e_latency", "trtllm": "Latency"},
+    ),
+    Figure(
+        key="client_queue_time", field="queue_time", label="Client Queue Time", kind=LATENCY,
+        needs_tokens=False, samples=lambda each: (each.queue_ns, each.ok), definition="sent − intended",
+        vllm="request function's entry − creation of its task",
+        difference="theirs cannot see lateness against the schedule, since the task itself is created late",
+        title="Client-side Queueing", needs_limit=True,
+    ),
+    Figure(
+        key="e2el_including_client_queue", field="e2el_intended", label="E2EL incl. Client Queue",
+        kind=LATENCY, needs_tokens=False, samples=lambda each: (each.e2el_ns + each.queue_ns, each.ok),
+        definition="last message − intended", vllm="E2EL + client queue time", difference="as above",
+        title="Queue-inclusive End-to-end Latency", needs_limit=True, needs_rate=True,
+    ),
+    Figure(
+        key="token_time", label="Token Time", kind=LATENCY, phase="token", of="tokens", same_as="itl",
+        definition="each of those gaps divided by the tokens of the message that ended it, one value per "
+        "token",
+        vllm="none",
+        difference="with one token a message it equals ITL. With speculative decoding or a stream interval "
+        "ITL is the time between messages, token time the time per token",
+        title="Time per Token (gaps shared by tokens)", has_card=False,
+        about="The times between messages, each shared by the tokens of its message. One value a token; "
+        "with one token a message it is the ITL.",
+    ),
+    Figure(
+        key="ttfvt", label="TTFVT", kind=LATENCY, phase="first", same_as="ttft",
+        samples=lambda each: (each.ttfvt_ns, each.has_ttfvt),
+        definition="time to first visible token: arrival of the first message with visible text − sent, of "
+        "the successes that have one",
+        vllm="none",
+        difference="Text of the answer itself or of a tool call (its name, its arguments) is visible; "
+        "`reasoning` and `reasoning_content` are not. Where nothing reasons it is TTFT. An answer that "
+        "ends within its reasoning has none. A reasoning model whose server has no reasoning parser sends "
+        "its thoughts as content: then they are visible. AIPerf's *time to first output token*",
+        title="Time to First Visible Token", is_extra=True, column="int64",
+        sentence="TTFVT (first visible token): {mean:.2f} ms mean, {median:.2f} median",
+        about="Time to first visible token: from sending a request until the first text arrived that is "
+        "not reasoning. Without reasoning it is the TTFT.",
+    ),
+    Figure(
+        key="e2el_per_token", label="E2EL per Token", kind=LATENCY, phase="token", needs_tokens=False,
+        samples=lambda each: (each.e2el_per_token_ns(), each.has_tokens),
+        definition="E2EL / output tokens, successes with a token; not streamed too", vllm="none",
+        difference="The *normalized latency* of vLLM's paper (Kwon et al., SOSP 2023), inference-perf's "
+        "NTPOT. Unlike TPOT it has the TTFT in it",
+        title="Normalized Latency (E2EL / output tokens)", is_extra=True, has_card=False,
+        sentence="E2EL per output token: {mean:.2f} ms mean",
+        about="End-to-end latency of each request, divided by its output tokens. One value a request.",
+    ),
+    Figure(
+        key="ttft_intended", label="TTFT from intended", kind=LATENCY, phase="first", is_selectable=False,
+        samples=lambda each: (each.ttft_ns + each.queue_ns, each.has_ttft),
+        definition="first message − intended", vllm="none",
+        difference="the corrected TTFT, in our part of the JSON",
+    ),
+)
+_SPEEDS = (
+    Figure(
+        key="prefill_speed", label="Prefill Speed", kind=SPEED, unit="tok/s", higher_is_better=True,
+        phase="first", samples=lambda each: (each.prefill_tok_s(), each.has_prefill),
+        definition="input tokens / TTFT, requests whose prompt tokens are known (usage, else the planned "
+        "length). All of the prompt is counted, cached tokens too, and all of the TTFT, the time in the "
+        "server's queue too: with a prefix cache it is higher than the server computes, with requests that "
+        "wait it is lower. One request at a time with new prompts (`--max-concurrency 1`) measures the "
+        "server's prefill",
+        vllm="AIPerf: *prefill throughput per user*, the same formula",
+        title="Prefill Speed (input tokens / TTFT)", is_extra=True,
+        sentence="prefill: {mean:,.0f} tok/s mean, {median:,.0f} median (input tokens / TTFT)",
+    ),
+    Figure(
+        key="prefill_behind", label="", kind=RESULT, unit="requests", higher_is_better=None,
+        definition="of these requests, those that were sent while another had no token yet: they may have "
+        "waited for its prefill",
+        vllm="none",
+    ),
+    Figure(
+        key="prefill_queued", label="", kind=RESULT, unit="share", higher_is_better=None,
+        definition="Σ server-reported time in its queue / Σ TTFT, over the requests that report it (vLLM's "
+        "`--enable-per-request-metrics`)",
+        vllm="none",
+    ),
+    Figure(
+        key="user_tps", label="Output per User", kind=SPEED, unit="tok/s", higher_is_better=True,
+        phase="token", samples=lambda each: (each.user_tok_s(), each.has_user_speed),
+        definition="1 / TPOT, requests with more than one token and a TPOT above 0: what one user sees "
+        "stream in",
+        vllm="AIPerf: *output token throughput per user*, 1 / its inter-token latency, which is our TPOT",
+        title="Output per User (1 / TPOT)", is_extra=True,
+        sentence="per user: {mean:.1f} tok/s mean, {min:.1f} least (1 / TPOT)",
+    ),
+    Figure(
+        key="output_throughput_per_gpu", field="output_throughput_per_gpu_per_s", label="per GPU", kind=OURS,
+        sentence="per GPU: {:.1f} output tok/s",
+        unit="tok/s", higher_is_better=True, definition="output throughput / GPUs, one number a run",
+        vllm="InferenceMAX: tok/s per GPU",
+    ),
+)
+_RATES = (
+    Figure(key="cached_share", label="cached", kind=OURS, unit="share", higher_is_better=None),
+    Figure(
+        key="duration", field="duration_s", label="duration", kind=COUNT, unit="s", higher_is_better=False,
+        definition="earliest sent → latest end, over every request that was sent, failed ones included",
+        vllm="clock before the dispatch loop → after all tasks are gathered",
+        difference="theirs includes the creation of all tasks, the first gap of a finite rate (so the "
+        "configured rate is never reached), the probe task, and the client's own backlog at the end",
+    ),
+    Figure(key="completed", label="successful requests", kind=COUNT, unit="requests", higher_is_better=None),
+    Figure(key="failed", label="failed requests", kind=COUNT, unit="requests", higher_is_better=None),
+    Figure(
+        key="total_input_tokens", label="input tokens", kind=COUNT, unit="tokens", higher_is_better=None,
+        of_prompts=True,
+    ),
+    Figure(
+        key="total_output_tokens", label="output tokens", kind=COUNT, unit="tokens", higher_is_better=None,
+    ),
+    Figure(
+        key="request_throughput", field="request_throughput_per_s", label="request throughput", kind=COUNT,
+        unit="req/s", higher_is_better=True, definition="successes / duration", vllm="the same",
+    ),
+    Figure(
+        key="request_goodput", field="goodput_per_s", label="goodput", kind=COUNT, unit="req/s",
+        higher_is_better=True, vllm="the same",
+        definition="successes at or under every objective / duration; a one-token answer has TPOT 0",
+    ),
+    Figure(
+        key="output_throughput", field="output_throughput_per_s", label="output throughput", kind=COUNT,
+        unit="tok/s", higher_is_better=True, vllm="the same",
+        definition="Σ output tokens of successes / duration",
+    ),
+    Figure(
+        key="total_token_throughput", field="total_throughput_per_s", label="total throughput", kind=COUNT,
+        unit="tok/s", higher_is_better=True, of_prompts=True, vllm="the same",
+        definition="Σ (input + output tokens) of successes / duration",
+    ),
+    Figure(
+        key="max_output_tokens_per_s", field="peak_output_throughput_per_s", label="peak output throughput",
+        kind=PEAK, unit="tok/s", higher_is_better=True,
+        definition="the most tokens of successes in any window (t − 1 s, t]; in a run shorter than 1 s the "
+        "window is the run, and the count is divided by it",
+        vllm="the fullest of the one-second buckets counted from the first start, one per event",
+        difference="theirs counts messages as tokens, phantom events too, and buckets miss a burst that "
+        "straddles two of them: it can lie far below the average",
+    ),
+    Figure(
+        key="max_concurrent_requests", field="peak_concurrency", label="peak concurrency", kind=PEAK,
+        unit="requests", higher_is_better=None,
+        definition="the most requests between sent and end at one instant, failed ones included; one that "
+        "ends as another starts is over",
+        vllm="the most requests that touch one whole-second bucket",
+        difference="theirs counts three requests in a row as three at once",
+    ),
+    Figure(
+        key="mean_concurrency", label="mean concurrency", kind=RESULT, unit="requests", higher_is_better=None,
+        definition="Σ (end − sent) / duration, over every request that was sent", vllm="none",
+        difference="SGLang's \"Concurrency\", with failures",
+    ),
+    Figure(
+        key="slo_attainment", label="attainment", kind=RESULT, unit="share", higher_is_better=None,
+        definition="such successes / all requests that were neither cancelled as planned nor cut off",
+        vllm="none",
+        difference="SGLang's",
+    ),
+)
+# fmt: on
+FIGURES = (*_LATENCIES, *_SPEEDS, *_RATES)
+LATENCIES = tuple(figure for figure in FIGURES if figure.kind == LATENCY)
+SPEEDS = tuple(figure for figure in FIGURES if figure.kind == SPEED)
+COUNTS, PEAKS, OWN = (
+    tuple(figure for figure in FIGURES if figure.kind == kind) for kind in (COUNT, PEAK, OURS)
+)
+COMMON = tuple(figure for figure in FIGURES if figure.is_common)
+JUDGED = {figure.key: figure for figure in LATENCIES if figure.is_selectable}  # an objective's metrics
+SELECTABLE = JUDGED | {figure.key: figure for figure in SPEEDS}
+OF_PROMPTS = frozenset(figure.key for figure in FIGURES if figure.of_prompts)
+_BY_SUFFIX = {figure.suffix: figure for figure in SELECTABLE.values()}
+_BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+def find_figure(key: str) -> Figure | None:
+    """The figure that a key of a result is of, as p99_itl_ms or output_throughput; None: of no row."""
+    return _BY_KEY.get(key) or _BY_SUFFIX.get(key.partition("_")[2])
+
+
+def figures_named_by(client: str) -> dict[str, Figure]:
+    """The figures that another client has, by its names."""
+    return {figure.names[client]: figure for figure in FIGURES if client in figure.names}
+
+
+def percentile_name(percentile: float) -> str:
+    """The percentile as keys and labels spell it: 99, 99.9."""
+    return str(int(percentile)) if percentile == int(percentile) else str(percentile)
+
+
+def parse_metrics(text: str) -> tuple[str, ...]:
+    """Parse the keys of `--percentile-metrics ttft,tpot,itl`; raises UsageError."""
+    keys = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if unknown := [key for key in keys if key not in SELECTABLE]:
+        which = f"unknown metric {unknown[0]!r}: choose from {', '.join(SELECTABLE)}"
+        raise UsageError(f"--percentile-metrics {text}: {which}")
+    return keys
+
+
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """Parse the percentiles of `--metric-percentiles 50,90,99.9`; raises UsageError."""
+    percentiles: dict[float, None] = {}
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            raise UsageError(f"--metric-percentiles {text}: {part.strip()!r} is not a number") from None
+        if not 0 <= value <= 100:
+            raise UsageError(f"--metric-percentiles {text}: {part.strip()} is not between 0 and 100")
+        percentiles[value] = None
+    return tuple(percentiles)
+
+
+def tables() -> tuple[str, str, str]:
+    """The latencies, the speeds and the rates as tables of Markdown, as docs/metrics.md has them."""
+    titles = ("figure", "ours", "vLLM 0.32", "where they differ")
+    return (
+        _table(_LATENCIES, titles),
+        _table(_SPEEDS, ("figure", "ours", "who else has it")),
+        _table(_RATES, titles),
+    )
+
+
+def _table(rows: Sequence[Figure], titles: tuple[str, ...]) -> str:
+    lines = [titles, ("---",) * len(titles)]
+    lines += [
+        (f"{row.label} `{row.key}`".strip(), row.definition, row.vllm, row.difference)[: len(titles)]
+        for row in rows
+        if row.definition
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

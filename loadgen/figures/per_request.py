@@ -1,0 +1,148 @@
+"""Per request: what each request of a run contributes to its figures, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.figures.record import UNKNOWN, Records
+
+
+class MetricOptions(msgspec.Struct, frozen=True):
+    """Which figures a run is to have, and what its records do not hold.
+
+    Raises UsageError where an objective cannot be judged.
+    """
+
+    metric_percentiles: tuple[float, ...] = (99.0,)
+    goodput_slo_ms: Mapping[str, float] = msgspec.field(default_factory=dict)  # ttft, tpot, e2el → ms
+    streamed: bool = True  # False: only whole answers came, so E2EL is all there is
+    gpus: int = 0  # that the server runs on; 0: not known
+    arrivals_are_tokens: bool = True  # False: what arrived shows when no token came, so E2EL is all there is
+
+    def __post_init__(self) -> None:
+        if (blind := self.token_goals) and not self.streamed:
+            raise UsageError(
+                f"--goodput {blind[0]} needs a stream to judge it: leave out --disable-stream, or use e2el"
+            )
+
+    @property
+    def times_tokens(self) -> bool:
+        """Whether the run has TTFT, TPOT, ITL and what is made of them."""
+        return self.streamed and self.arrivals_are_tokens
+
+    @property
+    def token_goals(self) -> list[str]:
+        """The latencies of --goodput that need the time of a token."""
+        return sorted(self.goodput_slo_ms.keys() - {"e2el"})
+
+
+class PerRequest(msgspec.Struct, frozen=True):
+    """What one request contributes, as columns int64[requests], -1 where there is nothing."""
+
+    ok: Bool
+    failed: Bool  # neither succeeded, nor cancelled as planned, nor cut off by this side
+    cancelled: Bool  # as planned
+    first_ns: Int64  # arrival of the first message that carried a token
+    ttft_ns: Int64  # first_ns - sent_ns, where arrivals are tokens
+    last_ns: Int64  # successes: arrival of the last token message; not streamed: the answer's end
+    e2el_ns: Int64  # last_ns - sent_ns
+    input_tokens: Int64  # usage, else the planned length
+    output_tokens: Int64  # usage, else the text's by a tokenizer, else the messages; failures: 0
+    ttfvt_ns: Int64  # arrival of the first message with text that is not reasoning - sent_ns
+    queue_ns: Int64  # sent_ns - intended_ns: lateness (open loop), turn-around (closed loop)
+
+    @classmethod
+    def of(cls, records: Records, ask: MetricOptions) -> PerRequest:
+        """The columns of these records."""
+        ok, sent_ns = records.ok, records.sent_ns
+        first_ns = np.full(len(records), UNKNOWN, np.int64)
+        last_ns = np.where(ok, records.end_ns, UNKNOWN)
+        if ask.streamed:
+            for block in records.blocks():
+                rows = slice(block.first, block.last)
+                some = np.diff(block.start) > 0
+                first_ns[rows][some] = block.arrival_ns[block.start[:-1][some]]
+                some &= ok[rows]
+                last_ns[rows][some] = block.arrival_ns[block.start[1:][some] - 1]
+        return cls(
+            ok=ok,
+            failed=~(ok | records.cancelled | records.cut_off),
+            cancelled=records.cancelled,
+            first_ns=first_ns,
+            ttft_ns=np.where((first_ns == UNKNOWN) | (not ask.times_tokens), UNKNOWN, first_ns - sent_ns),
+            last_ns=last_ns,
+            e2el_ns=np.where(ok, last_ns - sent_ns, UNKNOWN),
+            input_tokens=np.where(records.input_tokens < 0, records.planned_input, records.input_tokens),
+            output_tokens=_output_tokens(records, ok),
+            ttfvt_ns=np.where(
+                (records.visible_ns == UNKNOWN) | (not ask.times_tokens),
+                UNKNOWN,
+                records.visible_ns - sent_ns,
+            ),
+            queue_ns=sent_ns - records.intended_ns,
+        )
+
+    @property
+    def has_ttft(self) -> Bool:
+        """Which requests count towards TTFT, bool[requests]."""
+        begun: Bool = self.ttft_ns != UNKNOWN
+        return self.ok & begun
+
+    @property
+    def has_ttfvt(self) -> Bool:
+        """Which requests count towards TTFVT, bool[requests]: an answer may end within its reasoning."""
+        visible: Bool = self.ttfvt_ns != UNKNOWN
+        return self.ok & visible
+
+    @property
+    def has_tpot(self) -> Bool:
+        """Which requests count towards TPOT, bool[requests]: one token has no time after the first."""
+        return self.has_ttft & (self.output_tokens > 1)
+
+    def tpot_ns(self) -> Float64:
+        """(E2EL - TTFT) / (output tokens - 1), float64[requests]; 0 for a request without one."""
+        after_first = np.where(self.has_tpot, self.e2el_ns - self.ttft_ns, 0)
+        return after_first / np.maximum(self.output_tokens - 1, 1)
+
+    @property
+    def has_tokens(self) -> Bool:
+        """Which requests succeeded with a token, bool[requests]."""
+        counted: Bool = self.output_tokens > 0
+        return self.ok & counted
+
+    def e2el_per_token_ns(self) -> Float64:
+        """E2EL / output tokens, float64[requests]: vLLM's paper calls it normalized latency."""
+        return self.e2el_ns / np.maximum(self.output_tokens, 1)
+
+    @property
+    def has_prefill(self) -> Bool:
+        """Which requests count towards the prefill speed, bool[requests]: their prompt tokens are known."""
+        known: Bool = (self.input_tokens > 0) & (self.ttft_ns > 0)
+        return self.has_ttft & known
+
+    def prefill_tok_s(self) -> Float64:
+        """Input tokens / TTFT in tokens per second, float64[requests]."""
+        return self.input_tokens * SECOND_NS / np.where(self.has_prefill, self.ttft_ns, 1)
+
+    @property
+    def has_user_speed(self) -> Bool:
+        """Which requests have a TPOT above 0, bool[requests]."""
+        timed: Bool = self.tpot_ns() > 0
+        return self.has_tpot & timed
+
+    def user_tok_s(self) -> Float64:
+        """1 / TPOT in tokens per second, float64[requests]."""
+        return SECOND_NS / np.where(self.has_user_speed, self.tpot_ns(), 1)
+
+
+def _output_tokens(records: Records, ok: Bool) -> Int64:
+    counted = np.where(ok, records.output_tokens, 0)
+    if (unknown := counted < 0).any():
+        counted[unknown] = records.message_tokens()[unknown]
+    return counted
