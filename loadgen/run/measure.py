@@ -28,6 +28,7 @@ from loadgen.run.live_totals import LiveTotals
 from loadgen.run.progress import Display, Progress
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.stop_rules import StopRules
+from loadgen.settings.run import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import start
 from loadgen.transport.job import Health, Job, Limits, Target
@@ -62,6 +63,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     http2: bool = False
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
+    sending: Sending = Sending()  # the settings of a run that a transport may know
     hide: Hide = as_is  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
     server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here
@@ -236,6 +238,8 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         rate_per_s=plan.rate_per_s / part.share.of,
         duration_ns=rules.duration_ns(profile.duration_ns),
         http2=options.http2,
+        profile=profile,
+        sending=options.sending,
         share=part.share,
         start=part.start,
         concurrency_steps=steps,

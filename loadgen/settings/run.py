@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ from loadgen.base.bounds import parsed_by, real, shown, whole
 from loadgen.base.secrecy import hide
 from loadgen.settings import backends
 from loadgen.settings.groups import HIDDEN, OUTPUT, REQUESTS, RUN, STOP, WORKLOAD
-from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, setting
+from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, option_struct, setting
 
 MOST_REPEATS, MOST_WORKERS = 10_000, 4096
 AUTO = 0  # workers: as many as the load needs
@@ -176,3 +176,16 @@ class CommandFlags(OptionRows, frozen=True):
     endpoint_type: str | None = setting(Makes.REQUEST, None, argparse.SUPPRESS, group=HIDDEN,
         read=parsed_by(backends.known), keyword=NO_KEYWORD, names_server=True)
 # fmt: on
+
+if TYPE_CHECKING:
+
+    class Sending(SendOptions, frozen=True):
+        """What each of these rows is, for checkers."""
+
+else:
+    Sending = option_struct("Sending", SendOptions)
+
+
+def sending_of(options: SendOptions) -> Sending:
+    """The settings of how requests are sent, out of all options of a run: what a transport may know."""
+    return Sending(**{row.name: getattr(options, row.name) for row in SendOptions.rows})

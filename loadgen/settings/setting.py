@@ -32,6 +32,15 @@ class Makes(Enum):
     NOTHING = "nothing"  # names, files, and which figures are printed: nothing follows
 
 
+class Identity(Enum):
+    """How a setting that makes the load decides whether two runs had the same one."""
+
+    AS_GIVEN = "given"  # by its value
+    AS_READ = "read"  # by what was read: it only says which file, and as what
+    AS_PLANNED = "planned"  # by what the plan made of it: a file, a shard or a default decides too
+    AS_SPREAD = "spread"  # in words of its own, usual or not
+
+
 class Setting(msgspec.Struct):
     """A row: its value when it is not given, how it is written, and how each consumer treats it.
 
@@ -61,6 +70,10 @@ class Setting(msgspec.Struct):
     keyword: str = ""  # type in calls; "": the annotation without None
     names_server: bool = False  # it makes sense only of a server that runs
     resumes: bool = False  # may differ when a series of runs is resumed: it changes no figure
+    compared: Identity = Identity.AS_GIVEN
+    arrivals: bool = False  # it gives times at which requests, or sessions, begin
+    swept: bool = True  # a sweep may vary it; not what names it, or is a table or a list
+    path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it
     cluster: str = ""  # why a cluster refuses it
     shard: bool = False  # is sent to each shard of a cluster
@@ -123,6 +136,12 @@ if TYPE_CHECKING:
 else:
     KeyRows = OptionRows = Rows
 Subject: TypeAlias = type[Rows] | type[KeyRows] | type[OptionRows]
+
+
+def option_struct(name: str, *subjects: Subject) -> Any:
+    """A frozen struct with a field for each setting of these subjects."""
+    fields = [(row.name, Any, row.default) for subject in subjects for row in subject.rows]
+    return msgspec.defstruct(name, fields, frozen=True)
 
 
 def bounded(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:

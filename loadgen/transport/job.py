@@ -12,7 +12,9 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.profile import Profile
 from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.settings.run import Sending
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
 from loadgen.transport.session_job import SessionJob
@@ -113,6 +115,8 @@ class Job(msgspec.Struct, frozen=True):
     rate_per_s: float = float("inf")
     duration_ns: int = 0
     http2: bool = False  # only the httpx transport speaks it
+    profile: Profile = Profile()  # of which a transport may need settings that have no field here
+    sending: Sending = Sending()  # and so with those of the run
     share: Share = WHOLE  # whose slots these are
     start: RunStart = AtOnce()
     concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most
