@@ -9,12 +9,12 @@ from typing import Any
 from loadgen.base.errors import UsageError
 from loadgen.plan.server_settings import flag_of
 from loadgen.settings.cancel_point import parse_point
-from loadgen.settings.data import READ_OUTPUT_LENS, DataKeys, TextKeys, TraceKeys
+from loadgen.settings.data import DATA_SETS, READ_OUTPUT_LENS, DataKeys, TextKeys, TraceKeys
 from loadgen.settings.table import rows_of
 
 Values = Mapping[str, Any]
 _MADE = (None, "random")
-_NAMED_FILES = ("sharegpt", "custom", "timed_trace")  # data sets that are a file
+_NAMED_FILES = [name for name, (_, is_file) in DATA_SETS.items() if is_file]
 _NO_RANGE = ("0.0", "0", "")
 # Keys that only say how random prompts are made; vLLM takes its own of them with any data set.
 _VLLM_LENGTHS = ("input_len", "range_ratio", "prefix_len")

@@ -7,18 +7,15 @@ from typing import Protocol, cast
 
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile
+from loadgen.settings.data import DATA_SETS
 
 RANDOM, TRACE, RANDOM_TURNS = "random", "trace", "random_turns"
 TRACES = (TRACE, "timed_trace")  # of which repeated prompts are the file's own
 # By the kind that DataFacts have. What reads files is imported only where one is read.
-SOURCES = {
-    RANDOM: "loadgen.plan.prompts.random_prompts",
+SOURCES: dict[str, str] = {
+    **{name: module for name, (module, _) in DATA_SETS.items()},
     RANDOM_TURNS: "loadgen.plan.prompts.synthetic_turns",
-    "prefix_repetition": "loadgen.plan.prompts.prefix_repetition",
-    "sharegpt": "loadgen.plan.data.sharegpt",
-    "custom": "loadgen.plan.data.custom",
     "file": "loadgen.plan.data.recognised",
-    "timed_trace": "loadgen.plan.traces.timed",
     TRACE: "loadgen.plan.traces.replay",
 }
 # Those whose prompts are made here, again for each seed and repeat; a file has lengths and times at most.

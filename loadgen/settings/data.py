@@ -9,9 +9,17 @@ from typing import Any, Literal, get_args
 from loadgen.base import bounds
 from loadgen.base.bounds import real, shown, whole
 from loadgen.settings.groups import DATA, LENGTHS, TRACES
-from loadgen.settings.setting import NO_KEYWORD, OF_A_PROFILE, KeyRows, Makes, OptionRows, setting
+from loadgen.settings.setting import NO_KEYWORD, OF_A_PROFILE, Identity, KeyRows, Makes, OptionRows, setting
 
 DatasetName = Literal["random", "sharegpt", "custom", "prefix_repetition", "timed_trace"]
+# By name, the module whose `requests` reads or makes them, and whether it reads a file.
+DATA_SETS: dict[str, tuple[str, bool]] = {
+    "random": ("loadgen.plan.prompts.random_prompts", False),
+    "sharegpt": ("loadgen.plan.data.sharegpt", True),
+    "custom": ("loadgen.plan.data.custom", True),
+    "prefix_repetition": ("loadgen.plan.prompts.prefix_repetition", False),
+    "timed_trace": ("loadgen.plan.traces.timed", True),
+}
 PromptFormat = Literal["auto", "ids", "text-vllm", "text-vllm-0.9", "corpus", "words"]
 Compat = Literal["vllm", "vllm-0.9", "sglang", "inferencex"]
 TraceFormat = Literal[
@@ -46,11 +54,11 @@ class DataKeys(KeyRows, frozen=True):
 
     # None: random, or what the rows of `dataset_path` are
     dataset_name: DatasetName | None = _data(None,
-        "random (default), sharegpt, custom, prefix_repetition, timed_trace: vLLM's own, by its rules",
-        read=dataset, metavar="NAME", names_server=True)
+        f"random (default), {', '.join([*DATA_SETS][1:])}: vLLM's own, by its rules",
+        read=dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ)
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
-        names_server=True)
+        names_server=True, compared=Identity.AS_READ)
     disable_shuffle: bool = _data(False, "rows in the order of the file", **_SWITCH)
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
     skip_chat_template: bool = _data(False,
@@ -85,7 +93,7 @@ class TextKeys(KeyRows, frozen=True):
         "tokens; words: sized by the server's own count", group=LENGTHS, rank=6,
         choices=get_args(PromptFormat))
     prompt_corpus: str = _length("", "text for the format corpus (default: the one shipped)", metavar="FILE",
-        rank=6)
+        rank=6, compared=Identity.AS_READ)
     compat: Compat = _length("vllm", "whose meaning of --random-range-ratio (default vllm)", rank=3,
         choices=get_args(Compat))
     # As lognormal:mean=1024,sd=512,min=16,max=8192; "": by input_len, range_ratio.
@@ -102,9 +110,9 @@ class TraceKeys(KeyRows, frozen=True):
     """Which trace is sent, and what is changed of it."""
 
     trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
-        metavar="FILE", names_server=True)
+        metavar="FILE", names_server=True, compared=Identity.AS_READ)
     trace_format: TraceFormat = _trace("", f"{', '.join(_TRACES)} (default: by its keys, where they tell)",
-        choices=_TRACES, metavar="NAME")
+        choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
     self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",
         action=argparse.BooleanOptionalAction)
     # Either end may be left out.
@@ -124,13 +132,15 @@ class TraceKeys(KeyRows, frozen=True):
 class LengthKeys(KeyRows, frozen=True):
     """How long prompts and answers are."""
 
-    input_len: int = _length(1024, "prompt tokens (default 1024)", flag="--random-input-len", **_LEN)
-    output_len: int = _length(128, "output tokens (default 128)", flag="--random-output-len", **_LEN)
+    input_len: int = _length(1024, "prompt tokens (default 1024)", flag="--random-input-len", **_LEN,
+        compared=Identity.AS_PLANNED)
+    output_len: int = _length(128, "output tokens (default 128)", flag="--random-output-len", **_LEN,
+        compared=Identity.AS_PLANNED)
     # One number, or {"input": R, "output": R} as JSON.
     range_ratio: str = _length("0.0", "vary lengths by ± R, 0 to 1", flag="--random-range-ratio",
-        metavar="R", rank=2, keyword="str | float")
+        metavar="R", rank=2, keyword="str | float", compared=Identity.AS_SPREAD)
     prefix_len: int = _length(0, "tokens that all prompts share", flag="--random-prefix-len", rank=4,
-        **_LEN | {"least": 0})
+        **_LEN | {"least": 0}, compared=Identity.AS_SPREAD)
 
 
 class LengthFlags(OptionRows, frozen=True):
