@@ -51,7 +51,7 @@ _OWNED = {
     "stream": "use --disable-stream",
     "model": "use --model, or --served-model-name",
 }
-_SHAPES = ("schedule", "bursts", "ramp_up_strategy")  # each makes a load of its own
+_SHAPES = [row.name for row in ShapeKeys.rows if row.arrivals]  # each makes a load of its own
 _SEVERAL = ("n", "best_of", "use_beam_search")  # more answers than one, whose tokens would be one stream
 _WAVE_WITHOUT_LIMIT = 8  # warm-up requests of "wave" where no concurrency limits the wave
 
@@ -66,9 +66,11 @@ class FileKeys(KeyRows, frozen=True):
     """What only a file says: neither is a flag."""
 
     # Input lengths, for `loadgen ladder`.
-    ladder: tuple[Rung, ...] | None = setting(Makes.NOTHING, None, check=_rungs, keyword=NO_KEYWORD)
+    ladder: tuple[Rung, ...] | None = setting(
+        Makes.NOTHING, None, check=_rungs, keyword=NO_KEYWORD, swept=False
+    )
     # What a server that is started for it is asked for.
-    server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD)
+    server: ServerSettings | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
 
 
 _NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without

@@ -9,11 +9,11 @@ from typing import Any
 from loadgen.base.errors import UsageError
 from loadgen.plan.server_settings import flag_of
 from loadgen.settings.sessions import NO_SESSIONS, RECORDED_DELAYS
+from loadgen.settings.table import ARRIVALS
 
 Values = Mapping[str, Any]
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
 _MADE = ("turns", "think_time")  # keys of conversations that are made here
-_RATES = ("request_rate", "schedule", "bursts", "ramp_up_strategy")  # at which sessions would begin
 
 
 def check(values: Values, typed: Collection[str] = ()) -> None:
@@ -52,8 +52,8 @@ def superseded(overrides: Values) -> set[str]:
     if overrides.get("num_prompts") is not None or overrides.get("duration") is not None:
         dropped |= {"num_sessions"}
     if overrides.get("users") is not None:
-        dropped |= {"max_concurrency", "turn_delays", "think_time", *_RATES}
-    if overrides.get("max_concurrency") is not None or any(overrides.get(key) for key in _RATES):
+        dropped |= {"max_concurrency", "turn_delays", "think_time", *ARRIVALS}
+    if overrides.get("max_concurrency") is not None or any(overrides.get(key) for key in ARRIVALS):
         dropped |= {"users", "user_rate"}
     if overrides.get("dataset_path") or overrides.get("trace"):
         dropped |= {*_MADE}
@@ -121,7 +121,7 @@ def _users(values: Values) -> Iterator[str]:
             f"--users {users} and --max-concurrency {values['max_concurrency']} are two: each user has a "
             "session at a time: leave out --max-concurrency"
         )
-    for key in _RATES:
+    for key in ARRIVALS:
         value = values.get(key)
         if value and value != math.inf:
             yield f"--users has turns at --user-rate, and {_flag(values, key)} begins sessions: leave out one"

@@ -6,20 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadgen.plan.data_facts import LengthFacts
-from loadgen.plan.profile import Profile
 from loadgen.plan.sources import RANDOM
 from loadgen.settings.request_class import RequestClass
-from loadgen.settings.setting import Makes
-from loadgen.settings.table import profile_keys
+from loadgen.settings.setting import Identity, Makes
+from loadgen.settings.table import PROFILE_KEYS, rows_of
 from loadgen.verdict.run_facts import Facts
 
 _DIGEST = 12  # characters of one that are shown
-# Which file, kind and format they are is known by what was read, not by how it was named.
-_NAMED = {"dataset_name", "dataset_path", "trace", "trace_format", "prompt_corpus"}
-# A run has its own part of these, or a file decides: they are compared as they were planned.
-_PLANNED = {"input_len", "output_len", "num_prompts", "max_concurrency", "request_rate", "duration"}
-_SPREAD = {"range_ratio", "prefix_len", "burstiness"}  # what each means is in words of its own
-_OTHERS = [name for name in profile_keys(Makes.LOAD) if name not in _NAMED | _PLANNED | _SPREAD]
+_AS_GIVEN = {
+    row.name: row
+    for row in rows_of(*PROFILE_KEYS)
+    if row.makes is Makes.LOAD and row.compared is Identity.AS_GIVEN
+}
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
 
 
@@ -44,9 +42,9 @@ def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
     if data.text and data.kind == RANDOM:
         yield "text", short_digest(facts) or data.text  # of one's own file the digest, not the name
     unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
-    for name in _OTHERS:
+    for name, row in _AS_GIVEN.items():
         value = getattr(profile, name)
-        if value != Profile.model_fields[name].default and not (name == "compat" and unlike):
+        if value != row.default and not (name == "compat" and unlike):
             yield name, classes(value) if name == "classes" else value
 
 

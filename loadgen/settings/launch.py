@@ -57,7 +57,7 @@ class LaunchRows(OptionRows, frozen=True):
         "more arguments of `docker run`, as '--shm-size 16g'", group=LAUNCH, metavar="LINE",
         keyword=NO_KEYWORD)
     python: str | None = _launch("interpreter or venv with the engine installed; llamacpp: its llama-server",
-        flag="--server-python", metavar="PATH", rank=1)
+        flag="--server-python", metavar="PATH", rank=1, path=True)
     timeout_s: float = setting(Makes.NOTHING, START_TIMEOUT_S, "wait S seconds for it to be ready (default "
         "1200)", group=LAUNCH, flag="--launch-timeout-sec", apart=True, read=float, metavar="S",
         rank=3, keyword=NO_KEYWORD)

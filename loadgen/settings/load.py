@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from loadgen.base import bounds
 from loadgen.base.bounds import given, parsed_by, shown, whole
 from loadgen.settings.groups import SHAPES, WORKLOAD
-from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, OptionRows, setting
+from loadgen.settings.setting import NO_KEYWORD, Identity, KeyRows, Makes, OptionRows, setting
 
 if TYPE_CHECKING:
     from loadgen.settings.request_class import RequestClass
@@ -84,8 +84,8 @@ _load = partial(setting, Makes.LOAD, group=WORKLOAD)
 class NameKeys(KeyRows, frozen=True):
     """What a profile's file says of itself."""
 
-    name: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD)
-    description: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD)
+    name: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD, swept=False)
+    description: str = setting(Makes.NOTHING, "", keyword=NO_KEYWORD, swept=False)
 
 
 class ShapeKeys(KeyRows, frozen=True):
@@ -93,11 +93,13 @@ class ShapeKeys(KeyRows, frozen=True):
 
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
-        read=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_schedule)
+        read=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_schedule, arrivals=True,
+        swept=False)
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
-        read=given("`50 every 10s`"), metavar="BURSTS", check=_bursts)
+        read=given("`50 every 10s`"), metavar="BURSTS", check=_bursts, arrivals=True)
     ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
-        None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"))
+        None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"),
+        arrivals=True)
     ramp_up_start_rps: float | None = _shape(None, "rate at the first request", **_RATES)
     ramp_up_end_rps: float | None = _shape(None, "rate at the last request", **_RATES)
 
@@ -109,7 +111,7 @@ class ClassKeys(KeyRows, frozen=True):
         (), '"name=long,share=30%%,input_len=8000,output_len=200", once for each class of random requests; '
         "the report has them apart and together", flag="--class", action="append", read=parsed_by(_class),
         metavar="CLASS", check=_classes,
-        keyword="list[dict[str, Any]]")  # name, share, input_len, output_len, range_ratio
+        keyword="list[dict[str, Any]]", swept=False)  # name, share, input_len, output_len, range_ratio
 
 
 class CancelKeys(KeyRows, frozen=True):
@@ -130,15 +132,15 @@ class LoadKeys(KeyRows, frozen=True):
     # None: as many as there is time for, or rows in a file
     num_prompts: int | None = _load(VLLM_PROMPTS,
         "requests in all (default: the profile's or the file's, else 1000)", read=int, metavar="N",
-        least=1, most=bounds.MOST_REQUESTS, keyword="int | None")
+        least=1, most=bounds.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED)
     max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
-        metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None")
+        metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED)
     request_rate: float = _load(math.inf, "requests per second (default inf)", read=float, metavar="RPS",
-        infinite=True)
+        infinite=True, compared=Identity.AS_PLANNED, arrivals=True)
     burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
-        metavar="B", infinite=True)
+        metavar="B", infinite=True, compared=Identity.AS_SPREAD)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
-        metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None")
+        metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED)
     num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
         "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_warmups, metavar="N",
         least=0, most=bounds.MOST_REQUESTS)

@@ -76,9 +76,9 @@ class RequestKeys(KeyRows, frozen=True):
     min_tokens: int | None = _request(None, "output tokens at least, where --ignore-eos is refused",
         read=int, metavar="N", least=0, most=bounds.MOST_TOKENS, rank=0)
     extra_body: dict[str, Any] = _request({}, "merged into every request", read=_json_object,
-        metavar="JSON", check=_sendable)
+        metavar="JSON", check=_sendable, swept=False)
     chat_template_kwargs: dict[str, Any] = _request({}, "variables of the chat template, sent with every "
-        "chat request", read=_json_object, metavar="JSON", check=_sendable)
+        "chat request", read=_json_object, metavar="JSON", check=_sendable, swept=False)
     # Seconds; 0: none.
     request_timeout: float = _client(21600.0, "seconds of a request, 0: none (default 21600)", group=RUN,
         rank=1, read=float, metavar="S", least=0, most=bounds.MOST_SECONDS)
@@ -91,10 +91,10 @@ class FigureKeys(KeyRows, frozen=True):
     """Which figures are printed, and what a run is judged by."""
 
     percentile_metrics: str = _printed("ttft,tpot,itl", "of ttft, tpot, itl, e2el and the other "
-        "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST")
-    metric_percentiles: str = _printed("99", "default 99", metavar="LIST")
+        "latencies and speeds of docs/metrics.md (default ttft,tpot,itl)", metavar="LIST", swept=False)
+    metric_percentiles: str = _printed("99", "default 99", metavar="LIST", swept=False)
     goodput: tuple[str, ...] = _printed((), "objectives, as ttft:500 tpot:50 e2el:9000", nargs="+",
-        metavar="NAME:MS", keyword="list[str]")
+        metavar="NAME:MS", keyword="list[str]", swept=False)
     slo: str = _printed("", "judge percentiles: 'ttft p90 < 500ms, tpot p90 < 50ms', or "
         "mlperf/llama3.1-8b", metavar="TEXT")
     # What the steady state leaves out at its begin, as requests (20) or seconds (5s), and at its end.
@@ -102,7 +102,7 @@ class FigureKeys(KeyRows, frozen=True):
         group=OUTPUT, rank=3, metavar="N|Ss", convert=_count_or_seconds)
     cooldown: str = _client("", "exclude the last ones", group=OUTPUT, rank=3, metavar="N|Ss",
         convert=_count_or_seconds)
-    table: Literal["throughput"] | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD)
+    table: Literal["throughput"] | None = setting(Makes.NOTHING, None, keyword=NO_KEYWORD, swept=False)
 # fmt: on
 
 SAMPLING = tuple(row.name for row in RequestKeys.rows if row.default is None and row.makes is Makes.REQUEST)

@@ -33,11 +33,12 @@ class TargetOptions(OptionRows, frozen=True):
 
     endpoint: str | None = _server(None,
         "default: the backend's, /v1/completions or /v1/chat/completions", metavar="PATH", shard=True)
-    model: str | None = _server(None, "default: the first in /v1/models", rank=1, shard=True)
+    model: str | None = _server(None, "default: the first in /v1/models", rank=1, shard=True,
+        path=True)
     served_model_name: str | None = _server(None, "model name in requests, if not --model", rank=1,
         metavar="NAME", shard=True)
     tokenizer: str | None = _server(None, "or a name in the local hub cache: source of ids or text prompts",
-        rank=1, metavar="DIR", shard=True)
+        rank=1, metavar="DIR", shard=True, path=True)
     vocab_size: int | None = _server(None, "draw token ids below N, if neither tokenizer nor config is "
         "available", rank=1, read=whole(1, bounds.MOST_IDS), metavar="N", shard=True)
     headers: dict[str, str] = _server({}, "sent with every request, never stored (other users can read "
@@ -84,7 +85,7 @@ class MachineOptions(OptionRows, frozen=True):
     bandwidth: float | None = _machine("memory bandwidth, instead of the table's", read=float,
         metavar="GB/s")
     model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
-        "table)", metavar="FILE")
+        "table)", metavar="FILE", path=True)
     gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
         "--hardware, or as detected)", group=OUTPUT, rank=2, read=whole(1, bounds.MOST_GPUS), metavar="N",
         names_server=True, shard=True)

@@ -42,6 +42,10 @@ FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags,
 TABLE = rows_of(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
 
 
+# The keys that give times at which requests, or sessions, begin.
+ARRIVALS = tuple(row.name for row in rows_of(*PROFILE_KEYS) if row.arrivals)
+
+
 def profile_keys(*makes: Makes) -> tuple[str, ...]:
     """The keys of a profile that make one of these, in the order of the table."""
     return tuple(row.name for row in rows_of(*PROFILE_KEYS) if row.makes in makes)

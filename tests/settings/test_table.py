@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -73,3 +75,54 @@ def test_checkers_see_the_keywords_that_calls_have() -> None:
     finally:
         sys.path.remove(str(ROOT / "scripts"))
     assert made.STUB.read_text("utf-8") == made.rendered()
+
+
+MOST_NAMES = 3
+NAMES = {row.name for row in TABLE} | {row.dest for row in TABLE} | {row.option for row in TABLE}
+# Left of settings, which may not import them: the fields of an API that have a setting's name.
+LEFT = ("base", "wire", "settings")
+
+
+def lists_of_settings(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
+    """Tuples, lists, sets and texts of words of which each names a setting, more than three of them.
+
+    A module that does what a setting means has to name it. Several that have something in common are rows
+    with a column, which the next one of them cannot be missing from.
+    """
+    for node in ast.walk(tree):
+        words: list[object] = []
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            words = [item.value if isinstance(item, ast.Constant) else None for item in node.elts]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = [*node.value.split()]
+        if len(words) > MOST_NAMES and all(word in NAMES for word in words):
+            yield getattr(node, "lineno", 0), [str(word) for word in words]
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('A = ("model", "seed", "workers")', 0),
+        ('A = ("model", "seed", "workers", "http2")', 1),
+        ('A = {"--model", "--seed", "--workers", "--http2"}', 1),
+        ('A = frozenset("model seed workers http2".split())', 1),
+        ('A = ("model", "seed", "workers", "http2", "another")', 0),
+        ('A = {"model": 1, "seed": 2, "workers": 3, "http2": 4}', 0),
+    ],
+)
+def test_a_list_of_settings_is_known_by_its_words(code: str, found: int) -> None:
+    assert len([*lists_of_settings(ast.parse(code))]) == found
+
+
+def test_no_other_module_lists_settings() -> None:
+    modules = [
+        path
+        for path in (ROOT / "loadgen").rglob("*.py")
+        if path.relative_to(ROOT / "loadgen").parts[0] not in LEFT
+    ]
+    listed = {
+        f"{path.relative_to(ROOT)}:{line}": names
+        for path in modules
+        for line, names in lists_of_settings(ast.parse(path.read_text("utf-8")))
+    }
+    assert listed == {}

@@ -9,19 +9,16 @@ from typing import Any
 from loadgen.base.errors import UsageError
 from loadgen.plan.server_settings import flag_of
 from loadgen.settings import load_schedule
+from loadgen.settings.load import ClassKeys, ShapeKeys
 from loadgen.settings.load_schedule import LEAST_RATE_PER_S
+from loadgen.settings.table import rows_of
 
 Values = Mapping[str, Any]
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
 _ENDS = "--ramp-up-start-rps and --ramp-up-end-rps"
 _MADE = (None, "random")
-_LENGTHS = {
-    "input_len": "--random-input-len",
-    "output_len": "--random-output-len",
-    "range_ratio": "--random-range-ratio",
-    "input_dist": "--input-dist",
-    "output_dist": "--output-dist",
-}
+_LENGTHS = ("input_len", "output_len", "range_ratio")
+_DISTRIBUTIONS = ("input_dist", "output_dist")
 
 
 def check(values: Values, typed: Collection[str] = ()) -> None:
@@ -136,10 +133,9 @@ def _burst_ramp(values: Values, _: Collection[str]) -> Iterator[str]:
 
 
 def _ladder(values: Values, typed: Collection[str]) -> Iterator[str]:
-    for key in ("schedule", "bursts", "ramp_up_strategy", "classes"):
-        if values.get("ladder") and values.get(key):
-            flag = "--class" if key == "classes" else f"--{key.replace('_', '-')}"
-            yield f"{flag} does not apply to a ladder: each of its lengths is measured under one load"
+    for row in rows_of(ShapeKeys, ClassKeys):
+        if values.get("ladder") and values.get(row.name):
+            yield f"{row.option} does not apply to a ladder: each of its lengths is measured under one load"
 
 
 def _classes(values: Values, typed: Collection[str]) -> Iterator[str]:
@@ -148,9 +144,9 @@ def _classes(values: Values, typed: Collection[str]) -> Iterator[str]:
     name = values.get("dataset_name")
     if values.get("trace") or name not in _MADE or (values.get("dataset_path") and name is None):
         yield "--class is of random prompts, and the data set has prompts of its own: leave out one of them"
-    for key, flag in _LENGTHS.items():
-        varied = key in ("input_dist", "output_dist") and values.get(key)
-        if varied or key in typed:
+    for key in (*_LENGTHS, *_DISTRIBUTIONS):
+        if key in typed or (key in _DISTRIBUTIONS and values.get(key)):
+            flag = flag_of(key)
             yield f"{flag} and --class both give lengths: write them into each class, as input_len=500"
     if values.get("prompt_format") == "text-vllm-0.9":
         yield "--class: vLLM 0.9 has no classes: use --prompt-format text-vllm"

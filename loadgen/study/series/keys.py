@@ -25,7 +25,7 @@ _NOT_HERE = {
     **dict.fromkeys(profile_keys(*(set(Makes) - {Makes.REQUEST})), OF_A_PROFILE),
     **{row.dest: row.campaign for row in TABLE if row.campaign},
 }
-_PATHS = ("model", "tokenizer", "model_config", "server_python")
+_PATHS = tuple(row.dest for row in TABLE if row.path)
 _MERGED = ("server_env", "header")  # tables of which a checkpoint gives some more
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 Flags = Mapping[str, Any]

@@ -13,23 +13,19 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import nearest
 from loadgen.plan import data_conflicts, sources
-from loadgen.plan.profile import Profile
+from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.plan.server_settings import flag_of
 from loadgen.report.sweep_lines import label, shown_value
 from loadgen.report.sweep_record import AXES, LoadAxis
 from loadgen.settings.data import READ_OUTPUT_LENS
+from loadgen.settings.table import rows_of
 from loadgen.study.series.sweep import value_lists
 
 T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
 CONCURRENCY, RATE = AXES
-# Keys of a profile that have one value in a sweep: they name it, or are tables or lists.
-_FIXED = {
-    "name", "description", "table", "ladder", "server", "extra_body", "chat_template_kwargs", "goodput",
-    "percentile_metrics", "metric_percentiles", "classes", "schedule",
-}  # fmt: skip
 _LOADS = ("--rate", "--concurrency", "rate", "concurrency")  # flags and keywords of a load alone
-FIELDS = tuple(name for name in Profile.model_fields if name not in _FIXED)
+FIELDS = tuple(row.name for row in rows_of(*SUBJECTS) if row.swept)
 _MOST_POINTS = 10_000
 _LEAST_REQUESTS = 50  # of a point: the P90's bound at 99 % confidence needs 44
 _A_SLOT = 10  # requests for each that is in flight at a time
