@@ -97,6 +97,7 @@ def git(place: Path, *words: str) -> str:
     return subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.whole
 def test_a_checkout_names_its_commit_and_whether_it_is_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_checkout_names_its_commit_and_whether_it_is_that(
     assert git_state(tmp_path) == f"{commit}+dirty"
 
 
+@pytest.mark.whole
 def test_an_installed_package_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert git_state(tmp_path) == ""
     (tmp_path / ".git").write_text("gitdir: nowhere")

@@ -178,6 +178,7 @@ def test_the_machine_at_hand_answers_without_a_fault() -> None:
     assert time.perf_counter() - began < 60.0
 
 
+@pytest.mark.whole
 def test_what_the_machine_lacks_is_empty() -> None:
     machine = HostMachine()
     assert machine.run("no-such-command-of-anyone") == ""

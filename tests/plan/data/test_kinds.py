@@ -215,6 +215,7 @@ def test_keys_of_a_trace_that_are_not_read_are_named(
     )
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the command that is given needs jq")
 @pytest.mark.parametrize(
     "row",

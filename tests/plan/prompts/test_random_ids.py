@@ -236,6 +236,7 @@ def test_the_digest_reads_no_more_than_64_prompts() -> None:
     assert Texts(texts).digest() == Texts([*texts[:64], *("-" * 7 for _ in range(36))]).digest()
 
 
+@pytest.mark.whole
 def test_a_seed_names_the_same_plan_in_every_version_and_process() -> None:
     """Pinned: a change here means that a recorded seed no longer gives the run it was recorded for."""
     script = (

@@ -61,6 +61,7 @@ def test_pinned_tokens_stay_for_ever() -> None:
     assert block_ids(np.array([0, 7]), 42, 4, ALLOWED).tolist() == PINNED
 
 
+@pytest.mark.whole
 def test_another_process_with_another_hash_seed_has_the_same_tokens() -> None:
     code = (
         "import numpy as np; from loadgen.plan.traces.blocks import block_ids;"

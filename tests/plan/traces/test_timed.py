@@ -39,6 +39,7 @@ def test_a_block_is_what_python_itself_would_choose() -> None:
     assert content.prompt(np.array([7, -1, 9, 4]), 40, 0).tolist() == expected
 
 
+@pytest.mark.whole
 def test_the_same_hashes_are_the_same_tokens_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     here = made(DIRECTORY / "timed.jsonl").digest()
