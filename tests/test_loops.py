@@ -29,7 +29,7 @@ def test_each_row_has_fixtures_of_its_own(
 def test_every_row_that_fails_is_reported() -> None:
     seen = []
 
-    @loop_over("number", [1, 2, 3])
+    @loop_over("number", [1, 2, pytest.param(3, id="three")])
     def check(number: int) -> None:
         seen.append(number)
         if number == 2:
@@ -40,7 +40,7 @@ def test_every_row_that_fails_is_reported() -> None:
     with pytest.raises(BaseExceptionGroup, match="2 of 3 rows failed") as found:
         check()
     assert seen == [1, 2, 3]
-    assert [error.__notes__ for error in found.value.exceptions] == [["row 1: 2"], ["row 2: 3"]]
+    assert [error.__notes__ for error in found.value.exceptions] == [["row 1: 2"], ["row 2: three"]]
 
 
 def test_a_row_of_the_wrong_length_and_an_empty_table_are_errors() -> None:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.files import ANYONES, open_unlinked, write_output, write_text, write_whole
 
 
@@ -31,8 +32,8 @@ def _stopped(file: BinaryIO) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("before", [None, b"", b"an older and longer one"])
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@loop_over("before", [None, b"", b"an older and longer one"])
+@loop_over("umask", [0o000, 0o022, 0o077])
 def test_a_file_is_whole_and_its_owners_alone(before: bytes | None, umask: int, tmp_path: Path) -> None:
     path = tmp_path / "result"
     if before is not None:

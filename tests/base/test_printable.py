@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.bounds import figure, shown, too_deep
 from loadgen.base.csv_text import csv_text
 from loadgen.base.errors import UsageError
@@ -23,7 +24,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@loop_over("command", COMMANDS)
 def test_no_command_of_a_terminal_is_left(command: str) -> None:
     said = plain(f"a{command}b")
     assert said[0] == "a"
@@ -32,12 +33,12 @@ def test_no_command_of_a_terminal_is_left(command: str) -> None:
     said.encode()
 
 
-@pytest.mark.parametrize("text", ["", "a\tb\n", "é 漢字 × ± – …", "a\u0301", "\U0001f600", "\u200d"])
+@loop_over("text", ["", "a\tb\n", "é 漢字 × ± – …", "a\u0301", "\U0001f600", "\u200d"])
 def test_what_is_text_stays(text: str) -> None:
     assert plain(text) == text
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@loop_over("command", COMMANDS)
 def test_json_holds_the_same_and_is_ascii_where_a_terminal_would_obey(command: str) -> None:
     text = json_text({f"k{command}": [f"v{command}é"]})
     assert all(letter.isprintable() for letter in text)
@@ -51,7 +52,7 @@ def test_json_is_strict() -> None:
         json_text([float("nan")])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("said", "name"),
     [
         ("../../x", "-..-x"),
@@ -71,7 +72,7 @@ def test_a_name_stays_in_its_directory(said: str, name: str) -> None:
     assert (Path("d") / name).parent == Path("d")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("cell", "written"),
     [
         ("=cmd|'C calc'!A0", "'=cmd|'C calc'!A0"),
@@ -114,7 +115,7 @@ def test_home_is_filled_in() -> None:
     assert place("~/x") == Path.home() / "x"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("value", "kept"),
     [
         (0, 0), (1.5, 1.5), (-3, -3), (1e15, 1e15), (1e16, None), (10**400, None), (float("inf"), None),

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base import untrusted
 from loadgen.server import server_log
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("said", "kept"),
     [
         (0, 0),
@@ -34,7 +35,7 @@ def test_a_count_is_0_to_2_53(said: object, kept: int | None) -> None:
     assert untrusted.whole(said) == kept
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("said", "kept"),
     [
         (1.5, 1.5),
@@ -56,7 +57,7 @@ def test_a_number_is_finite_and_not_negative(said: object, kept: float | None) -
     assert untrusted.number(said) == kept
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("said", "kept"),
     [("12", 12), ("", None), ("-1", None), ("٣", None), ("9" * 5000, None)],
 )
@@ -64,7 +65,7 @@ def test_digits_are_ascii_and_few(said: str, kept: int | None) -> None:
     assert untrusted.digits(said) == kept
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("said", "kept"),
     [
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
@@ -81,7 +82,7 @@ def test_a_text_is_printable_and_short(said: object, kept: str) -> None:
     assert untrusted.text(said) == kept
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "found"),
     [
         (b'{"a":1}', {"a": 1}),
@@ -114,7 +115,7 @@ def test_a_files_bytes_are_read_up_to_a_size(tmp_path: Path) -> None:
         untrusted.file_bytes(place, 1024)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "device", "missing", "long", "null byte", "link"])
+@loop_over("kind", ["fifo", "directory", "device", "missing", "long", "null byte", "link"])
 def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "a"
     if kind == "fifo":
@@ -139,7 +140,7 @@ def test_a_file_of_proc_is_not_read() -> None:
     assert untrusted.file_head(Path("/proc/self/stat"), 100) == b""
 
 
-@pytest.mark.parametrize(("size", "left_out"), [(0, 0), (10, 0), (64, 0), (70, 6), (1000, 936)])
+@loop_over(("size", "left_out"), [(0, 0), (10, 0), (64, 0), (70, 6), (1000, 936)])
 def test_a_log_is_its_beginning_and_its_end(
     tmp_path: Path, size: int, left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +164,7 @@ def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:
     assert untrusted.line("x y " * 10, 8) == "x y x y…"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("body", "text"),
     [
         (b'{"error": {"message": "no room"}}', "no room"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 Test = Callable[..., None]
+_NAMED = type(pytest.param())
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200  # letters: enough to find the row
 
@@ -19,6 +20,7 @@ _SHORT.maxstring = _SHORT.maxother = 200  # letters: enough to find the row
 def loop_over(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Test], Test]:
     """Run a test once for each row, as `parametrize` does, but as one item that reports every row that fails.
 
+    A row is a value or a tuple of values, or `pytest.param(…, id=…)`, which gives it a name.
     `monkeypatch`, `tmp_path` and `capsys` are as new for each row; any other fixture is shared by all rows.
     """
     keys = (names,) if isinstance(names, str) else names
@@ -30,12 +32,12 @@ def loop_over(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Te
         def loop(**fixtures: Any) -> None:
             failed: list[BaseException] = []
             for number, row in enumerate(table):
-                values = (row,) if isinstance(names, str) else row
+                name, values = _named(row, len(keys))
                 try:
                     with _as_new(fixtures, number) as given:
                         test(**given, **dict(zip(keys, values, strict=True)))
                 except (Exception, pytest.fail.Exception) as error:
-                    error.add_note(f"row {number}: {', '.join(map(_SHORT.repr, values))}")
+                    error.add_note(f"row {number}: {name}")
                     failed.append(error)
             if failed:
                 raise BaseExceptionGroup(f"{len(failed)} of {len(table)} rows failed", failed)
@@ -47,6 +49,14 @@ def loop_over(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Te
         return loop
 
     return decorate
+
+
+def _named(row: Any, keys: int) -> tuple[str, tuple[Any, ...]]:
+    if isinstance(row, _NAMED):
+        assert not row.marks, "a row of a loop has no marks"
+        return str(row.id), tuple(row.values)
+    values = tuple(row) if keys > 1 else (row,)
+    return ", ".join(map(_SHORT.repr, values)), values
 
 
 @contextmanager

@@ -7,17 +7,18 @@ from math import comb
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.confidence import allowed_over, least_passing, lower_index, upper_index
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("over", "percentile", "within"), [(0, 99, 459), (0, 90, 44), (1, 99, 661), (0, 50, 7), (0, 99.9, 4603)]
 )
 def test_the_least_samples_that_pass_are_those_of_loadgen(over: int, percentile: float, within: int) -> None:
     assert least_passing(over, percentile) == within
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("n", "percentile", "index"),
     [
         (10_000, 99, 9923),
@@ -46,7 +47,7 @@ def exact_allowed(n: int, chance: float, alpha: float = 0.01) -> int:
     return n
 
 
-@pytest.mark.parametrize("percentile", [1, 10, 50, 90, 95, 99])
+@loop_over("percentile", [1, 10, 50, 90, 95, 99])
 def test_sums_of_the_tail_are_those_of_the_plain_formula(percentile: float) -> None:
     sizes = (1, 2, 5, 43, 44, 90, 300, 459, 900)
     assert [allowed_over(n, percentile) for n in sizes] == [

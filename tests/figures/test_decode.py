@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from loadgen.figures.decode import Decoder
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS
@@ -35,7 +36,7 @@ USAGE = b"data: %b\n\n" % msgspec.json.encode({"choices": [], "usage": USED})
 NEVER = "without a finish reason or [DONE], after"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("data", "failure", "tokens"),
     [
         (stream(A, LAST, USAGE, DONE), None, [1, 1]),
@@ -131,7 +132,7 @@ def test_how_a_stream_can_end(data: list[bytes], failure: Failure | None, tokens
     assert (record.failure, record.tokens.tolist()) == (failure, tokens)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("data", "begins", "ends", "tokens"),
     [
         (stream(A, b'data: {"choices"\n\n', LAST, DONE), "event 2: ", ': {"choices"', 1),
@@ -157,7 +158,7 @@ REFUSED = fixed(b"503 Busy", b"busy")
 FAILED = stream(A, b'data: {"error":"out"}\n\n', end=b"")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("transport", "data", "kind", "given_up"),
     [
         (K.STALL, stream(A, b": ping\n\n", end=b""), K.STALL, True),
@@ -184,7 +185,7 @@ def test_of_what_the_transport_and_the_bytes_say_the_more_telling_counts(
     assert record.end_ns == (10**15 if given_up else 1000 * len(data))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "data",
     [
         stream(A + LAST, USAGE + DONE),
@@ -241,7 +242,7 @@ def test_text_holds_reasoning_and_content_of_a_chat() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("body", "complete", "failure"),
     [
         (b'{"choices":[{"text":"a","finish_reason":"length"}]}', True, None),

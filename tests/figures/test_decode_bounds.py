@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from figures.test_decode import DONE, fixed, stream
 from loadgen.figures.decode import Decoder
 from loadgen.figures.metrics import compute
@@ -119,7 +120,7 @@ MALFORMED: dict[str, tuple[list[bytes], str, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MALFORMED)
+@loop_over("name", MALFORMED)
 def test_a_number_that_cannot_be_makes_that_answer_malformed_and_no_other(name: str) -> None:
     events, begins, tokens = MALFORMED[name]
     odd = recorded.decode("completions", stream(*events, DONE))
@@ -180,7 +181,7 @@ def test_an_answer_in_one_piece_is_bounded_too(
     assert (record.output_tokens, record.usage) == (UNKNOWN, False)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("body", "begins"),
     [
         (DEEP, "500: [[["),
@@ -211,7 +212,7 @@ def generated(count: Any, **meta: Any) -> bytes:
     return message_of({"text": "abc", "meta_info": fields})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("event", "begins"),
     [
         (generated(10**30), "event 1: Expected `int` <= 2147483647 - at `$[0].meta_info.completion_tokens`"),
@@ -268,7 +269,7 @@ PARTLY_KNOWN: dict[str, tuple[bytes, tuple[int, int, int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PARTLY_KNOWN)
+@loop_over("name", PARTLY_KNOWN)
 def test_what_is_optional_and_cannot_be_is_not_known(name: str) -> None:
     event, known = PARTLY_KNOWN[name]
     record = recorded.decode("completions", stream(A, LAST, event, DONE))
@@ -321,7 +322,7 @@ def whole(**fields: Any) -> list[bytes]:
     return fixed(b"200 OK", msgspec.json.encode(fields))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "data",
     [
         fixed(b"401 No", msgspec.json.encode({"error": {"message": f"no key {SECRET}"}})),
@@ -339,7 +340,7 @@ def whole(**fields: Any) -> list[bytes]:
         [b"HTTP/1.1 200 OK\r\ncontent-encoding: %b\r\ncontent-length: 1\r\n\r\nx" % SECRET.encode()],
     ],
 )
-@pytest.mark.parametrize("streamed", [True, False])
+@loop_over("streamed", [True, False])
 def test_a_repeated_secret_is_hidden_before_texts_are_shortened(data: list[bytes], streamed: bool) -> None:
     decoder = Decoder(DIALECTS["completions"], streamed, keep_text=True, hide=hidden)
     record = decoder.decode(recorded.capture(data, failure=Failure(K.CONNECT, f"Illegal header {SECRET}")))

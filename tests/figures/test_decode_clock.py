@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from builders import made_cases
+from builders.loops import loop_over
 from fakes.scripted_server import Driven, drive, job_of, records
 from fakes.scripted_server import stream as scripted
 from fakes.virtual_network import VirtualServer
@@ -52,7 +53,7 @@ def stamped(shifts_s: list[float | None]) -> Capture:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("shifts_s", "impossible", "unstamped"),
     [
         ([0, 0, 0, 0, 0, 0], [], 0),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from figures.test_decode import DONE, USAGE, A, B, event, fixed, stream
 from loadgen.figures.token_counts import FAILED_ENDS
 from loadgen.transport.failure import Failure, FailureKind
@@ -94,7 +95,7 @@ CUT_SHORT: dict[str, tuple[list[bytes], Failure, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", CUT_SHORT)
+@loop_over("name", CUT_SHORT)
 def test_an_answer_that_was_cut_is_a_failure_that_says_how(name: str) -> None:
     events, failure, tokens = CUT_SHORT[name]
     record = recorded.decode("completions", stream(*events))
@@ -121,7 +122,7 @@ def test_the_same_holds_for_the_api_of_sglang(events: list[bytes], failure: Fail
     assert (record.failure, record.tokens.tolist()) == (failure, [1])
 
 
-@pytest.mark.parametrize("error", ["", 0, [], {}, {"message": " "}, {"code": 0, "message": ""}, {"type": ""}])
+@loop_over("error", ["", 0, [], {}, {"message": " "}, {"code": 0, "message": ""}, {"type": ""}])
 def test_an_error_that_holds_nothing_beside_choices_is_none(error: object) -> None:
     choices = [{"text": "a"}], [{"text": "b"}], [{"text": "", "finish_reason": "length"}]
     events = [*(data({"choices": each, "error": error}) for each in choices), DONE]
@@ -129,7 +130,7 @@ def test_an_error_that_holds_nothing_beside_choices_is_none(error: object) -> No
     assert (record.failure, record.tokens.tolist()) == (None, [1, 1])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "events",
     [
         [A, STOPPED, DONE],
@@ -149,9 +150,9 @@ def test_what_is_odd_but_whole_is_a_success(events: list[bytes]) -> None:
     assert (record.failure, record.tokens.tolist()) == (None, [1, 1])
 
 
-@pytest.mark.parametrize("reason", FAILED_ENDS)
-@pytest.mark.parametrize("api", ["completions", "chat", "generate"])
-@pytest.mark.parametrize("streamed", [True, False])
+@loop_over("reason", FAILED_ENDS)
+@loop_over("api", ["completions", "chat", "generate"])
+@loop_over("streamed", [True, False])
 def test_a_finish_reason_that_is_a_failure_is_one(reason: str, api: str, streamed: bool) -> None:
     choice = {"index": 0, "text": "b", "delta": {"content": "b"}, "finish_reason": reason}
     last: dict[str, Any] = {"choices": [choice]}
@@ -172,7 +173,7 @@ def test_of_two_choices_the_one_that_failed_counts() -> None:
     assert record.failure == Failure(K.ABORTED, "finish_reason error: the server failed while it answered")
 
 
-@pytest.mark.parametrize("reason", ["length", "stop", "tool_calls", "eos_token", "repetition"])
+@loop_over("reason", ["length", "stop", "tool_calls", "eos_token", "repetition"])
 def test_a_finish_reason_that_is_an_end_is_none(reason: str) -> None:
     record = recorded.decode("completions", stream(A, event("b", reason), DONE))
     assert (record.failure, record.finish_reason) == (None, reason)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.base.arrays import Int64, total
 from loadgen.figures import peaks, percentiles, record
 from loadgen.figures.distribution import Distribution
@@ -125,8 +126,8 @@ def roughly(value: object) -> object:
     return float(f"{value:.11g}") if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("block", [1, 7, 100, 3000])
-@pytest.mark.parametrize("per_message", [1, 5])
+@loop_over("block", [1, 7, 100, 3000])
+@loop_over("per_message", [1, 5])
 def test_blocks_change_no_figure(block: int, per_message: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = odd_run(np.random.default_rng(per_message), per_message)
     whole = Result(run.facts, run.records)
@@ -145,7 +146,7 @@ def spans_of(counts: list[int]) -> list[tuple[int, int]]:
     return Records.of(rows).spans()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("counts", "spans"),
     [
         ([], [(0, 0)]),

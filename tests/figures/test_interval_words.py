@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.figures import interval_words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("share", "words"),
     [
         (0.0251, "2.5 %"),
@@ -28,7 +27,7 @@ def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
     assert interval_words.difference(share) == words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("mean", "half", "vague"),
     [
         (500.0, 2118.0, True),
@@ -42,7 +41,7 @@ def test_the_interval_of_a_mean_that_reaches_zero_is_vague(mean: float, half: fl
     assert interval_words.is_vague(mean, half) is vague
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("low", "high", "bounded"),
     [(0.6, 1.4, True), (0.1, 10.0, True), (0.09, 1.1, False), (0.9, 10.1, False), (0.9, math.inf, False)],
 )

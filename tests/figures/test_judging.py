@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.judging import judged
 from loadgen.figures.objectives import ObjectiveEvidence, parse
 from loadgen.figures.per_request import MetricOptions
@@ -45,7 +46,7 @@ def steadily(n: int, *failures: FailureKind) -> list[Record]:
     return [*good, *(answer(n + index, [], failure) for index, failure in enumerate(failures))]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("slo", "n", "over", "value_ms", "bound_ms"),
     [
         ("ttft p99 < 700ms", 700, 0, 693.01, 700.0),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
 from loadgen.figures.metrics import Metrics, compute
@@ -150,7 +151,7 @@ def test_latencies_from_the_intended_time_include_the_wait_before_sending() -> N
     assert (run.e2el.mean_ms, run.e2el_intended.mean_ms) == (200.0, 250.0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("slo_ms", "good"),
     [
         ({"ttft": 100.0}, 1),
@@ -275,8 +276,8 @@ def test_a_run_shorter_than_a_second_peaks_at_its_average() -> None:
     assert (run.duration_s, run.peak_output_throughput_per_s, run.output_throughput_per_s) == (0.25, 16, 16)
 
 
-@pytest.mark.parametrize("count", [1, 40, 64, 65, 1000])
-@pytest.mark.parametrize("seed", range(20))
+@loop_over("count", [1, 40, 64, 65, 1000])
+@loop_over("seed", range(20))
 def test_peak_tokens_is_that_of_every_window_tried_by_hand(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     arrival_ns, tokens = rng.integers(0, 60, count), rng.integers(1, 5, count)
@@ -316,7 +317,7 @@ def test_goodput_pairs_are_read(pairs: list[str], slo_ms: dict[str, float]) -> N
     assert parse_goodput(pairs) == slo_ms
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("pair", "says"),
     [
         ("itl:5", "unknown objective 'itl': choose from ttft, tpot, e2el"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base import archive
 from loadgen.base.columns import BOUNDS
 from loadgen.figures import vllm_keys
@@ -69,7 +70,7 @@ def test_speeds_are_of_each_request() -> None:
     assert run.e2el_per_token.max_ms == pytest.approx(200 / 3)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("record", "counts"),
     [
         pytest.param(answer(0, [100, 110]), (1, 1, 1), id="all known"),
@@ -86,7 +87,7 @@ def test_what_a_request_lacks_it_has_no_figure_of(record: Record, counts: tuple[
     assert (run.prefill_speed.n, run.user_tps.n, run.e2el_per_token.n) == counts
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("sent_ms", "first_ms", "behind"),
     [
         pytest.param([0, 100, 200], [50, 150, 250], 0, id="one after another"),

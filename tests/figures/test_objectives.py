@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import PUBLISHED, Objective, ObjectiveEvidence, goodput_slo_ms, parse
 
 TTFT = Objective("ttft", 99.0, 500.0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "objectives"),
     [
         ("", ()),
@@ -35,13 +36,13 @@ def test_an_objective_reads_as_it_prints(text: str) -> None:
     assert parse(str(objective)) == (objective,)
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@loop_over("name", sorted(PUBLISHED))
 def test_a_published_set_reads_as_it_prints(name: str) -> None:
     objectives = parse(name)
     assert parse(", ".join(map(str, objectives))) == objectives
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "said"),
     [
         ("ttft", "no objective: write it as 'ttft p90 < 500ms'"),
@@ -79,7 +80,7 @@ def test_a_request_is_held_to_the_limit_of_the_highest_percentile() -> None:
     assert goodput_slo_ms(objectives) == {"ttft": 500.0, "e2el": 9000.0}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("bound_ms", "lower_ms", "standing"),
     [
         (500.0, 400.0, "meets"),

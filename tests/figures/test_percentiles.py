@@ -8,13 +8,14 @@ import sys
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.percentiles import median, percentiles
 
 WANTED = (0, 0.1, 1, 25, 33.3, 50, 75, 90, 99, 99.9, 100)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 100, 1001])
-@pytest.mark.parametrize("kind", ["int64", "float64", "equal", "far apart"])
+@loop_over("n", [1, 2, 3, 7, 100, 1001])
+@loop_over("kind", ["int64", "float64", "equal", "far apart"])
 def test_percentiles_are_numpys_to_the_last_digit(n: int, kind: str) -> None:
     random = np.random.default_rng(n)
     values = {

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import UNKNOWN
 from loadgen.wire import typical
@@ -42,7 +43,7 @@ THINKS, OTHER = delta(reasoning="let me see"), delta(reasoning_content="hm")
 SAYS, BLANK = delta(content="yes"), delta(content="")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("events", "place"),
     [
         pytest.param([ROLE, SAYS, SAYS], 0, id="nothing reasons"),
@@ -64,11 +65,11 @@ def test_the_first_visible_token_is_the_first_that_is_not_reasoning(
     assert at(*events, END) == place
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "place"),
     [(0, 90, 0), (5, 90, 5), (90, 5, 90), (70, 70, 70), (90, 0, None), (1, 200, 1)],
 )
-@pytest.mark.parametrize("kind", ["reasoning", "reasoning_content"])
+@loop_over("kind", ["reasoning", "reasoning_content"])
 def test_in_a_long_stream_too_of_which_few_messages_are_parsed(
     before: int, after: int, place: int | None, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +80,7 @@ def test_in_a_long_stream_too_of_which_few_messages_are_parsed(
     assert at(ROLE, *thinks, *says, END) == place
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "name",
     [
         "vllm-0.32/chat_stream",

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.loops import loop_over
 from loadgen.base.columns import BOUNDS, LONGEST_NS, MOST_COUNT
 from loadgen.figures import record
 from loadgen.figures.record import Record, Records
@@ -152,7 +153,7 @@ def int64(*values: int) -> bytes:
     return np.array(values, "<i8").tobytes()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "data",
     [
         pytest.param(b"", id="nothing"),

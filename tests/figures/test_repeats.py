@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures import repeats
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
@@ -107,7 +108,7 @@ def test_a_run_without_a_figure_is_left_out_and_the_table_says_so() -> None:
     assert any(line.startswith("Request throughput (req/s)    ") for line in table)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("ttfts_ms", "stable", "needed"),
     [
         pytest.param([100, 100], True, 2, id="no spread"),
@@ -169,12 +170,12 @@ def below(t: float, freedom: int) -> float:
     return 0.5 + float((weights * density).sum()) * float(x[1]) / 3
 
 
-@pytest.mark.parametrize("freedom", [*range(1, 41), 60, 120, 999, 10**6])
+@loop_over("freedom", [*range(1, 41), 60, 120, 999, 10**6])
 def test_students_t_has_97_5_percent_below_its_quantile(freedom: int) -> None:
     assert below(t_quantile(freedom), freedom) == pytest.approx(0.975, abs=1e-7)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("freedom", "t"),
     [(1, 12.7062), (5, 2.5706), (30, 2.0423), (40, 2.0211), (60, 2.0003), (120, 1.9799), (10**9, 1.9600)],
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.figures.per_request import MetricOptions
@@ -135,8 +136,8 @@ def closed(lasts: Callable[[int], Sequence[int]], slots: int, waves: int) -> lis
 STEPS = range(40, 360, 10)  # 32 tokens, the first after 40 ms
 
 
-@pytest.mark.parametrize("waves", [2, 3, 5, 30])
-@pytest.mark.parametrize("slots", [1, 4, 16])
+@loop_over("waves", [2, 3, 5, 30])
+@loop_over("slots", [1, 4, 16])
 def test_requests_and_tokens_have_one_rate_where_answers_are_alike(slots: int, waves: int) -> None:
     """Slots are staggered: the window begins with one and ends with another."""
     staggered = [
@@ -152,9 +153,7 @@ def test_requests_and_tokens_have_one_rate_where_answers_are_alike(slots: int, w
     )
 
 
-@pytest.mark.parametrize(
-    ("slots", "requests"), [(8, 20), (16, 32), (16, 100), (48, 96), (48, 100), (48, 240)]
-)
+@loop_over(("slots", "requests"), [(8, 20), (16, 32), (16, 100), (48, 96), (48, 100), (48, 240)])
 def test_requests_and_tokens_have_one_rate_on_the_embedded_engine(slots: int, requests: int) -> None:
     """In virtual time, with its prefills in turn; ends alone were 0 to 42 % too few."""
     preset = presets.preset("h20/qwen3-8b-bf16")
@@ -231,7 +230,7 @@ def test_an_open_loop_is_steady_from_its_first_request_to_its_last() -> None:
     assert (window.completed, window.whole, window.output_tokens) == (3, 3, 10)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("warmup", "cooldown", "expected"),
     [
         ("", "", (1100, 1900)),
@@ -252,7 +251,7 @@ def test_warm_up_and_cool_down_narrow_it_by_requests_or_seconds(
     assert bounds_ms(found(TWO, 2, Trim.parse(warmup, cooldown))) == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "concurrency", "trim", "why"),
     [
         ([], 1, WHOLE, "no request was sent"),
@@ -277,7 +276,7 @@ def test_where_there_is_none_it_says_why(
     assert lines(window)[0].startswith("steady state: none: ")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "margin"),
     [
         ("", Margin()),
@@ -292,9 +291,7 @@ def test_a_margin_is_requests_or_seconds(text: str, margin: Margin) -> None:
     assert Trim.parse("", text) == Trim(cooldown=margin)
 
 
-@pytest.mark.parametrize(
-    "text", ["-1", "1.5", "5m", "s", "5 s", "x", "inf", "nans", "1e3", "1e3s", "٣", "9" * 40]
-)
+@loop_over("text", ["-1", "1.5", "5m", "s", "5 s", "x", "inf", "nans", "1e3", "1e3s", "٣", "9" * 40])
 def test_another_margin_is_refused_by_its_flag(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--warmup .*requests as 20, or seconds as 5s"):
         Trim.parse(text, "")
@@ -330,7 +327,7 @@ def test_the_json_is_strict_and_names_every_figure() -> None:
 TIMED: dict[str, Any] = {"max_concurrency": 2, "num_prompts": 4}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "told"),
     [
         ({**TIMED, "duration": 2.0}, "all 4 prompts were sent and the load fell 0.9 s into the 2 s"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, chunk, token, usage
 from loadgen.base.errors import UsageError
@@ -64,7 +65,7 @@ def answer(body: bytes) -> list[bytes]:
     return [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body), body]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "reads", "text"),
     [
         pytest.param("completions", stream(token("a"), token("bc", "stop"), DONE), "abc", id="a stream"),
@@ -149,7 +150,7 @@ def test_texts_go_once_counted_unless_they_were_asked_for(
     assert records.text_tokens[1] == UNKNOWN
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("reason", "planned", "tokens"),
     [
         ("length", 50, 50),

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.token_counts import count, spread, summarize
 from loadgen.wire.openai import Completions
 
@@ -159,7 +159,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[int, int], int, bool, bool]] =
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@loop_over("name", CASES)
 def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     sent, tokens, total, has_usage, exact = CASES[name]
     messages = Completions().messages(b"\n".join(map(msgspec.json.encode, sent)))
@@ -168,7 +168,7 @@ def test_tokens_are_laid_to_the_messages_that_carried_them(name: str) -> None:
     assert (counted.total, counted.usage, counted.exact) == (total, has_usage, exact)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("total", "messages", "tokens"),
     [
         (12, 11, [1] * 10 + [2]),

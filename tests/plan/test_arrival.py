@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.arrival import Arrival, within
 
@@ -18,7 +19,7 @@ def every_kind(rate_per_s: float) -> list[Arrival]:
     return [Arrival(rate_per_s, burstiness) for burstiness in (math.inf, 1.0, 0.25, 4.0)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rate", "burstiness", "flag"),
     [
         (0.0, 1.0, "--request-rate"),
@@ -50,11 +51,11 @@ def test_constant_offsets_do_not_accumulate_rounding() -> None:
     assert offsets[-1] == 333_333_333_333_333
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "process",
     [Arrival(math.inf), Arrival(10.0, math.inf), Arrival(10.0), Arrival(10.0, 0.5), Arrival(10.0, 4.0)],
 )
-@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+@loop_over("n", [0, 1, 2, 1000])
 def test_offsets_are_int64_start_at_zero_and_never_decrease(process: Arrival, n: int) -> None:
     offsets = process.offsets_ns(n, np.random.default_rng(1))
     assert offsets.dtype == np.int64
@@ -90,10 +91,8 @@ def test_the_gaps_are_the_ones_the_generator_gave() -> None:
     assert offsets.tolist() == [0, *np.rint(np.cumsum(gaps) * 1e9).astype(np.int64).tolist()]
 
 
-@pytest.mark.parametrize(
-    "process", [Arrival(100.0, math.inf), Arrival(100.0), Arrival(100.0, 0.1), Arrival(100.0, 8.0)]
-)
-@pytest.mark.parametrize("duration_ms", [1, 100, 2500, 60_000])
+@loop_over("process", [Arrival(100.0, math.inf), Arrival(100.0), Arrival(100.0, 0.1), Arrival(100.0, 8.0)])
+@loop_over("duration_ms", [1, 100, 2500, 60_000])
 def test_a_shorter_duration_has_the_first_offsets_of_a_longer(process: Arrival, duration_ms: int) -> None:
     whole = process.offsets_ns(20_000, np.random.default_rng(4))
     found = within(duration_ms * MS, 1_000_000, process, lambda: np.random.default_rng(4))

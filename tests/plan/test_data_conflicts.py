@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import data_conflicts, profile
 from loadgen.settings.data import READ_OUTPUT_LENS
@@ -15,7 +16,7 @@ TRACE, CUSTOM = {"trace": "t.jsonl"}, {"dataset_name": "custom", "dataset_path":
 FILE = {"dataset_path": "f.jsonl"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "message"),
     [
         (TRACE | FILE, "--trace and --dataset-path are two sources"),
@@ -53,7 +54,7 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict[str, Any], message:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "keys",
     [
         TRACE,
@@ -81,7 +82,7 @@ def test_a_flag_meets_the_keys_of_the_file_it_is_laid_over(tmp_path: Path) -> No
     assert profile.load("chat", FILE).request_rate == 2
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "flags"),
     [
         ({"sharegpt_output_len": 5}, ["--sharegpt-output-len"]),
@@ -98,7 +99,7 @@ def test_flags_of_another_data_set_are_named(keys: dict[str, Any], flags: list[s
     assert data_conflicts.unheeded(profile.build(keys).__dict__, keys) == flags
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "ignores"),
     [
         ({}, True),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -70,7 +71,7 @@ def test_an_attempt_that_is_made_again_has_prompts_of_its_own_and_says_so(attemp
     assert [same.body(i) for i in range(6)] == [other.body(i) for i in range(6)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "change",
     [
         {"output_len": 5},
@@ -195,7 +196,7 @@ def test_a_whole_answer_is_asked_for_without_stream_options() -> None:
     assert "stream_options" not in body
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "keys", "endpoint", "told"),
     [
         (TRANSFORMERS, {"prompt_format": "ids"}, None, "transformers serve takes text, not token ids"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import data_files, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -22,7 +23,7 @@ CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_ag
 ANSWERS = 7  # in it
 
 
-@pytest.mark.parametrize("name", sorted(profile.shipped()))
+@loop_over("name", sorted(profile.shipped()))
 def test_every_shipped_profile_loads_plans_and_can_be_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +94,7 @@ def test_the_defaults_are_those_of_vllm_bench_serve() -> None:
     assert built.ignore_eos
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("warmups", "concurrency", "prompts", "sent"),
     [("wave", 8, 100, 8), ("wave", 8, 3, 3), ("wave", None, 100, 8), (0, 8, 100, 0), (5, 8, 3, 5)],
 )
@@ -104,7 +105,7 @@ def test_a_wave_is_one_request_a_slot(
     assert built.warmups == sent
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("toml", "told"),
     [
         ("input_ln = 5", "unknown key 'input_ln', did you mean 'input_len'?"),
@@ -202,7 +203,7 @@ def test_an_ordinary_profile_wants_none() -> None:
     assert (built.ladder, built.table, built.server) == (None, None, None)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("base", "over", "both"),
     [
         ({"context_len": 5, "seed": 1}, {"seed": 0}, {"context_len": 5, "seed": 0}),
@@ -289,7 +290,7 @@ def test_engines_sign_their_models() -> None:
     assert by_owner("") is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("file", "flags", "prompts", "most"),
     [
         pytest.param("", {}, 1000, 1000, id="neither"),
@@ -325,7 +326,7 @@ def test_only_a_loop_without_a_rate_holds_its_concurrency(keys: dict[str, object
     assert profile.build(keys).held_concurrency == held
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("overrides", "described"),
     [
         ({}, True),

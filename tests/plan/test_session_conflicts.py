@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -26,7 +27,7 @@ CONVERSATION = [
 NEEDS = "applies to conversations: pass --dataset-path FILE of conversations, or --turns N"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "why"),
     [
         ({"num_sessions": 5}, f"--num-sessions {NEEDS}"),
@@ -120,7 +121,7 @@ def test_what_sessions_cannot_have_is_refused_by_both_names(keys: dict[str, Any]
     assert str(error.value).startswith(why)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "keys",
     [
         {**TURNS, "request_rate": 2.0},
@@ -166,7 +167,7 @@ def test_a_files_conversations_refuse_such_loads_too(keys: dict[str, Any], why: 
     assert str(error.value).startswith(why)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("toml", "flags", "kept"),
     [
         ("num_prompts = 9\nturns = 3", {"num_sessions": 2}, {"num_sessions": 2, "num_prompts": None}),

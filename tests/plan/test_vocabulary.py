@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.vocabulary import Vocabulary, find_vocabulary, from_directory, located_tokenizer
 
@@ -46,7 +47,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("files", "expected"),
     [
         pytest.param({"tokenizer": bpe(50, (50, True), (51, False))}, without(50), id="added after the base"),
@@ -151,7 +152,7 @@ def test_with_an_opaque_tokenizer_config_or_flag_gives_the_size(tmp_path: Path) 
     assert find_vocabulary(str(directory), None, 10).allowed.tolist() == without(8, 2)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tokenizer", "model", "vocab_size", "expected"),
     [
         (None, None, None, DEFAULT),
@@ -186,7 +187,7 @@ def test_the_first_source_that_is_there_and_every_bound_that_is_known(
     assert find_vocabulary(tokenizer, model, vocab_size).allowed.tolist() == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tokenizer", "model", "vocab_size", "source"),
     [
         (None, None, None, "default ids 1000-4999"),
@@ -225,7 +226,7 @@ def test_the_source_says_where_the_ids_come_from(
     assert find_vocabulary(tokenizer, model, vocab_size).source == source
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tokenizer", "says"),
     [
         ("/no/such", "--tokenizer /no/such: there is no such directory"),
@@ -287,7 +288,7 @@ def test_the_cache_is_where_the_environment_puts_it(
     assert len(find_vocabulary("gpt2", None, None).allowed) == 10
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("files", "says"),
     [
         ({}, "holds no "),

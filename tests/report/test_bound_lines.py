@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.made_cases import changed, closed, failed, run
 from loadgen.report import bound_lines, report
 from loadgen.report.run_directory import Result
@@ -24,7 +25,7 @@ def result(requests: int, workload: dict[str, Any] | None = None) -> Result:
     return Result(case.facts, case.records)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("requests", "workload", "lines"),
     [
         (

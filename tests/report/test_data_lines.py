@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import made_data
+from builders.loops import loop_over
 from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
 from loadgen.figures.record import UNKNOWN
 from loadgen.plan.data_facts import DataFacts
@@ -35,7 +36,7 @@ def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
     return run(open_loop(), TRACE, data=data)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "prompts"),
     [
         pytest.param(
@@ -92,7 +93,7 @@ def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: 
     assert data_lines.prompts(run(**facts).facts) == prompts
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "lines"),
     [
         pytest.param(run(), [], id="random, all alike"),
@@ -173,7 +174,7 @@ def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -
     assert [line for line in data_lines.lines(result(case)) if line.startswith("lengths")] == lines
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "lines"),
     [
         pytest.param(run(), [], id="random prompts share nothing"),
@@ -213,7 +214,7 @@ def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list
     assert [line for line in data_lines.lines(result(case)) if line.startswith("reuse")] == lines
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("schedule", "line"),
     [
         pytest.param(

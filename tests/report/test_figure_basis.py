@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
@@ -30,7 +31,7 @@ def measured(requests: int, tokens: int = 5, single: int = 0, ask: Any = (99.0,)
     return compute(Records.of(rows), MetricOptions(metric_percentiles=ask))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("metrics", "line"),
     [
         pytest.param(measured(459), None, id="enough"),
@@ -74,7 +75,7 @@ def test_percentiles_that_are_not_shown_are_not_spoken_of() -> None:
 UNKNOWN: Any = {"usage": False, "exact_tokens": False}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("known", "line"),
     [
         ({}, "as reported by the server in usage"),

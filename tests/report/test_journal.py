@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base import clock
 from loadgen.figures.record import Record, Records
 from loadgen.report import journal
@@ -121,8 +122,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, room: int, code: int = errno.ENOS
     return lambda: left.__setitem__(0, 1 << 40)
 
 
-@pytest.mark.parametrize("room", [0, 10, 200, 700, 1100])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@loop_over("room", [0, 10, 200, 700, 1100])
+@loop_over("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_disk_that_takes_no_more_costs_nothing_that_was_measured(
     room: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

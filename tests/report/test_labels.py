@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.report import labels
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("title", "cells"),
     [
         ("Config", ["A, plain", "B, layout on"]),
@@ -31,7 +30,7 @@ def test_a_setting_or_a_name_is_a_label(title: str, cells: list[str]) -> None:
     assert labels.is_label(title, cells)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("title", "cells"),
     [
         ("P95 something", ["12", "13"]),
@@ -88,7 +87,7 @@ def test_the_labels_of_a_document_are_its_settings_at_any_depth() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("key", "values", "names"),
     [
         ("Config", ["A, plain", "layout on"], ["A, plain", "layout on"]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from builders.made_limits import TTFT, limit_record, limit_run
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitEstimate
@@ -57,7 +58,7 @@ def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) ->
     assert limit_lines.headline(limit_record(axis="concurrency", **(NOTHING | changes))) == first
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("ended", "line"),
     [
         ("budget", "ended: the budget is spent"),

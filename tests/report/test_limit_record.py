@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.figures.objectives import Standing
 from loadgen.report.limit_record import LimitRun
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("stored", "standing", "disturbed"),
     [
         ({"passed": True, "client_limited": False}, Standing.MEETS, False),

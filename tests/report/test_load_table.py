@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_data, made_runs
+from builders.loops import loop_over
 from loadgen.plan import profile
 from loadgen.report import load_table, run_directory, saturated_run
 from loadgen.report.load_table import LoadRow, Mean
@@ -23,7 +24,7 @@ def titles(*rows: LoadRow) -> list[str]:
     return [column.title for column in load_table.table(rows).columns]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "columns"),
     [
         ({}, ["conc."]),
@@ -52,7 +53,7 @@ def test_failed_requests_are_a_column_if_any_failed() -> None:
     assert titles(none, some) == ["model", "conc.", "failed"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "title"),
     [
         ({}, "64 in / 16 out, 32 requests"),
@@ -250,7 +251,7 @@ def test_of_several_runs_the_worst_decides_and_a_saturated_one_fails() -> None:
     assert "slo" not in [column.title for column in load_table.table([run_row()]).columns]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tokens", "dips"),
     [
         ((100, 190, 350, 600), []),

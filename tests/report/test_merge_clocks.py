@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import made_cases, shard_runs
+from builders.loops import loop_over
 from builders.made_cases import open_loop, rate
 from builders.shard_runs import HERE, elsewhere, named, part, shard
 from loadgen.figures.record import Records
@@ -31,7 +32,7 @@ def of_clock(before: ClockReading, after: ClockReading | None, number: int = 1) 
 FIRST = of_clock(reading(10 * S, 2 * MS, boot="a"), reading(10 * S, 1 * MS, boot="a"), 0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "shift"),
     [
         pytest.param(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs, shard_runs
+from builders.loops import loop_over
 from builders.shard_runs import divided, named, part, selected, shard
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -104,7 +105,7 @@ REFUSED: dict[str, tuple[list[Result], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@loop_over("name", REFUSED)
 def test_what_is_of_another_run_is_refused_and_named(name: str) -> None:
     results, words = REFUSED[name]
     with pytest.raises(UsageError) as refused:
@@ -136,7 +137,7 @@ def of(*names: str) -> Callable[[Path], list[str]]:
     return lambda base: [str(base / name) for name in names]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "message"),
     [
         (of(), ""),  # the help

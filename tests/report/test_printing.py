@@ -10,6 +10,7 @@ from typing import TextIO
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 from loadgen.report.printing import encodable, flushed, printed
@@ -41,7 +42,7 @@ def closed() -> TextIO:
     return text
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("encoding", "text", "taken"),
     [
         ("utf-8", "3 × fast", "3 × fast\n".encode()),
@@ -64,7 +65,7 @@ def test_an_unusable_encoding_is_taken_for_ascii() -> None:
     assert encodable("é", None) == "é"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "gone",
     [
         pytest.param(None, id="absent"),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
 from loadgen.base.errors import ExitCode, UsageError
@@ -93,7 +94,7 @@ def test_ids_that_were_not_kept_are_not_made_up() -> None:
     assert {row["request_id"] for row in rows} == {None}
 
 
-@pytest.mark.parametrize("kind", FailureKind)
+@loop_over("kind", FailureKind)
 def test_the_error_of_a_failure_is_never_blank(kind: FailureKind) -> None:
     of = run(requests=1, tokens=2)
     of.records.failures[0] = Failure(kind)
@@ -135,7 +136,7 @@ def test_each_form_holds_the_same_rows(form: str, tmp_path: Path, capsys: pytest
         assert row | {"slot": 0} == wanted | {"slot": 0}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("value", "cell"),
     [
         ("=cmd|'C calc'!A0", "'=cmd|'C calc'!A0"),
@@ -201,7 +202,7 @@ def test_rows_go_to_standard_output_on_request(
     assert raw.getvalue() == (tmp_path / "x").read_bytes() + f"requests: {tmp_path / 'x'}\n".encode()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "code", "said"),
     [
         ("", 2, "one of the arguments --jsonl --csv --parquet is required"),

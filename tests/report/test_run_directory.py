@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.made_runs import keep
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -81,7 +82,7 @@ def saved(directory: Path, of: Result) -> str:
     return text
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "of",
     [
         pytest.param(made(), id="plain"),
@@ -178,7 +179,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
         run_directory.load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["bench", "../outside", "a/b", "..", ""])
+@loop_over("name", ["bench", "../outside", "a/b", "..", ""])
 def test_a_run_gets_a_directory_of_its_own_under_the_one_asked_for(name: str, tmp_path: Path) -> None:
     base = tmp_path / "runs"
     first, second = (run_place.create_directory(base, name, WHEN) for _ in range(2))

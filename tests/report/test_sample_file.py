@@ -14,6 +14,7 @@ import pytest
 
 from builders import made_runs
 from builders.damaged_columns import NamedColumns, put, turned
+from builders.loops import loop_over
 from loadgen.host.sensor import Key, Reading, Sample
 from loadgen.host.series import MOST_KEPT, MOST_SERIES
 from loadgen.report import run_directory, sample_file
@@ -108,7 +109,7 @@ DAMAGE: dict[str, Callable[[NamedColumns], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", [pytest.param(change, id=name) for name, change in DAMAGE.items()])
+@loop_over("change", [pytest.param(change, id=name) for name, change in DAMAGE.items()])
 def test_damaged_samples_cost_their_charts_alone(
     change: Callable[[NamedColumns], Any], tmp_path: Path
 ) -> None:

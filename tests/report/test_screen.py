@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.printable import plain
 from loadgen.report.screen import Colour, Mark, Screen, no_ink
 
@@ -31,9 +32,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("columns", "width"), [("80", 80), ("100", 100), ("120", 120), ("300", 120), ("20", 40)]
-)
+@loop_over(("columns", "width"), [("80", 80), ("100", 100), ("120", 120), ("300", 120), ("20", 40)])
 def test_text_is_as_wide_as_the_terminal_and_80_in_a_file(
     columns: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +42,7 @@ def test_text_is_as_wide_as_the_terminal_and_80_in_a_file(
     assert Screen.of(None).width == 80
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("environment", "coloured"),
     [
         ({"TERM": "xterm-256color"}, True),
@@ -81,7 +80,7 @@ def brackets(text: str, mark: Mark) -> str:
     return f"<{text}>"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("lines", "marks", "shown"),
     [
         (["verdict: VALID"], [GOOD], ["verdict: <VALID>"]),

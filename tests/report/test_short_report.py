@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.made_cases import (
     Rows,
     changed,
@@ -68,8 +69,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("width", [80, 120])
+@loop_over("name", CASES)
+@loop_over("width", [80, 120])
 def test_ten_lines_at_most_say_what_a_run_without_failures_is(name: str, width: int) -> None:
     text = short(CASES[name], screen=Screen(width))
     lines = under(text)
@@ -104,7 +105,7 @@ def test_failures_of_every_kind_are_counted_the_worst_three_in_words() -> None:
     assert lines[-1].startswith("more: ")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "line"),
     [
         (run(failed(5)), "failed: 64 × timeout, the first: no end"),
@@ -149,7 +150,7 @@ def test_how_late_requests_were_is_there_however_little_room_is_left() -> None:
     assert "TTFT from when due: 450.00 ms mean, 450.00 P99 (from sent: 50.00 ms mean, 50.00 P99)" in text
 
 
-@pytest.mark.parametrize("name", ["client", "steady", "server_reported", "roofline", "unavailable"])
+@loop_over("name", ["client", "steady", "server_reported", "roofline", "unavailable"])
 def test_a_line_that_cannot_be_made_costs_itself_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     section = next(each for each in report.SECTIONS if each.short is not None and each.short.__name__ == name)
 
@@ -195,7 +196,7 @@ def test_the_client_is_one_line(changes: dict[str, Any], line: str) -> None:
     assert list(short_lines.client(Result(case.facts, case.records), None)) == [line]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("window", "line"),
     [
         (None, []),

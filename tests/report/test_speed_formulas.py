@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, TOTAL, converted
 
 
@@ -16,9 +17,7 @@ def test_each_formula_is_chosen_by_its_name(name: str, speed_tok_s: float) -> No
     assert FORMULAS[name](30720, 2048, 8.0) == speed_tok_s
 
 
-@pytest.mark.parametrize(
-    ("prompt_tokens", "times"), [(0, 1), (6144, 4), (14336, 8), (30720, 16), (129024, 64)]
-)
+@loop_over(("prompt_tokens", "times"), [(0, 1), (6144, 4), (14336, 8), (30720, 16), (129024, 64)])
 def test_the_formulas_differ_by_the_lengths_alone(prompt_tokens: int, times: int) -> None:
     assert FORMULAS[TOTAL](prompt_tokens, 2048, 3.0) == times * FORMULAS[OUTPUT](prompt_tokens, 2048, 3.0)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.record import Record, Records
 from loadgen.host.aggregate import MemoryUse
 from loadgen.host.sensor_summary import SensorSummary
@@ -123,7 +124,7 @@ def test_a_rung_is_a_row() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("requests", "total", "output"),
     [
         # 45 and 15 tokens in 0.1 + 0.2 + 0.3 s, not the mean of 150, 75 and 50; the wait is no part of it
@@ -146,7 +147,7 @@ def test_a_rung_of_which_every_request_failed_has_no_speed_and_says_why() -> Non
     assert row.note == "3 of 3 failed: http-status: 400: too long"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("requests", "note"),
     [
         pytest.param(THREE, "", id="none"),
@@ -183,7 +184,7 @@ def files(quantization: str) -> Checkpoint:
     return Checkpoint(path="/m", config_digest="0", quantization=quantization)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "expected"),
     [
         ({"server": server(model="m", model_root="/models/Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
@@ -246,7 +247,7 @@ def sensed(**peak_mb: int) -> SensorSummary:
     return SensorSummary(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "levels", "memory", "note"),
     [
         ("transformers serve", {"server": 1394, "device": 9, "rss": 7}, "1394", ""),
@@ -270,7 +271,7 @@ SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--s
 EAGER = {"enforce_eager": "False"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("command", "words"),
     [
         pytest.param(

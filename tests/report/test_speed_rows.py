@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
 from loadgen.report.speed_rows import (
@@ -51,7 +52,7 @@ def test_where_nothing_ran_there_is_no_number() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "said"),
     [
         ("model,tok_s\nQwen3-4B,208.1\n", "no column input_length, speed_tok_s"),
@@ -84,7 +85,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         read_csv(tmp_path / "none.csv")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("model", "base", "quantization"),
     [
         ("/models/Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
@@ -105,7 +106,7 @@ def test_a_model_is_known_by_its_base_name(model: str, base: str, quantization: 
     assert split_name(model) == (base, quantization)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("model", "input_length", "quantization", "backend", "gpu_num", "speed_tok_s"),
     [
         ("/models/Qwen3-8B-FP8", 1, "", "SGLang", 1, "150.25"),
@@ -152,9 +153,7 @@ def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
     assert legend([]) == {}
 
 
-@pytest.mark.parametrize(
-    "setting", [*SETTINGS.values(), SGLANG, EngineSetting.of(compilation_config='{"a": [1, 2]}', x=1)]
-)
+@loop_over("setting", [*SETTINGS.values(), SGLANG, EngineSetting.of(compilation_config='{"a": [1, 2]}', x=1)])
 def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
     assert EngineSetting.parse(str(setting)) == setting
 

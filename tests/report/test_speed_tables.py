@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.report import speed_tables
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
 from loadgen.report.speed_rows import (
@@ -306,7 +307,7 @@ def test_a_cell_spans_the_rows_beside_it_only() -> None:
     assert rst_cells(speed_tables.rst(table))[1:] == html_cells(speed_tables.html(table))[1:]
 
 
-@pytest.mark.parametrize("form", TABLES)
+@loop_over("form", TABLES)
 def test_a_table_without_rows_is_a_heading(form: str) -> None:
     assert "quantization" in speed_tables.render([], form).lower()
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 
 from builders import made_sessions
+from builders.loops import loop_over
 from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
 from loadgen.figures.record import Record, Records
@@ -131,7 +131,7 @@ def _without_verdict(text: str) -> str:
     return re.sub(r"(?m)^(?:TTFT|ITL|E2E)[\w ]*, (?:mean|P50|P90|P99) +- .*$", "", kept)
 
 
-@pytest.mark.parametrize("name", MADE)
+@loop_over("name", MADE)
 def test_what_was_not_measured_is_in_no_report(name: str) -> None:
     healthy = MADE[name]()
     held = _held(healthy)

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_data
+from builders.loops import loop_over
 from builders.made_cases import run
 from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import compute
@@ -137,7 +138,7 @@ def test_metadata_stands_flat_before_the_traffic() -> None:
     assert keys[keys.index("gpu") - 1 : keys.index("gpu") + 2] == ["num_prompts", "gpu", "request_rate"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("workload", "expected"),
     [
         ({}, {"request_rate": "inf", "max_concurrency": 8, "request_goodput": None}),
@@ -159,7 +160,7 @@ def test_our_own_part_holds_every_figure_and_what_the_caller_adds() -> None:
     assert ours["metrics"]["health"]["messages"] == 2048
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "per_request"),
     [
         ({}, None),
@@ -192,7 +193,7 @@ def test_a_fact_that_is_no_number_is_written_as_a_word_that_reads_back() -> None
     assert (again.wall_s, again.clock_step_ms) == (math.inf, -math.inf)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "name"),
     [
         ({}, "vllm-infqps-concurrency8-qwen3-20261120-193043.json"),

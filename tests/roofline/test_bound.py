@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.report.speed_formulas import OUTPUT, converted
 from loadgen.report.speed_rows import SpeedRow, shipped
 from loadgen.roofline import bound
@@ -65,7 +66,7 @@ LOW = {
 }
 
 
-@pytest.mark.parametrize("model", LOW)
+@loop_over("model", LOW)
 def test_low_load_on_thor_beside_the_roofline(model: str) -> None:
     name = f"{model} low"
     step = bound.decode(on_thor(name), *block(name))
@@ -96,7 +97,7 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@loop_over("name", BLOCKS)
 def test_what_thor_cannot_do_is_named_with_its_figures(name: str) -> None:
     said = bound.impossible(on_thor(name), *block(name)) or ""
     assert all(words in said for words in IMPOSSIBLE.get(name, [])), said
@@ -109,7 +110,7 @@ def test_a_server_that_speculates_may_decode_so_fast_and_not_prefill() -> None:
     assert said.startswith("2043 tokens prefilled")
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@loop_over("name", BLOCKS)
 def test_a_fallback_is_named_by_the_median_gap_of_a_high_load(name: str) -> None:
     said = bound.fallback(on_thor(name), *block(name))
     assert said == (
@@ -133,7 +134,7 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("model", SPEEDS)
+@loop_over("model", SPEEDS)
 def test_the_rtx_pages_speeds_beside_the_roofline(model: str) -> None:
     found, figures = ceiling(model, RTX), {"speed_tok_s": SPEEDS[model]}
     step = bound.decode(found, figures, Lengths())
@@ -197,7 +198,7 @@ def run(**figures: Any) -> dict[str, Any]:
 LOADED = Lengths(100, 100, 4)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("figures", "load", "found"),
     [
         pytest.param(run(), Lengths(100, 100, 1), True, id="alone, by TPOT"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.roofline import preset
@@ -50,7 +51,7 @@ def on(weights: Weights, box: Machine = BOX) -> Ceiling:
     return Ceiling(machine=box, model="m", weights=weights)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("weights", "batch", "context", "expected"),
     [
         (DENSE, 1, 0, 10 * GB),
@@ -114,9 +115,9 @@ REAL = {
 }
 
 
-@pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize("batch", [1, 2, 8, 64, 500])
-@pytest.mark.parametrize("context", [1, 900, 2112, 40_000])
+@loop_over("name", REAL)
+@loop_over("batch", [1, 2, 8, 64, 500])
+@loop_over("context", [1, 900, 2112, 40_000])
 def test_the_embedded_engine_decodes_in_the_ceilings_time(name: str, batch: int, context: int) -> None:
     found = REAL[name]
     took_ns = engine(found).step_ns(Work(batch, 0, batch * context, 0), Age(0, 0))
@@ -146,7 +147,7 @@ def test_other_presets_are_the_engines_own() -> None:
     assert preset.arguments("instant") == ["--preset", "instant"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "said"),
     [
         ("roofline/jetson-thor", "write roofline/MACHINE/MODEL"),
@@ -181,7 +182,7 @@ def test_a_preset_with_a_constant_that_is_none_is_refused() -> None:
         given(json.dumps(row))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "model", "expected"),
     [
         ("roofline/jetson-thor/Qwen/Qwen3-8B", "x", ("jetson-thor", "Qwen/Qwen3-8B")),

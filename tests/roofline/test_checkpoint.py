@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline import checkpoint
 
@@ -73,7 +74,7 @@ FP4: dict[str, Any] = {"kind": "float", "strategy": "tensor_group", "group_size"
 MIXED = {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "NVFP4"}, "c": {"quant_algo": "FP8"}}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("declared", "word", "detail"),
     [
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8", "blocks of 128×128"),
@@ -122,7 +123,7 @@ def test_the_quantization_has_the_fields_word(
     assert found.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("stored", "word"),
     [
         ({"torch_dtype": "float16"}, "FP16"),
@@ -142,7 +143,7 @@ def test_modelopts_own_file_counts_where_the_config_is_silent(tmp_path: Path) ->
     assert (found.quantization, found.quantization_detail) == ("NVFP4", "groups of 16")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "experts"),
     [
         ({}, None),
@@ -218,7 +219,7 @@ LLAMA = (
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "pairs", "word"),
     [
         ("model.gguf", LLAMA, "GGUF-Q4_K_M"),
@@ -260,7 +261,7 @@ def test_a_name_that_is_no_path_here_is_none(name: str) -> None:
     assert checkpoint.read(name) is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("files", "told"),
     [
         ({}, "is not a model: it holds neither config.json"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline.flags import Flags
 from loadgen.roofline.identify import ModelIdentity, roofline
@@ -26,7 +27,7 @@ def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
     return ceiling.machine.key, ceiling.machine.bandwidth_bytes_per_s / 1e12, ceiling.model
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("subject", "flags", "expected"),
     [
         pytest.param(H100, {}, ("h100", 3.35, "Qwen/Qwen3-8B-FP8"), id="as the GPU says"),
@@ -92,7 +93,7 @@ def test_the_machine_and_the_model_are_known(
     assert bandwidth == pytest.approx(expected[1])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("subject", "flags", "why"),
     [
         pytest.param(

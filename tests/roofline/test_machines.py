@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline.machines import chosen, machine, machines, of_bandwidth, recognised
 
@@ -50,7 +51,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("key", KNOWN)
+@loop_over("key", KNOWN)
 def test_the_table_has_what_the_datasheets_have(key: str) -> None:
     found = machine(key)
     bandwidth, peaks = KNOWN[key]
@@ -83,22 +84,22 @@ WRITTEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize(
+@loop_over("name", WRITTEN)
+@loop_over(
     ("form", "count"), [("{}", 1), ("{} GPU", 1), ("8x{}", 8), ("8 × {}", 8), ("{} x8", 8), ("{} × 8", 8)]
 )
 def test_a_gpu_is_recognised_as_people_write_it(name: str, form: str, count: int) -> None:
     assert recognised(form.format(name)) == machine(WRITTEN[name]).times(count)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@loop_over("name", NAMES)
 def test_a_gpu_is_recognised_by_what_it_calls_itself(name: str) -> None:
     found = recognised(name)
     assert found is not None
     assert found.key == NAMES[name]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "name",
     [
         "GB200 NVL72",
@@ -118,7 +119,7 @@ def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None
     assert recognised(name) is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "memory_gib", "key"),
     [
         ("Orin (nvgpu)", 61.4, "jetson-agx-orin"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.roofline.model_names import split_gguf
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("model", "parts"),
     [
         ("/models/Qwen3-8B-Q4_K_M.gguf", ("Qwen3-8B", "GGUF-Q4_K_M")),

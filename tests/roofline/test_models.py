@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline.architecture import parse, read
 from loadgen.roofline.models import find, models, named, rows, suffix
@@ -16,7 +17,7 @@ from loadgen.roofline.models import find, models, named, rows, suffix
 QWEN3_8B = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
 
 
-@pytest.mark.parametrize("key", rows())
+@loop_over("key", rows())
 def test_the_parameters_are_those_of_the_models_card(key: str) -> None:
     row, shape = rows()[key], models()[key]
     assert shape.total / 1e9 == pytest.approx(row.parameters_b, rel=0.013)
@@ -25,7 +26,7 @@ def test_the_parameters_are_those_of_the_models_card(key: str) -> None:
         assert any(count / 1e9 == pytest.approx(row.active_b, rel=0.02) for count in counts)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("key", "total", "non_embedding"),
     [
         ("Qwen3-0.6B", 596, 440),
@@ -66,7 +67,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@loop_over("name", NAMES)
 def test_a_name_is_a_model_and_how_it_is_stored(name: str) -> None:
     key, quantization = NAMES[name]
     found = find(name)
@@ -76,7 +77,7 @@ def test_a_name_is_a_model_and_how_it_is_stored(name: str) -> None:
     assert suffix(name) == quantization
 
 
-@pytest.mark.parametrize("name", ["", "Qwen3-8B-Eagle", "Qwen3-9B", "DeepSeek-R1-Distill-Qwen-7B", "tiny"])
+@loop_over("name", ["", "Qwen3-8B-Eagle", "Qwen3-9B", "DeepSeek-R1-Distill-Qwen-7B", "tiny"])
 def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None:
     assert named(name) is None
 
@@ -103,7 +104,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "expected"),
     [
         pytest.param({}, {"kv_heads": 4, "head_dim": 16, "tied": False, "window": 0}, id="what is not said"),
@@ -166,7 +167,7 @@ def test_a_model_that_sees_has_its_shape_in_its_text_part() -> None:
     assert shape.window_layers == 40
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "said"),
     [
         (b"{", "is not valid JSON: check that the model"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline import safetensors as stored
 from loadgen.roofline import weights
@@ -193,7 +194,7 @@ def lying(**said: Any) -> bytes:
     return struct.pack("<Q", len(head)) + head + bytes(32)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "said"),
     [
         pytest.param(b"", "is not a safetensors file, or is cut off", id="empty"),
@@ -275,7 +276,7 @@ SCHEMES = {
 }
 
 
-@pytest.mark.parametrize("word", SCHEMES)
+@loop_over("word", SCHEMES)
 def test_a_word_is_bits_per_weight_and_what_computes(word: str) -> None:
     found = scheme(word)
     assert found is not None

@@ -8,13 +8,14 @@ import re
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.bounds import seconds
 from loadgen.settings.load_schedule import parse
 
 NS = 1_000_000_000
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "concurrency", "stages"),
     [
         ("rate 2 for 60s", False, [(60.0, 2.0, 2.0, False)]),
@@ -39,7 +40,7 @@ def test_a_schedule_is_the_stages_it_writes(
     assert made.duration_s == sum(stage[0] for stage in stages)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "why"),
     [
         ("2 for 60s", "stage 1 `2 for 60s`: begin with `rate` or `concurrency`"),
@@ -88,7 +89,7 @@ def test_a_time_needs_its_unit() -> None:
         seconds("60")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "text",
     [
         "rate 2 for 60s, 8 for 120s",
@@ -126,7 +127,7 @@ def test_a_count_reached_as_a_pause_begins_is_due_at_its_end() -> None:
     assert schedule.offsets_s(np.arange(8.0)).tolist() == [0.0, 0.5, 1.0, 1.5, 5.0, 6.0, 7.0, 7.0]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "from_s", "limits"),
     [
         ("concurrency 8 for 60s", [0], [8]),

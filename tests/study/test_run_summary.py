@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.figure_table import JUDGED
 from loadgen.host.aggregate import MemoryUse
 from loadgen.host.sensor_summary import SensorSummary
@@ -67,7 +68,7 @@ def checkpoint(quantization: str = "", path: str = "/m/x") -> Checkpoint:
     return Checkpoint(path=path, config_digest="d", quantization=quantization, weight_bytes=7)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "name"),
     [
         pytest.param({"label": "mine"}, "mine", id="the label first"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
+from builders.loops import loop_over
 from builders.made_cases import (
     INPUT,
     OUTPUT,
@@ -30,7 +30,7 @@ from loadgen.verdict.server_checks import queued, server_limit
 DECODE_MS = TPOT_MS * (OUTPUT - 1)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("other", "evidence"),
     [
         ({}, None),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict import calibration
@@ -109,7 +110,7 @@ def test_each_figure_is_set_beside_the_true_one() -> None:
     assert seen.events_per_read == 6 / 5
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("found", "counts"),
     [
         (record(0, MS, [5 * MS, 6 * MS]), (0, 0, 2)),
@@ -133,7 +134,7 @@ def stream(index: int, off_ns: int, wrote_ns: list[int]) -> Record:
     return record(index, MS, [*wrote_ns[:-1], wrote_ns[-1] + off_ns])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("off_us", "streams", "held"),
     [(0, 2, True), (400, 2, True), (600, 2, False), (-600, 2, False), (0, 1, True), (0, 3, False)],
 )
@@ -264,7 +265,7 @@ def test_without_the_variable_it_is_below_the_home(monkeypatch: pytest.MonkeyPat
 FACTS = {"cpu": "A", "cpus": "2", "platform": "Linux-6", "python": "CPython 3.11.7", "loadgen": "1"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("change", "same"),
     [
         ({}, True),

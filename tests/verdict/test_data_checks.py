@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders import made_data
+from builders.loops import loop_over
 from builders.made_cases import (
     MS,
     START_NS,
@@ -113,7 +114,7 @@ def test_the_planned_rate_is_the_mean_of_a_trace(data: Any, rate_per_s: float) -
     assert facts.block().request_rate_per_s == rate_per_s
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "codes"),
     [
         pytest.param(of_trace(**BURSTS, spread=True), set(), id="a grid that is spread"),
@@ -174,7 +175,7 @@ def test_rows_left_out_of_a_trace_are_named() -> None:
 LONG = "longer than --trace-max-input-len"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "doubt"),
     [
         ({"clipped": 3}, None),
@@ -207,7 +208,7 @@ LONG = "longer than --trace-max-input-len"
         ),
     ],
 )
-@pytest.mark.parametrize("timed", [True, False])
+@loop_over("timed", [True, False])
 def test_much_that_is_cut_is_suspect_and_a_little_a_note(
     changes: dict[str, Any], doubt: tuple[str, str, str] | None, timed: bool
 ) -> None:
@@ -227,7 +228,7 @@ def test_a_prefix_cache_that_is_off_is_the_reason() -> None:
 SPEED = {"percentile_metrics": "prefill_speed"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "evidence"),
     [
         pytest.param(run(window=observed(queue=QUEUE)), None, id="not requested"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from builders.made_cases import (
     MS,
     OUTPUT,
@@ -29,7 +30,7 @@ def names(case: RunEvidence) -> set[str]:
     return {found.rule.code for found in verdict.judge(case).findings}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "found", "said"),
     [
         pytest.param(

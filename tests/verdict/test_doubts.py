@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.made_cases import (
     INPUT,
     OUTPUT,
@@ -322,7 +323,7 @@ def test_a_clean_run_raises_no_doubt_and_every_one_was_looked_for() -> None:
     assert verdict.judge(case).unchecked == ()
 
 
-@pytest.mark.parametrize("name", PROVOKED)
+@loop_over("name", PROVOKED)
 def test_a_doubt_is_found_with_its_figures_where_it_holds(name: str) -> None:
     case, words, company = PROVOKED[name]
     assert words in (BY_DOUBT[name].find(case) or "")
@@ -338,7 +339,7 @@ def test_late_first_tokens_are_doubted_however_few_messages_there_are() -> None:
     assert names(case) == {"reads-late"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("every", "changes", "doubts"),
     [
         (1, {"output_tokens": 2}, {"tokens-not-counted"}),
@@ -399,7 +400,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@loop_over("name", HARMLESS)
 def test_what_a_healthy_run_may_show_is_no_doubt(name: str) -> None:
     assert names(HARMLESS[name]) == set()
 
@@ -414,7 +415,7 @@ def unsent(count: int) -> Rows:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "found"),
     [
         pytest.param(
@@ -466,7 +467,7 @@ BUSY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "found"),
     [
         pytest.param({}, True, id="a load of strangers"),

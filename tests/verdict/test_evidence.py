@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.verdict.evidence import Trend, awaited, least_samples, overlap_mean, percent, wave_medians
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("percentile", "point", "bound"),
     [(50, 2, 7), (90, 10, 44), (95, 20, 90), (99, 100, 459), (99.9, 1000, 4603), (1, 100, 459), (100, 1, 1)],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
+from builders.loops import loop_over
 from builders.recorded import capture, chunk
 from loadgen.figures.decode import Decoder
 from loadgen.figures.metrics import Metrics, compute
@@ -156,7 +157,7 @@ def test_what_answers_do_not_tell_is_not_made_up(figure: str, told: dict[str, in
     assert figure not in {row.figure for row in rows(counted(), metrics, records)}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("window", "requests"),
     [
         pytest.param(counted(), 0, id="ours alone"),
@@ -189,7 +190,7 @@ def test_rates_of_nothing_do_not_exist(
     assert server.get("draft tokens accepted") == accepted
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("window", "records", "figures", "cause"),
     [
         pytest.param(

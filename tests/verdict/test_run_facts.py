@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from builders import made_cases as made
+from builders.loops import loop_over
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.roofline.flags import Flags
@@ -28,7 +29,7 @@ def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
     return Launched(how="vllm", command=command, environment={}, settings=settings, ready_s=1, owned="pid")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "count"),
     [
         pytest.param({}, 0, id="not known"),
@@ -68,7 +69,7 @@ CLOSED = {"num_prompts": 10, "max_concurrency": 4}
 OPEN = {"num_prompts": 10, "request_rate": 8.0, "max_concurrency": 5}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "part", "own"),
     [
         pytest.param(CLOSED, None, (10, 4, 4, math.inf, True), id="closed, all of it"),
@@ -97,7 +98,7 @@ def test_what_was_asked_of_a_shard_is_its_own_part(
     assert (facts.block().max_concurrency, facts.block().request_rate_per_s) == (own[1], own[3])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("key", "value"),
     [
         ("number", -1),

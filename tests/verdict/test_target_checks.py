@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.made_cases import (
     MS,
     OUTPUT,
@@ -49,7 +50,7 @@ def noisy(seed: int) -> Rows:
     return closed(ttft_ms=lambda index: float(ttft[index]))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "words"),
     [
         (closed(), None),

@@ -8,6 +8,7 @@ from itertools import starmap
 
 import pytest
 
+from builders.loops import loop_over
 from builders.made_cases import observed, run
 from loadgen.base.rule import Finding, Rule, Severity, Source, table
 from loadgen.verdict import verdict
@@ -59,7 +60,7 @@ def test_the_worst_severity_decides_and_a_partial_judgement_is_not_valid(
     assert of(*names, failed={"failures": ZERO}).level is not_judged
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("found", "lines"),
     [
         pytest.param(of(), ["verdict: VALID"], id="nothing"),
@@ -158,7 +159,7 @@ HOSTED = {"engine": engines.HOSTED.name, "simulated": ""}
 CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "names"),
     [
         pytest.param(run(), ("repeats",), id="all that one run can have"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.wire.address import host_of, is_this_machine, port_of
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "host", "port", "here"),
     [
         ("http://127.0.0.1:8000", "127.0.0.1", 8000, True),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.wire.certificates import why_untrusted
 
 
@@ -15,7 +14,7 @@ def refusal(code: int, message: str) -> ssl.SSLCertVerificationError:
     return error
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("code", "words"),
     [
         (10, ["is out of date (why): renew it", "--insecure", "(--ca-cert does not help)"]),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.wire.http1 import (
     Chunked,
     ContentLength,
@@ -52,7 +53,7 @@ def test_a_head_is_read_once_all_of_it_is_there(before: bytes) -> None:
         assert head.headers == {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("head", "framing", "keep_alive"),
     [
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n", Chunked(), True),
@@ -99,7 +100,7 @@ def test_a_head_that_the_parser_refuses_is_malformed(raw: bytes) -> None:
     assert isinstance(Heads().feed(raw), Malformed)
 
 
-@pytest.mark.parametrize("name", sorted(BODIES.keys() - {"data like the end"}))
+@loop_over("name", sorted(BODIES.keys() - {"data like the end"}))
 def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str) -> None:
     raw = CHUNKED + b"".join(data for data, _ in BODIES[name])
     for cut in range(len(CHUNKED), len(raw)):
@@ -137,8 +138,8 @@ def test_other_bodies_are_done_by_length_never_or_at_once(framing: Framing, done
     assert found == done
 
 
-@pytest.mark.parametrize("before", [b"", CONTINUE])
-@pytest.mark.parametrize("name", BODIES)
+@loop_over("before", [b"", CONTINUE])
+@loop_over("name", BODIES)
 def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: bytes) -> None:
     parts = [(before + CHUNKED, 0), *BODIES[name]]
     raw = b"".join(data for data, _ in parts)
@@ -154,7 +155,7 @@ def test_each_byte_of_a_body_belongs_to_the_read_it_came_in(name: str, before: b
     assert (bytewise.body, bytewise.body_ends.tolist()) == (body, so_far.tolist())
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("reads", "body", "body_ends", "complete", "malformed"),
     [
         ([OK + b"content-length: 4\r\n\r\nab", b"cd"], b"abcd", [2, 4], True, None),

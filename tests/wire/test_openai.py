@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.wire.openai import (
     CLOSING,
@@ -67,7 +68,7 @@ def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int
     assert [choice.carries() for choice in message.choices or ()] == [carries]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("choice", "carries"),
     [
         ({"delta": {"content": "a"}}, TOKEN),
@@ -97,7 +98,7 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
     assert [choice.carries() for choice in message.choices or ()] == [carries]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("message", "fault"),
     [
         ({"error": {"message": "no", "type": "x", "param": None, "code": 400}}, "400: no"),
@@ -117,7 +118,7 @@ def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fa
         assert dialect.messages(msgspec.json.encode(message))[0].fault() == fault
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("message", "fault"),
     [
         ({"object": "error", "message": "no", "type": "x", "code": 400}, "400: no"),
@@ -154,7 +155,7 @@ ODD = event({"choices": 7})
 SPLIT = SAID[4:40] + b"\r\n1f\r\n" + SAID[40:]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tail", "seen"),
     [
         (b"", False),

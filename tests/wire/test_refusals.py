@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.wire.refusals import (
     FEATURES,
     FIELDS,
@@ -226,13 +227,13 @@ def body_of(error: object) -> bytes:
     return error.encode() if isinstance(error, str) else json.dumps(error).encode()
 
 
-@pytest.mark.parametrize("name", CLEAR)
+@loop_over("name", CLEAR)
 def test_the_fields_that_an_api_does_not_take_are_read(name: str) -> None:
     error, fields = CLEAR[name]
     assert read(body_of(error), SENT) == tuple(Refusal(field, clear=True) for field in fields)
 
 
-@pytest.mark.parametrize("name", UNCLEAR)
+@loop_over("name", UNCLEAR)
 def test_what_may_be_about_a_value_is_named_and_no_more(name: str) -> None:
     error, field = UNCLEAR[name]
     assert read(body_of(error), SENT) == ((Refusal(field),) if field else ())
@@ -242,9 +243,7 @@ def test_a_field_that_was_not_sent_is_none_of_ours() -> None:
     assert read(body_of(openai("Unknown parameter: 'store'.")), SENT) == ()
 
 
-@pytest.mark.parametrize(
-    "filler", ["a", '"', "'a", "a.", "\\", "unknown field ", "extra_forbidden', 'loc': ('body', '"]
-)
+@loop_over("filler", ["a", '"', "'a", "a.", "\\", "unknown field ", "extra_forbidden', 'loc': ('body', '"])
 def test_a_long_error_is_read_in_no_time(filler: str) -> None:
     assert read((filler * (1 << 17)).encode(), SENT) == ()
 
@@ -297,7 +296,7 @@ def test_a_message_is_one_line_with_the_status() -> None:
     assert message(422, b"") == "422"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("detail", "flag"),
     [
         ("400: Unrecognized request argument supplied: ignore_eos", "pass --no-ignore-eos"),
@@ -322,7 +321,7 @@ SCHEMA = {"messages": [], "response_format": {"type": "json_schema"}}
 IDS = {"prompt": [1, 2], "max_tokens": 1}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("request_", "error", "name"),
     [
         (

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from loadgen.figures.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
@@ -46,7 +47,7 @@ def ended(message: dict[str, Any], reason: dict[str, Any] | None) -> dict[str, A
     return {**message, "meta_info": {**message["meta_info"], "finish_reason": reason}}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "tokens", "text"),
     [
         ("sglang-0.5.23/generate_stream", [1] * 6, TEXT),

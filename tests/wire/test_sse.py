@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.wire import sse
 
 # (body, whole, the data of each event, which bytes end each event's data, whether [DONE] came)
@@ -47,7 +46,7 @@ CASES: dict[str, tuple[bytes, bool, list[bytes], list[bytes], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@loop_over("name", CASES)
 def test_events_are_found_and_end_with_their_last_data_line(name: str) -> None:
     body, whole, datas, ends, done = CASES[name]
     events = sse.read(body, whole)
@@ -59,7 +58,7 @@ def test_events_are_found_and_end_with_their_last_data_line(name: str) -> None:
     assert sse.split(body, whole) == (datas, events.ends.tolist(), done, None)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("body", "datas", "fault"),
     [
         (b"data: 1\n\nevent: error\ndata: no\n\ndata: [DONE]\n\n", [b"1"], b"no"),
@@ -81,7 +80,7 @@ def test_an_event_that_is_an_error_by_its_name_ends_the_others(
     assert not events.done
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("piece", "size", "limit_s"),
     [
         (b"x", 64_000, 0.1),

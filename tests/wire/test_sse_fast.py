@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from figures.test_decode import DONE, HEAD, LAST, USAGE, event, stream
 from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture, int64s
@@ -115,7 +116,7 @@ def forms() -> Iterator[tuple[str, list[bytes], bool]]:
 FORMS = {name: (reads, expected) for name, reads, expected in forms()}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@loop_over("name", FORMS)
 def test_both_ways_read_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, expected = FORMS[name]
     capture = recorded.capture(reads)

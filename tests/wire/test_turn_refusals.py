@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.wire.turn_refusals import past_context, refused
 
 LONG = {
@@ -37,19 +36,19 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("name", LONG)
+@loop_over("name", LONG)
 def test_a_prompt_past_the_context_is_known_by_the_servers_words(name: str) -> None:
     assert past_context(f"400: {LONG[name]}")
     assert refused(LONG[name]) == ""
 
 
-@pytest.mark.parametrize("message", OTHERS)
+@loop_over("message", OTHERS)
 def test_other_errors_are_no_end_of_a_conversation(message: str) -> None:
     assert not past_context(message)
     assert refused(message) == ""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("message", "what"),
     [
         ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser', "tools refused"),

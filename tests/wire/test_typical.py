@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from figures.test_decode import DONE, USAGE, stream
 from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture
@@ -92,8 +93,8 @@ LINES: dict[str, tuple[bytes, bool]] = {
 }
 
 
-@pytest.mark.parametrize("at", [0, 1, COUNT // 3, COUNT // 2, COUNT - 1])
-@pytest.mark.parametrize("name", LINES)
+@loop_over("at", [0, 1, COUNT // 3, COUNT // 2, COUNT - 1])
+@loop_over("name", LINES)
 def test_an_odd_event_is_counted_as_it_is(name: str, at: int) -> None:
     line, like_others = LINES[name]
     lines = [completion(WORDS[i % len(WORDS)]) for i in range(COUNT)]
@@ -121,7 +122,7 @@ def test_only_the_ends_of_a_usual_stream_are_parsed(dialect: str) -> None:
     assert decoded(dialect, capture) == one_by_one(dialect, capture)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "lines",
     [
         [completion("a\n") for _ in range(COUNT)],

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from builders.data_files import jsonl, planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.data import bodies
 
@@ -79,7 +80,7 @@ def test_lengths_are_those_of_the_bodies(tmp_path: Path) -> None:
     assert requests.output_lens.tolist() == [5, -1, -1]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "why"),
     [
         ({**CHAT, "n": 2}, "`n` is 2: one answer a request is measured: leave it out"),
@@ -103,7 +104,7 @@ def test_a_body_that_cannot_be_measured_is_refused(tmp_path: Path, row: dict[str
     assert str(error.value).startswith(f"--dataset-path {path} row 2: {why}")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "why"),
     [
         ({"prompt": "a", "echo": True}, "`echo` is true: the prompt would be counted as the answer"),
@@ -144,7 +145,7 @@ def test_bodies_of_another_api_are_refused(
     assert why in str(error.value)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "names"),
     [
         (CHAT, ()),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl, planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.data.conversations import Conversations
 from loadgen.plan.data.lines import Lines
@@ -91,7 +92,7 @@ def test_conversations_may_be_interleaved(tmp_path: Path) -> None:
     assert [turn.delay_s for turn in found.before(0, 4).turns] == [0, 0, 0.5, 0]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("client", "answer", "keys", "sent"),
     [
         ({}, {}, {}, None),
@@ -114,7 +115,7 @@ def test_a_turn_keeps_its_own_model(tmp_path: Path) -> None:
     assert [body["model"] for body in bodies(path)] == ["lora", "served"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "why"),
     [
         (
@@ -177,7 +178,7 @@ def test_what_breaks_the_schema_is_named(tmp_path: Path, rows: list[dict[str, An
     assert message.startswith(f"--dataset-path {path} row {why}")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "message"),
     [
         (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
@@ -88,7 +89,7 @@ def test_the_digest_is_of_every_prompt(tmp_path: Path) -> None:
     assert plans[0].digest() == made(tmp_path, rows).digest()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "keys", "message"),
     [
         ([*ROWS, '{"text": "x"}'], {}, "row 3: has no prompt"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builders.data_files import jsonl, planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.data import kinds
 from loadgen.plan.data.file_prompts import FilePrompts
@@ -20,7 +21,7 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
 TURN = {"conversation_id": "c", "turn": 1, "role": "user", "content": "a"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "kind"),
     [
         (PROMPT, kinds.PROMPTS),
@@ -37,7 +38,7 @@ def test_a_row_is_known_by_its_keys(row: dict[str, Any], kind: str) -> None:
     assert kinds.kind_of(list(row)) == kind
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "why"),
     [
         (
@@ -63,7 +64,7 @@ def test_a_row_of_no_kind_or_of_two_is_refused(row: dict[str, Any], why: str) ->
         kinds.kind_of(list(row))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "why"),
     [
         (
@@ -132,7 +133,7 @@ def test_prompts_are_sent_in_the_files_order_with_their_lengths(tmp_path: Path) 
     assert (facts.kind, facts.rows, facts.sent, facts.repeated) == ("prompts", 2, 2, 0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "prompts", "lens", "repeated"),
     [
         ({"num_prompts": 2}, "ab", [1, 2], 0),
@@ -186,7 +187,7 @@ OF_A_TRACE = [
 ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "keys", "kind"),
     [
         (OF_A_TRACE, "`timestamp`, `delay`, `session_id`, `output_length`", "chat bodies"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.data import lines
 from loadgen.plan.data.lines import Lines
@@ -92,8 +93,8 @@ def test_short_lines_are_read_in_large_pieces(tmp_path: Path, monkeypatch: pytes
     assert len(reads) < 10
 
 
-@pytest.mark.parametrize("blanks", [b" \t\r\v\f", b"\r", b" " * 7])
-@pytest.mark.parametrize("chunk_bytes", [1, 9, 1 << 22])
+@loop_over("blanks", [b" \t\r\v\f", b"\r", b" " * 7])
+@loop_over("chunk_bytes", [1, 9, 1 << 22])
 def test_a_short_line_of_blanks_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blanks: bytes, chunk_bytes: int
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
+from builders.loops import loop_over
 from loadgen.plan.data import plain_faults
 
 
@@ -23,7 +24,7 @@ class _Row(msgspec.Struct, rename={"size": "in.put"}):
     size: int = 0
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "kind", "name", "text"),
     [
         (b'{"nested": [{}, {"t": 0.0}]}', _Row, "", "nested[1].t is 0.0: give more than 0"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.drop_in import DIRECTORY, TOKENIZER, planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.data import sharegpt
 from loadgen.plan.plan import Plan
@@ -54,7 +55,7 @@ def test_without_a_tokenizer_it_is_refused() -> None:
         made(DIRECTORY / "sharegpt.json", tokenizer=None)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("entries", "message"),
     [
         ({"a": 1}, 'is not a JSON array of conversations: is {"a": 1}: give a list'),

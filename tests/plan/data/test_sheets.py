@@ -13,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from builders.data_files import planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 
 CHAT_API = {"backend": "openai-chat"}
@@ -57,7 +58,7 @@ def test_a_long_cell_is_read_and_the_limit_put_back(tmp_path: Path) -> None:
     assert csv.field_size_limit() == before, error  # which holds on to all that was under way
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "why"),
     [
         ("prompt,output_tokens\na,1\n\nb\n", " row 4: has 1 cells, and the header 2"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.load.cancellations import drawn
@@ -15,7 +16,7 @@ POINT = CancelPoint(after_ns=2_000_000_000)
 STREAM = RandomStream(7, "p")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "share"),
     [("10%", 0.1), ("0.1", 0.1), (".5", 0.5), (" 2.5 % ", 0.025), ("1", 1.0)],
 )
@@ -23,13 +24,13 @@ def test_a_rate_is_a_share_or_a_percentage(text: str, share: float) -> None:
     assert parse_rate(text) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("text", ["0", "0%", "101%", "10", "-1%", "ten", "", "nan", "1e-3"])
+@loop_over("text", ["0", "0%", "101%", "10", "-1%", "ten", "", "nan", "1e-3"])
 def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no share"):
         parse_rate(text)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "point"),
     [
         ("2s", CancelPoint(after_ns=2_000_000_000)),
@@ -44,13 +45,13 @@ def test_a_point_is_a_time_or_a_number_of_tokens(text: str, point: CancelPoint) 
     assert parse_point(text) == point
 
 
-@pytest.mark.parametrize("text", ["2", "s", "0s", "-1s", "2min", "0tok", "1.5tok", "25h", "50 tokens", ""])
+@loop_over("text", ["2", "s", "0s", "-1s", "2min", "0tok", "1.5tok", "25h", "50 tokens", ""])
 def test_a_point_that_is_neither_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cancelled after|neither"):
         parse_point(text)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "words"),
     [
         ("1tok", "1 token message"),
@@ -84,7 +85,7 @@ def test_another_seed_cancels_others() -> None:
     assert (first != second).any()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "words"),
     [
         ({"cancel_rate": "10%"}, "--cancel-rate needs --cancel-after 2s"),

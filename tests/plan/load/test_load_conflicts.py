@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.load import request_classes
 from loadgen.plan.profile import build, load
@@ -17,7 +18,7 @@ LONG = {"name": "long", "share": "30%", "input_len": 80, "output_len": 20}
 SHORT = {"name": "short", "share": 70, "input_len": 5, "output_len": 2}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "why"),
     [
         ({"schedule": "rate 2 for 60s", "request_rate": 2.0}, "--schedule and --request-rate are two loads"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.arrays import Float64, Int64
 from loadgen.plan.arrival import Arrival, ArrivalProcess, within
 from loadgen.plan.load.processes import RequestRamp, ScheduledArrival, process_of
@@ -110,8 +111,8 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("keys", SHAPES)
-@pytest.mark.parametrize("burstiness", [math.inf, 1.0, 0.25])
+@loop_over("keys", SHAPES)
+@loop_over("burstiness", [math.inf, 1.0, 0.25])
 def test_a_longer_plan_begins_with_the_shorter(keys: dict[str, Any], burstiness: float) -> None:
     process: ArrivalProcess = process_of(build({**keys, "burstiness": burstiness}), 1000)
     long_ns, short_ns = (process.offsets_ns(n, np.random.default_rng(3)) for n in (1000, 100))

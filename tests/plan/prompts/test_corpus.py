@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -104,7 +105,7 @@ def test_a_text_of_ones_own_is_named_and_changes_the_digest(tmp_path: Path) -> N
     assert len(tokens.starts) > len(tokens.ids) / 4
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "why"),
     [
         (b"", "is empty: give a longer text"),

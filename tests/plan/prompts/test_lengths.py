@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -21,7 +22,7 @@ def drawn(text: str, usual_mean: int = 1024, n: int = N) -> np.ndarray[tuple[int
     return lengths.parse(text, "--input-dist", usual_mean).draw(np.random.default_rng(3), n)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "mean", "sd", "least", "most"),
     [
         ("fixed", 1024, 0, 1024, 1024),
@@ -46,7 +47,7 @@ def test_a_distribution_has_the_moments_it_is_asked_for(
     assert lengths.parse(text, "--input-dist", 1024).remark() == ""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "pinned"),
     [
         ("fixed", [1024, 1024, 1024, 1024, 1024, 1024]),
@@ -85,7 +86,7 @@ def test_zipf_is_a_power_of_the_length() -> None:
     assert float(np.abs(residuals).max()) < 0.1
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "why"),
     [
         ("gamma:mean=3", "'gamma' is no distribution"),
@@ -120,7 +121,7 @@ def test_what_is_no_distribution_is_refused_by_its_parameter(text: str, why: str
     assert why in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "content",
     [
         '{"128": 3, "256": 1}',
@@ -145,7 +146,7 @@ def test_the_lengths_of_a_bin_are_all_alike(tmp_path: Path) -> None:
     assert shares.tolist() == pytest.approx([0.125] * 4 + [0.5], abs=0.005)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "why"),
     [
         ("", "holds no lengths"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import build
 from loadgen.plan.prompts.random_ids import RANGE_RULES, PromptShape, TokenIds, parse_range_ratio
@@ -28,7 +29,7 @@ def token_ids(
     return TokenIds(shape, vocabulary, stream)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "expected"),
     [
         ("0", (0.0, 0.0)),
@@ -42,8 +43,8 @@ def test_range_ratio_reads_what_vllm_takes(text: str, expected: tuple[float, flo
     assert parse_range_ratio(text) == expected
 
 
-@pytest.mark.parametrize("compat", RANGE_RULES)
-@pytest.mark.parametrize(
+@loop_over("compat", RANGE_RULES)
+@loop_over(
     "text",
     [
         "1.001",
@@ -65,8 +66,8 @@ def test_other_range_ratios_are_refused(text: str, compat: str) -> None:
         parse_range_ratio(text, compat)
 
 
-@pytest.mark.parametrize("compat", ["vllm", "vllm-0.9"])
-@pytest.mark.parametrize("text", ["1", "1.0", '{"input": 0.1, "output": 1}'])
+@loop_over("compat", ["vllm", "vllm-0.9"])
+@loop_over("text", ["1", "1.0", '{"input": 0.1, "output": 1}'])
 def test_a_ratio_of_one_is_refused_where_it_would_mean_no_prompt(text: str, compat: str) -> None:
     with pytest.raises(UsageError, match=r"^--random-range-ratio "):
         parse_range_ratio(text, compat)
@@ -91,7 +92,7 @@ def test_ids_are_uniform_over_the_vocabulary() -> None:
     assert float(((counts - 2000) ** 2 / 2000).sum()) == pytest.approx(99, abs=50)  # chi², deviation 14
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("length", "ratio", "low", "high"),
     [(100, 0.0, 100, 100), (100, 0.25, 75, 125), (10, 0.33, 6, 14), (1, 0.9, 1, 2), (100, 0.1, 90, 111)],
 )
@@ -102,7 +103,7 @@ def test_lengths_cover_the_range_of_vllm(length: int, ratio: float, low: int, hi
         assert (int(lens.min()), int(lens.max())) == (low, high)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("compat", "length", "ratio", "low", "high"),
     [
         ("vllm", 100, 0.1, 90, 111),
@@ -163,7 +164,7 @@ def test_a_prompt_does_not_depend_on_how_many_there_are() -> None:
     assert token_ids(PromptShape(3, 50, 5)).prompt(2) == token_ids(PromptShape(300, 50, 5)).prompt(2)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "other",
     [
         RandomStream(8, "high-load"),
@@ -216,7 +217,7 @@ class Texts(PromptRequests):
         return self._texts[i]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("one", "other"),
     [
         (Texts(["ab", "c"]), Texts(["ab", "d"])),

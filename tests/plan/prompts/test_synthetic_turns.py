@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -32,7 +33,7 @@ def words(of: Plan, i: int) -> int:
     return sum(len(message["content"].split()) for message in messages(of, i))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "begins"),
     [
         ({}, [0, 3, 6, 9, 12]),
@@ -132,7 +133,7 @@ def test_one_seed_makes_the_same_conversations_in_any_order() -> None:
     assert messages(one, 0) != messages(other, 0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("think_time", "delays_ms"),
     [
         ("", [0, 0, 0]),
@@ -159,7 +160,7 @@ def test_think_time_is_drawn_from_its_distribution() -> None:
     assert not none.delays_ns.any()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("think_time", "why"),
     [
         ("x", "is no number, and no distribution: fixed, uniform, normal, lognormal, zipf; write it in sec"),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.prompts.random_ids import PromptShape
 from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
@@ -114,7 +115,7 @@ def test_text_vllm_draws_lengths_then_offsets_from_one_generator() -> None:
     assert [int(prompts.prompt(i).split()[0]) - i for i in range(5)] == offsets.tolist()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("prompts", "compat", "low", "high"),
     [
         (text_vllm, "vllm", 8, 18),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -106,8 +107,8 @@ def test_a_seed_names_the_same_prompts_in_every_version() -> None:
     assert len({made().digest(), made(prefix_len=9).digest(), made(WordCounts(overhead=12)).digest()}) == 3
 
 
-@pytest.mark.parametrize("per_word", [1.0, 1.328, 4.7])
-@pytest.mark.parametrize("keys", [{"input_len": 33}, {"input_dist": "uniform:min=30,max=90"}])
+@loop_over("per_word", [1.0, 1.328, 4.7])
+@loop_over("keys", [{"input_len": 33}, {"input_dist": "uniform:min=30,max=90"}])
 def test_rounding_in_one_prompt_is_made_good_in_the_next(per_word: float, keys: dict[str, Any]) -> None:
     counts = WordCounts(overhead=10.4, per_word=per_word, how="x")
     of = made(counts, num_prompts=50, **keys)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.plan.traces.blocks import BlockContent, IdTexts, block_ids
 
 WORD = 2**64
@@ -41,7 +42,7 @@ def test_the_generator_is_splitmix64() -> None:
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("hashes", "seed", "block"),
     [
         ([0], 0, 16),

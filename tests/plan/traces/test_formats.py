@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.traces import (
     AZURE,
     AZURE_2024,
@@ -37,7 +38,7 @@ def written(directory: Path, content: object) -> Path:
     return text(directory, content) if isinstance(content, str) else jsonl(directory, content)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "name"),
     [
         pytest.param(MOONCAKE, "mooncake", id="mooncake"),
@@ -62,7 +63,7 @@ def test_a_format_is_known_by_what_is_its_own(tmp_path: Path, content: object, n
 _AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "name", "why"),
     [
         ("a,b\r1,2\r", "", "row 1: has carriage returns inside: end lines with LF or CRLF"),
@@ -122,7 +123,7 @@ def test_every_name_of_the_flag_has_a_format() -> None:
     assert {"", *formats.FORMATS} == set(get_args(Profile.model_fields["trace_format"].annotation))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "rows",
     [
         pytest.param(TIMED, id="seconds"),
@@ -175,7 +176,7 @@ def test_the_block_size_is_the_formats(tmp_path: Path, name: str, shared: int) -
     assert equal == (shared or 512)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "content", "due_ms", "lens"),
     [
         pytest.param(
@@ -226,7 +227,7 @@ GOOD = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1
 SHEET = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "content", "why"),
     [
         ("mooncake", "", "is empty"),
@@ -293,7 +294,7 @@ def test_bad_input_is_named_with_its_row(tmp_path: Path, name: str, content: str
         planned(path, trace_format=name)
 
 
-@pytest.mark.parametrize("name", ["mooncake", "azure-2023", "weka", "servegen", ""])
+@loop_over("name", ["mooncake", "azure-2023", "weka", "servegen", ""])
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"^--trace .*gone\.x"):
         planned(tmp_path / "gone.x", trace_format=name)

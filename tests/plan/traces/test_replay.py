@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.traces import (
     AZURE,
     MOONCAKE,
@@ -38,7 +39,7 @@ def timed(directory: Path, made: list[dict[str, Any]], **keys: Any) -> plan.Plan
     return planned(jsonl(directory, made), trace_format="timed", **keys)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "due_ms"),
     [
         pytest.param({}, [0, 1000, 3000, 8000], id="as-recorded"),
@@ -70,7 +71,7 @@ def test_what_the_idle_cap_takes_out_is_reported(tmp_path: Path) -> None:
 LONG = [*rows(0, input_length=30), *rows(1), *rows(2, output_length=9), *rows(3), *rows(4, input_length=50)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "lens", "skipped", "clipped"),
     [
         (
@@ -121,7 +122,7 @@ def test_more_requests_than_the_trace_has_are_a_note(tmp_path: Path) -> None:
     assert "the trace has 2 of the 5 requests that were asked for" in made.notes
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "why"),
     [
         ({"trace_window": "8"}, "give START:END in seconds"),
@@ -185,7 +186,7 @@ def test_a_request_is_the_same_in_any_window() -> None:
     assert part.requests.rows.tolist() == list(range(first + 1, first + 1 + len(part)))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "keys", [{"seed": 8}, {"name": "q"}, {"num_prompts": 20}, {"speed_up": 2.0}, {"trace_window": "3:"}]
 )
 def test_the_digest_says_whether_two_plans_are_equal(keys: dict[str, Any]) -> None:
@@ -223,7 +224,7 @@ def test_mooncakes_grid_is_found_and_spread_on_request() -> None:
     assert prompts(plain) == prompts(spread)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("times", "grid_s"),
     [
         pytest.param([3 * i for i in range(20)], 3.0, id="every-step"),

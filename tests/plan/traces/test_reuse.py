@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.plan.traces.blocks import BlockContent
 from loadgen.plan.traces.reuse import SERVER_BLOCK, prefix_reuse
 
@@ -38,7 +39,7 @@ def simulated(lists: Sequence[Sequence[int]], lens: Sequence[int], block: int) -
     return held, repeated
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("lists", "lens", "block", "held", "repeated"),
     [
         pytest.param([[1, 2], [1, 3]], [32, 32], 16, [0, 16], 0, id="first-block"),
@@ -59,8 +60,8 @@ def test_reuse_by_hand(
     assert simulated(lists, lens, block) == (held, repeated)
 
 
-@pytest.mark.parametrize("block", [16, 24, 64])
-@pytest.mark.parametrize("seed", range(8))
+@loop_over("block", [16, 24, 64])
+@loop_over("seed", range(8))
 def test_reuse_is_that_of_a_simulated_cache(block: int, seed: int) -> None:
     rng = random.Random(seed)
     lists = [[rng.randrange(3) for _ in range(rng.randrange(6))] for _ in range(60)]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from builders.drop_in import DIRECTORY, planned
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.plan import Plan
 from loadgen.plan.traces.timed import PythonHashContent
@@ -91,7 +92,7 @@ def test_a_prompt_that_its_hashes_do_not_cover_is_as_short_as_in_vllm(tmp_path: 
     assert any(note.startswith("1 rows have fewer hash_ids") for note in plan.notes)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "message"),
     [
         (ROW.replace("[1, 2]", "[]"), "row 2: has no hash_ids, of which timed_trace makes prompts"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from builders.traces import TIMED, jsonl
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -60,7 +61,7 @@ def test_a_prompt_is_never_shorter_than_the_servers_template(tmp_path: Path) -> 
     assert [len(words) for words in texts(of)] == [4, 1]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "keys", "counts", "asked"),
     [
         (UNKNOWN, {}, None, True),

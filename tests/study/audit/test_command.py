@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
@@ -70,7 +71,7 @@ ALL = {"duration": 10.0, "completed": 100, "request_throughput": 10.0}
 SPEED = {"speed_tok_s": 20.0}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("run", "machine", "verdict"),
     [
         (one(SPEED), "", "UNCHECKED"),
@@ -96,7 +97,7 @@ def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verd
     assert (row["level"], row["not_checked"]) == (verdict.partition(" ")[0], list(audited.unchecked))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("level", "figures", "verdict"),
     [
         ("SUSPECT", ALL, "SUSPECT"),
@@ -195,8 +196,8 @@ def test_a_failed_cell_has_the_repeat_that_the_report_shows() -> None:
     assert found.failed_cells == ["row on s, p, repeat 1: out of memory"]
 
 
-@pytest.mark.parametrize("verb", ["audit", "compare", "report"])
-@pytest.mark.parametrize(
+@loop_over("verb", ["audit", "compare", "report"])
+@loop_over(
     ("words", "said"),
     [
         (["--hardware", "foo"], "--hardware foo: unknown, there are jetson-thor,"),

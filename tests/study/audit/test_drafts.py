@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.roofline import bound, machines
 from loadgen.roofline.estimate import ceiling
 from loadgen.study.audit.findings import RunFindings, audit
@@ -58,7 +59,7 @@ def audited(path: Path, content: str) -> RunFindings:
     return one
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "level", "code"),
     [
         (block(VLLM), Level.VALID, ""),
@@ -99,7 +100,7 @@ TABLE = (
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "content",
     [
         json.dumps({**FILE, "spec_decode_acceptance_length": 2.5, "spec_decode_acceptance_rate": 50.0}),
@@ -137,7 +138,7 @@ def test_the_bound_of_a_draft_is_in_passes() -> None:
 TABLE = "| Model | Concurrency | TPOT (ms) | {title} |\n|---|---|---|---|\n| {name} | 1 | {tpot} | {cell} |\n"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "title", "cell", "tpot", "codes"),
     [
         ("Qwen3-8B + EAGLE3", "Config", "", 2.5, ["draft-not-stated"]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.published_runs import run
 from loadgen.base.rule import Severity, Source
 from loadgen.roofline import machines
@@ -42,7 +43,7 @@ def names(audited: RunFindings) -> set[str]:
     return {one.rule.code for one in audited.findings} - {"thin-percentiles"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tpot_ms", "ttft_ms", "doubts", "level"),
     [
         (LEAST_MS * 1.1, 400.0, set(), Level.VALID),

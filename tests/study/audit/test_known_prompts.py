@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.plan.prompts.random_ids import PromptShape
 from loadgen.plan.prompts.vllm_random import text_prompts
 from loadgen.study.consistency import known_prompts
@@ -16,7 +17,7 @@ MID, SEPTEMBER = "mid-2025", "september-2025"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("client", "input_len", "requests", "total"),
     [
         (MID, 2048, 10, 20431),
@@ -50,7 +51,7 @@ def test_the_next_generator_is_another_client() -> None:
     assert found.client == "vLLM of August and September 2025"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("requests", "total"),
     [
         (100, 204800),  # exact prompts are anybody's

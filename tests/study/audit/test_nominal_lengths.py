@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.published_runs import loaded, run
 from loadgen.study.audit.nominal_lengths import nine_tenths, nominal, tolerance
 from loadgen.study.consistency.subject import AuditedRun
@@ -29,7 +30,7 @@ def sent(mean_in: float, mean_out: float, name: str = "dsr1-1k1k", n: int = 640)
     return AuditedRun(run(name, load, **figures))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "lengths"),
     [
         ("1k1k", (1024.0, 1024.0)),
@@ -53,7 +54,7 @@ def test_lengths_that_were_asked_for_come_before_a_name() -> None:
     assert nominal(run("1k1k", loaded(asked_input_len=512, asked_output_len=64))) == (512.0, 64.0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("case", "evidence"),
     [
         pytest.param(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.published_runs import loaded, run
 from loadgen.study.audit.findings import audit
 from loadgen.study.consistency.subject import pages, usual
@@ -47,7 +47,7 @@ def test_runs_that_are_alike_are_let_be() -> None:
         assert found(one, *(other for other in OTHERS if other is not one)) == {}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("one", "name", "evidence"),
     [
         (
@@ -88,7 +88,7 @@ def test_what_is_unlike_is_told(one: Reported, name: str, evidence: str) -> None
     assert found(one, *OTHERS)[name] == evidence
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("one", "name"),
     [
         (run("d", loaded(name="other", requests=80), completed=80), "requests-differ"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from builders.published_runs import LOAD, loaded, run, thor
 from loadgen.study.audit.findings import audit
 from loadgen.study.consistency.rounding import Interval
@@ -49,7 +50,7 @@ def test_no_published_block_contradicts_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("value", "count", "low", "high"),
     [
         (8.88, False, 8.87, 8.89),
@@ -127,13 +128,13 @@ CASES: dict[str, tuple[Reported, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@loop_over("name", CASES)
 def test_each_doubt_is_found_with_its_figures(name: str) -> None:
     one, evidence = CASES[name]
     assert found(one)[name] == evidence
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "figures", "evidence"),
     [
         (
@@ -184,7 +185,7 @@ def test_several_values_of_one_request_are_impossible() -> None:
     assert "thin-percentiles" not in found(alone)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("one", "name"),
     [
         (run(duration=7.349), "figures-disagree"),  # as it rounds

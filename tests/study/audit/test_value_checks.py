@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from builders.published_runs import loaded, run
 from loadgen.study.audit.findings import RunFindings, audit
 from loadgen.study.importers import sources
@@ -29,7 +30,7 @@ def found(one: Reported) -> dict[str, str]:
     return {each.rule.code: each.evidence for each in audited.findings}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("figures", "code", "evidence"),
     [
         ({"mean_ttft_ms": -12.0}, "impossible-value", "mean_ttft_ms -12 is below zero"),
@@ -192,7 +193,7 @@ def files() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", files())
+@loop_over("name", files())
 def test_an_impossible_figure_is_found_in_every_form(name: str, tmp_path: Path) -> None:
     audited = _audited(tmp_path / name, files()[name])
     assert [each.level for each in audited].count(Level.INVALID) == 1

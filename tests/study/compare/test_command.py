@@ -12,6 +12,7 @@ import pytest
 
 from builders import made_runs
 from builders.comparison_samples import PUBLISHED
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.report.report import render as report
 from loadgen.report.run_directory import Result
@@ -84,7 +85,7 @@ def test_our_own_runs_are_compared(capsys: pytest.CaptureFixture[str], tmp_path:
     assert effect["ratio"] == pytest.approx(2.0, abs=0.1)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "said"),
     [
         ([], "the following arguments are required: PLACE; loadgen compare --help lists the flags"),

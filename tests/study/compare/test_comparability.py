@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run, thor
+from builders.loops import loop_over
 from loadgen.base.rule import Severity, table
 from loadgen.plan import profile
 from loadgen.plan.data_facts import DataFacts
@@ -35,7 +36,7 @@ def loaded(**told: Any) -> Reported:
     return replace(run("row", 200.0, replace(HIGH, **told)), **PLACE)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "severity", "said"),
     [
         (loaded(input_len=2069.0), REFUSED, "2069 tokens per prompt, baseline 2048"),
@@ -122,7 +123,7 @@ def launched(**settings: Any) -> Launched:
     return Launched(how="vllm", command=["x"], environment={}, settings=known, ready_s=1.0, owned="pid")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "severity", "said"),
     [
         ({}, None, ""),
@@ -176,7 +177,7 @@ def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Re
     return of_run(Path("r"), made_runs.run(profile=profile.build({**KEYS, **path, **keys}), **facts))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "baseline", "evidence"),
     [
         pytest.param(of_data(), of_data(dataset_path="copy/b.jsonl"), [], id="one file under two names"),

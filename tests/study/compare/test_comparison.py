@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.server.answer_check import Fingerprint, GreedyAnswer
 from loadgen.study.compare import ceilings, groups, render
@@ -91,7 +92,7 @@ def test_rows_of_all_loads_are_one_family() -> None:
     assert p == pytest.approx([p[0], 2 * p[0], 2 * p[0]])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("names", "asked", "baseline"),
     [
         (["Qwen3-8B-FP8", "Qwen3-8B", "Qwen3-4B"], {}, "Qwen3-8B"),
@@ -197,7 +198,7 @@ def test_invalid_runs_are_left_out_and_suspect_ones_marked() -> None:
     )
 
 
-@pytest.mark.parametrize("ttft", [-50.0, -0.0, math.inf, math.nan, 1e20])
+@loop_over("ttft", [-50.0, -0.0, math.inf, math.nan, 1e20])
 def test_a_figure_that_no_measurement_gives_is_named_and_not_compared(ttft: float) -> None:
     row = runs("Qwen3-8B-FP8", FAST, figures={"mean_ttft_ms": ttft})
     found = line(only(compared(BASE, row)), "Qwen3-8B-FP8")

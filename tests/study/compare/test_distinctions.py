@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import HIGH, run
+from builders.loops import loop_over
 from loadgen.plan import profile
 from loadgen.study.compare import distinctions, groups
 from loadgen.study.run_summary import Load, Reported
@@ -28,7 +29,7 @@ def at(url: str, simulated: str = "") -> Server:
     return Server(url=f"{url}/v1/completions", engine="vLLM", version="1", model="m", simulated=simulated)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("first", "second", "names"),
     [
         ({}, {}, ["m", "m"]),
@@ -75,7 +76,7 @@ def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
 UNNAMED = replace(HIGH, name="", asked_input_len=2048)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("change", "same"),
     [
         ({}, True),
@@ -129,7 +130,7 @@ def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
     return run("m", 1.0 + len(place), load, place=place, unread=unread)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("runs", "names"),
     [
         # Two places are two sides; what is in one place is a set of repeats.
@@ -168,7 +169,7 @@ def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
     assert groups.row_names(runs) == names
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("places", "names"),
     [
         (["/x/before.json", "/x/after.json"], ["before.json", "after.json"]),

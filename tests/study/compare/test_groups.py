@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cell, cells, run, runs
+from builders.loops import loop_over
 from loadgen.study.compare import groups, pairs
 from loadgen.study.compare.pairs import ONE_START, STARTS_UNREPORTED, Units
 from loadgen.study.run_summary import Load, Reported
@@ -28,7 +29,7 @@ def figure(one: Reported) -> float | None:
     return one.figure("output_throughput")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("loads", "found"),
     [
         ([HIGH, HIGH], [{"a": 1, "b": 1}]),
@@ -56,7 +57,7 @@ def test_all_are_under_one_load_where_that_is_wanted() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("told", "names"),
     [
         ([{}, {}], ["a", "a"]),
@@ -130,7 +131,7 @@ def two_starts(reported: list[Reported]) -> list[Reported]:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "baseline", "units"),
     [
         (cells("a", [2, 3, 4]), cells("b", [1, 1, 1]), Units([2, 3, 4], [1, 1, 1], True)),
@@ -162,7 +163,7 @@ def test_runs_of_one_prompt_stream_are_one_unit() -> None:
     assert [*found.row, *found.baseline] == pytest.approx([2, 3, 5, 6])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "values", "remark"),
     [
         (cells("a", [2, 3]), [2, 3], ""),

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_data, made_runs
+from builders.loops import loop_over
 from loadgen.base.rule import Severity
 from loadgen.plan.profile import Profile
 from loadgen.settings.setting import Makes
@@ -100,7 +101,7 @@ def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
     assert refused, table.lines[1].marks
 
 
-@pytest.mark.parametrize("key", profile_keys(Makes.REQUEST, Makes.CLIENT))
+@loop_over("key", profile_keys(Makes.REQUEST, Makes.CLIENT))
 def test_another_request_or_client_is_marked(key: str) -> None:
     other: dict[str, Any] = {
         "session_header": "X-Session-ID", "backend": "vllm", "stream": False, "continuous_usage": True,
@@ -124,7 +125,7 @@ def test_a_run_that_a_rule_ended_is_another_load() -> None:
     assert found == [("requests", "requests: 24, ended early, baseline 24")]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("facts", "codes"),
     [
         pytest.param({"seed_chosen": True, "plan_digest": "def"}, [], id="seed"),
@@ -143,7 +144,7 @@ def test_flags_outside_the_profile_make_no_load(facts: dict[str, Any], codes: li
     assert all(finding.rule.severity is Severity.MARKED for finding in found)
 
 
-@pytest.mark.parametrize("key", ["think_time", "cancel_rate", "burstiness", "duration", "temperature"])
+@loop_over("key", ["think_time", "cancel_rate", "burstiness", "duration", "temperature"])
 def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
     """Without the arrivals next to it: what is compared is in the file's facts."""
     change = {key: OTHER.get(key, 0.5)}

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from builders.comparison_samples import HIGH, cells, run, runs
+from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.base.printable import json_text
 from loadgen.study.compare import export, loads, render
@@ -32,7 +33,7 @@ SWEEP = [("a", "1 at a time"), ("a", "2 at a time"), ("a", "8 at a time")]
 BOTH = [*SWEEP, *(("b", load) for _, load in SWEEP)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("reported", "rows", "compared"),
     [
         pytest.param([run("a", 1.0, at(n)) for n in (8, 1, 2)], SWEEP, 0, id="one model"),

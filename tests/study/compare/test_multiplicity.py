@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.study.compare.estimate import Estimate
 from loadgen.study.compare.multiplicity import LOOKS, Family, family, step_down
 
 NAN = math.nan
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("p", "adjusted"),
     [
         # Holm 1979 as R's p.adjust(p, "holm") has it.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from builders.loops import loop_over
 from loadgen.study.compare.power import MOST_UNITS, POWER, more_units, power, separation
 
 INF = math.inf
@@ -36,7 +37,7 @@ def test_power_is_that_of_rs_own_example() -> None:
     assert float(power(1 / math.sqrt(2 / 20), 38, 0.025)) == pytest.approx(0.8689528, abs=5e-8)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("effect", "n", "pairs"),
     [
         (0.2, 199, True),
@@ -65,8 +66,8 @@ def test_power_is_its_integral(distance: float, freedom: int, tail: float) -> No
     )
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 4, 50, 999])
-@pytest.mark.parametrize("tail", [0.025, 0.0083, 0.0009])
+@loop_over("freedom", [1, 2, 4, 50, 999])
+@loop_over("tail", [0.025, 0.0083, 0.0009])
 def test_a_difference_far_beyond_what_is_needed_is_found(freedom: int, tail: float) -> None:
     found = power(np.geomspace(1, 1e9, 400), freedom, tail)
     assert not np.isnan(found).any()
@@ -100,7 +101,7 @@ def test_the_runs_asked_for_are_just_enough_for_either_answer(
     assert min(powers(n - 1)) < POWER + 0.01  # equivalence is planned by a bound that is nearly exact
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("spread", "units", "floor", "more"),
     [
         (1e-5, 5, 0.0, 1.0),  # what is undecided takes one more at least

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, thor
+from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.base.layout import middle_cut
 from loadgen.base.printable import json_text
@@ -136,7 +137,7 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
     assert len(shown) <= width
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("mean", "half", "shown"),
     [
         (82.472, 0.4149, "82.47 ±0.41"),

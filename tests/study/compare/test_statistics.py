@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from builders.loops import loop_over
 from loadgen.study.compare.estimate import CLOCK_ERROR, estimate
 from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.compare.multiplicity import LOOKS, family, more_runs
@@ -49,8 +50,8 @@ def test_two_samples_are_scipys_welch_test_of_logarithms(row: list[float]) -> No
     assert (found.units, found.paired) == (min(len(row), 5), False)
 
 
-@pytest.mark.parametrize("row", [FASTER, NOISY, NEAR])
-@pytest.mark.parametrize("paired", [True, False])
+@loop_over("row", [FASTER, NOISY, NEAR])
+@loop_over("paired", [True, False])
 def test_equivalence_is_the_larger_of_scipys_two_one_sided_tests(row: list[float], paired: bool) -> None:
     logs, others, bound = np.log(row), np.log(BASELINE), math.log(1.02)
     test: Any = (
@@ -61,8 +62,8 @@ def test_equivalence_is_the_larger_of_scipys_two_one_sided_tests(row: list[float
     assert told(row, paired=paired).p_equivalent == pytest.approx(max(below, above), rel=1e-9)
 
 
-@pytest.mark.parametrize("scale", [0.97, 0.985, 1.0, 1.012, 1.03])
-@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.2])
+@loop_over("scale", [0.97, 0.985, 1.0, 1.012, 1.03])
+@loop_over("alpha", [0.01, 0.05, 0.2])
 def test_equivalent_is_where_the_interval_lies_within_the_margin(scale: float, alpha: float) -> None:
     row = [scale * value for value in NEAR]
     per_look = 2 * alpha / LOOKS  # the interval of a test at alpha / LOOKS on each side
@@ -71,7 +72,7 @@ def test_equivalent_is_where_the_interval_lies_within_the_margin(scale: float, a
     assert (found.call is Decision.EQUIVALENT) == (wide.low >= 1 / 1.02 and wide.high <= 1.02)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "higher_is_faster", "call"),
     [
         (FASTER, True, Decision.FASTER),
@@ -102,7 +103,7 @@ def test_exchanging_row_and_baseline_turns_the_verdict_round() -> None:
     assert (other.p, other.p_equivalent) == pytest.approx((one.p, one.p_equivalent))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "baseline", "ratio", "why"),
     [
         ([103.0], [100.0], 1.03, "one run a side has no spread: a verdict needs at least two runs"),

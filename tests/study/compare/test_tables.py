@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, rtx, run
+from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.report import speed_tables
 from loadgen.study.compare import memory_fit, rankings
@@ -19,7 +20,7 @@ from loadgen.study.compare.rankings import Model
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "model", "params", "kind"),
     [
         ("Qwen3-4B-AWQ", ("Qwen3-4B", "AWQ"), "4B", "Dense AWQ"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.report.result_block import LAYOUTS, render
 from loadgen.study.audit.findings import audit
@@ -91,7 +92,7 @@ def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
     assert only(vllm.read({**VLLM, **changes}, "f")).remarks == (remark,)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "name"),
     [
         ({"model_id": "Qwen/Qwen3-8B-FP8"}, "Qwen3-8B-FP8"),
@@ -293,7 +294,7 @@ def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("client", "document"),
     [
         (vllm, {**VLLM, "completed": 16, "failed": 16}),

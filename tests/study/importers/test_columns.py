@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.study.compare import groups
 from loadgen.study.importers import columns, pages, sources, tables
 from loadgen.study.run_summary import Reported
@@ -28,7 +29,7 @@ def figures(page: str) -> list[dict[str, float]]:
     return [dict(run.figures) for run in read(page)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("title", "key", "times"),
     [
         ("Concur", "max_concurrency", 1.0),
@@ -79,7 +80,7 @@ def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: floa
     assert (column.key, column.times) == (key, times)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("page", "found"),
     [
         (
@@ -150,7 +151,7 @@ def test_lengths_in_one_cell_are_both() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("page", "rows"),
     [
         (
@@ -205,8 +206,8 @@ TELLING = {
 }
 
 
-@pytest.mark.parametrize("form", ["table", "sheet"])
-@pytest.mark.parametrize("title", TELLING)
+@loop_over("form", ["table", "sheet"])
+@loop_over("title", TELLING)
 def test_a_setting_tells_the_rows_of_a_table_and_of_a_sheet_apart(
     title: str, form: str, tmp_path: Path
 ) -> None:
@@ -242,7 +243,7 @@ def test_an_acceptance_rate_is_a_share_or_the_tokens_of_a_pass(
     assert {key: value for key, value in run.figures.items() if "accept" in key} == figures
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("cell", "value"),
     [
         ("12.3¹", 12.3), ("12.3 ²³", 12.3), ("12[^1]", 12.0), ("12 [2]", 12.0), ("12.5†", 12.5),
@@ -368,7 +369,7 @@ Mean TTFT (ms):                          150.00
 """
 
 
-@pytest.mark.parametrize("sign", ["", "# ", "## ", "// ", "> ", "-- ", "; ", "    # ", "* "])
+@loop_over("sign", ["", "# ", "## ", "// ", "> ", "-- ", "; ", "    # ", "* "])
 def test_a_block_behind_a_comment_sign_is_a_block(sign: str) -> None:
     page = "".join(f"{sign}{line}\n" for line in BLOCK.splitlines())
     (run,) = pages.read(f"import os\n\n{page}print(1)\n", HERE)
@@ -377,7 +378,7 @@ def test_a_block_behind_a_comment_sign_is_a_block(sign: str) -> None:
     assert "not read: Strange things (ms)" in run.remarks
 
 
-@pytest.mark.parametrize("sign", ["# ", "// ", "> ", "; ", "    # "])
+@loop_over("sign", ["# ", "// ", "> ", "; ", "    # "])
 def test_a_table_behind_a_comment_sign_is_a_table(sign: str) -> None:
     page = table("Model | Load | tok/s", "Qwen3-8B | high | 300")
     lines = [f"{sign}{line}" if line.startswith("|") else line for line in page.splitlines()]

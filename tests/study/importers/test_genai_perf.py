@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.study.importers import sources
 from loadgen.study.run_summary import Reported
 
@@ -52,7 +51,7 @@ def read(path: Path, document: dict[str, Any]) -> Reported:
     return run
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("config", "limit", "rate"),
     [
         ({**FLAT, "concurrency": 64}, 64, math.inf),

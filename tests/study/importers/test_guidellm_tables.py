@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.study.importers import guidellm, guidellm_tables, sources
 
 PRINTED = Path(__file__).parents[2] / "data/printed"
@@ -101,8 +102,8 @@ def test_two_reports_are_not_repeats_of_one_another(tmp_path: Path) -> None:
     assert len({run.source for run in runs}) == 4
 
 
-@pytest.mark.parametrize("text", [TWO, THREE])
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400", "-1", "9" * 400])
+@loop_over("text", [TWO, THREE])
+@loop_over("number", ["nan", "inf", "-inf", "1e400", "-1", "9" * 400])
 def test_a_number_that_no_measurement_gives_ends_no_reader(text: str, number: str) -> None:
     for runs in (
         read(re.sub(r"(?<=\|) *[\d.]+(?=\||\n| +\|)", number, text)),

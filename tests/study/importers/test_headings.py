@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from builders.loops import loop_over
 from builders.published_runs import PUBLISHED
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit
@@ -31,7 +30,7 @@ def subjects(page: str) -> list[tuple[str, str]]:
     return [(run.name, run.load.name) for run in read(page)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("title", "name", "model", "load"),
     [
         ("Qwen3-8B-FP4 (high)", "Qwen3-8B-FP4", "Qwen3-8B-FP4", "high"),
@@ -75,7 +74,7 @@ def test_how_weights_are_stored_alone_is_no_name() -> None:
     assert titles.parse("AWQ, high load") == Title(quantization="AWQ", load="high load", exact=True)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("page", "loads"),
     [
         ("## Qwen3-8B-FP8 (high)\n```\n{high}```\n## Qwen3-8B-FP8 (low)\n```\n{low}```\n", SHORT),
@@ -118,7 +117,7 @@ def test_a_page_of_any_shape_is_of_its_checkpoint_and_found_impossible(
     assert all(each.findings[0].rule.code == "beyond-roofline" for each in found)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("page", "name", "checkpoint", "load"),
     [
         ("# High load\n{high}", "page", "page", "High load"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import sources, text
@@ -114,10 +115,10 @@ def test_a_table_of_more_rows_than_results_is_refused(tmp_path: Path) -> None:
         sources.read([str(tmp_path / "rows.csv")])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "said", ["1e400", "1e16", "9" * 400, "nan", "inf", "-inf", "1" + ",000" * 200, "1e-320", "9" * 5000]
 )
-@pytest.mark.parametrize("label", ["Successful requests:", "Mean TTFT (ms):", "Total input tokens:"])
+@loop_over("label", ["Successful requests:", "Mean TTFT (ms):", "Total input tokens:"])
 def test_a_figure_of_a_page_that_is_none_is_left_out(label: str, said: str, tmp_path: Path) -> None:
     line = next(one for one in BLOCK.splitlines() if one.startswith(label))
     found = read(tmp_path, "x.md", f"# odd\n\n{BLOCK.replace(line, f'{label} {said}')}")
@@ -127,12 +128,8 @@ def test_a_figure_of_a_page_that_is_none_is_left_out(label: str, said: str, tmp_
     assert len(found.reported) == 2
 
 
-@pytest.mark.parametrize(
-    "key", ["completed", "duration", "mean_ttft_ms", "total_input_tokens", "request_rate"]
-)
-@pytest.mark.parametrize(
-    "said", ["1e400", "NaN", "-Infinity", "9" * 400, "9" * 5000, "5e-324", '"x"', "[]", "{}"]
-)
+@loop_over("key", ["completed", "duration", "mean_ttft_ms", "total_input_tokens", "request_rate"])
+@loop_over("said", ["1e400", "NaN", "-Infinity", "9" * 400, "9" * 5000, "5e-324", '"x"', "[]", "{}"])
 def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_path: Path) -> None:
     whole = json.dumps({**VLLM, key: "HERE"}).replace('"HERE"', said)
     found = read(tmp_path, "x.json", whole)
@@ -141,7 +138,7 @@ def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_pa
     assert "good" in {one.name for one in found.reported}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "content", "why"),
     [
         ("deep.json", '{"model_id":' * 5000, "not valid JSON, or cut off: maximum recursion depth"),
@@ -163,7 +160,7 @@ def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_pa
     assert [one.name for one in found.reported] == ["good"]
 
 
-@pytest.mark.parametrize("said", ["-Infinity", "NaN", "1e999", "[1]", '{"a": NaN}', "7", "true"])
+@loop_over("said", ["-Infinity", "NaN", "1e999", "[1]", '{"a": NaN}', "7", "true"])
 def test_a_word_that_is_none_is_left_out(said: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(f'{{"mean_e2e_latency_ms": 5, "backend": {said}, "protocol": {said}}}')
@@ -206,7 +203,7 @@ def test_bytes_that_are_no_utf_8_are_read_all_the_same(tmp_path: Path) -> None:
 ODD = "m\x1b]0;t\x07\x1b[2J\u202e\u2066=x"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "words",
     [
         "compare {page} {good}",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit
 from loadgen.study.compare import groups
@@ -195,7 +196,7 @@ def test_evalscopes_failures_are_found(tmp_path: Path) -> None:
     assert "many-failures" in {each.rule.code for each in audit([run], None, None)[0].findings}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("document", "client"),
     [
         (NEW, evalscope),

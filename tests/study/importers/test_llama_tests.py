@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit
 from loadgen.study.compare.comparison import compare
@@ -62,7 +63,7 @@ def figures(run: Reported) -> dict[str, Any]:
     return {key: round(value, 2) for key, value in run.figures.items()}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "measured", "prompt", "answer", "streams"),
     [
         ("pp512", Measured.PREFILL, 512, None, 1),
@@ -87,7 +88,7 @@ def test_a_test_is_known_by_its_name(
     assert (test.measured, test.prompt, test.answer, test.streams) == (measured, prompt, answer, streams)
 
 
-@pytest.mark.parametrize("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
+@loop_over("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
 def test_another_name_is_none(name: str) -> None:
     assert llama_tests.parse(name) is None
 
@@ -214,7 +215,7 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     assert mixture.ceiling is not None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("title", "key"),
     [
         ("Prefill (tok/s)", "prefill_throughput"),

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.study.importers import text
 from loadgen.study.importers.numbers import AmbiguousError, decimal_sign, number
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("written", "value"),
     [
         ("974.57", 974.57),
@@ -56,13 +57,13 @@ def test_the_numbers_beside_it_settle_which_of_two_it_is() -> None:
     assert number("1,234", ".") == 1234
 
 
-@pytest.mark.parametrize("written", ["", "---", "1,23,456", "12.34.56", "1,234.567,8", "ms"])
+@loop_over("written", ["", "---", "1,23,456", "12.34.56", "1,234.567,8", "ms"])
 def test_what_is_no_number_is_none(written: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         number(written)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "said"),
     [
         ("é ok".encode(), "é ok"),
@@ -77,7 +78,7 @@ def test_a_text_is_read_in_the_encoding_that_it_has(raw: bytes, said: str, tmp_p
     assert text.decoded(text.read(tmp_path / "t"), tmp_path / "t") == said
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "why"),
     [
         (b"", "is empty"),

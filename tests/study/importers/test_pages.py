@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.report.result_block import LAYOUTS, render
 from loadgen.study.compare import groups
 from loadgen.study.importers import blocks, pages
@@ -60,7 +61,7 @@ def test_lengths_are_means_of_what_was_counted() -> None:
     assert (load.asked_output_len, load.seed, load.requests) == (None, None, None)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "name", "load"),
     [
         (f"## Qwen3-8B-AWQ ##\n{BLOCK}", "Qwen3-8B-AWQ", ""),
@@ -86,7 +87,7 @@ def test_a_block_takes_the_nearest_heading_as_its_name(text: str, name: str, loa
     assert known.figures == FIGURES
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "around",
     [
         pytest.param(lambda text: text.replace("\n", "\r\n"), id="CRLF"),
@@ -164,7 +165,7 @@ def test_two_blocks_without_a_rule_between_them_are_two() -> None:
     assert len(read(f"{cut}\n{BLOCK}")) == 2
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "command",
     [
         "vllm bench serve --model m --random-input-len 2048 --random-output-len 128 --num-prompts 100 "
@@ -207,7 +208,7 @@ def test_an_older_block_of_sglang_s_lacks_nothing_that_it_ever_had() -> None:
     assert old.figures["max_concurrency"] == 256
 
 
-@pytest.mark.parametrize("text", ["", "\n", "no block", "Serving Benchmark Result", "=" * 50, "# Heading\n"])
+@loop_over("text", ["", "\n", "no block", "Serving Benchmark Result", "=" * 50, "# Heading\n"])
 def test_a_page_without_a_block_holds_none(text: str) -> None:
     assert read(text) == []
 
@@ -219,7 +220,7 @@ REPORT = (
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("report", "simulated", "level"),
     [
         (REPORT, "instant", "SUSPECT"),
@@ -241,7 +242,7 @@ def test_a_pasted_report_of_ours_keeps_what_it_says(report: str, simulated: str,
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("load", "limit"),
     [
         ("high (c=8)", 8),
@@ -270,7 +271,7 @@ def test_blocks_under_commands_that_differ_in_a_flag_are_two_sides() -> None:
     assert unread == [{"temperature": "0"}, {"temperature": "0.7"}, {"temperature": "0.7"}]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("above", "names"),
     [
         (("Before:", "After:"), ["Qwen3-8B (Before)", "Qwen3-8B (After)"]),

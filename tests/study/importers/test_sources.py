@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.errors import UsageError
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
@@ -140,7 +141,7 @@ def wrong(place: Path) -> None:
     (place / RESULT).write_text(json.dumps(stored))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("damage", "why"),
     [
         (cut, "result.json is cut off or damaged"),
@@ -226,7 +227,7 @@ def test_a_ladders_runs_have_its_speeds_its_tables_are_not_read(tmp_path: Path) 
     assert (row_alone.told_by, row_alone.figure("speed_tok_s")) == ("speed table", 5.0)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "count"),
     [
         (f"{VLLM}\n{VLLM}", 2),
@@ -295,7 +296,7 @@ def test_a_table_of_another_country_is_read(tmp_path: Path) -> None:
         read(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("write", "why"),
     [
         (lambda path: path.write_text("hello"), "has no known results"),
@@ -369,7 +370,7 @@ def _named(directory: Path) -> dict[str, list[Path]]:
     }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("places", "counts", "line"),
     [
         ("directory first", [2, 1], "{0}/one/a.json, under {0}/one/a.json and not under {0}/one"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.published_runs import PUBLISHED
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
@@ -170,7 +171,7 @@ def as_html(page: str) -> str:
     return f"<p>x</p><table class=a>{body}</table>"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "page",
     [
         SERVED,
@@ -256,7 +257,7 @@ def test_a_table_without_a_model_is_of_the_heading_above() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "page",
     [
         "| Flag | Meaning |\n|---|---|\n| --seed | 0 |\n",
@@ -275,7 +276,7 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
     assert read(page) == []
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("title", "key", "times"),
     [
         ("Speed(tokens/s)", "speed_tok_s", 1.0),

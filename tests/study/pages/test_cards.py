@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import cards
 from loadgen.study.pages.cards import Card
@@ -82,7 +83,7 @@ def test_whole_answers_have_no_latency_of_tokens() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("figures", "expected"),
     [
         ({}, {}),

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.study.pages import chart_data, inline_svg
 from loadgen.study.pages.panel import Bar, Curve, CurveStyle, Panel, Spans, Tone
 
@@ -56,7 +57,7 @@ def test_a_name_that_is_a_script_is_text_in_an_attribute() -> None:
     assert "script" not in {element.tag for element in root.iter()}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("value", "short"), [(0.0, 0), (1 / 3, 0.33333), (123456.0, 123460), (1e-7, 1e-7), (float("nan"), None)]
 )
 def test_numbers_are_as_long_as_a_screen_can_show(value: float, short: float | None) -> None:

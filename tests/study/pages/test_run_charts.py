@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.figures.distribution import Distribution
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import run_charts
@@ -35,8 +36,8 @@ def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", ["ttft", "itl", "e2el"])
-@pytest.mark.parametrize("failed", [0, 5])
+@loop_over("key", ["ttft", "itl", "e2el"])
+@loop_over("failed", [0, 5])
 def test_the_latencies_drawn_are_those_of_the_metrics(key: str, failed: int) -> None:
     run = made_runs.run(failed=failed)
     drawn = Distribution.of(run_charts.latency_ms(run, key) * 1e6, (99.0,))
@@ -131,7 +132,7 @@ def test_the_steady_part_stands_out() -> None:
     assert band[:2] == (run.steady.begin_s, run.steady.end_s)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("window_s", "step"), [(0.05, 0.001), (10.0, 0.1), (60.0, 0.5), (3600.0, 30), (10**6, 10**6 / 150)]
 )
 def test_time_is_cut_into_round_lengths(window_s: float, step: float) -> None:

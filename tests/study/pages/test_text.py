@@ -9,6 +9,7 @@ import re
 import pytest
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import csv as sheet
 from loadgen.study.pages import formatting, markdown
@@ -104,7 +105,7 @@ def test_a_ratio_is_written_with_three_digits_or_more(value: float, text: str) -
     assert formatting.ratio(value) == text
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("value", "text"),
     [
         (None, "–"),
