@@ -20,6 +20,7 @@ import pytest
 import trustme
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.own_network import inside, ip
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
@@ -220,7 +221,7 @@ class Refusing:
             raise OSError(self.code, "refused")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("least_us", "code", "tried"),
     [
         (2_000, errno.EINVAL, [2_000]),

@@ -20,6 +20,7 @@ import pytest
 import trustme
 
 from builders import made_cases
+from builders.loops import loop_over
 from fakes.lossy_link import CLIENT, SERVER, Came, LossyLink, end_at
 from fakes.own_network import inside
 from fakes.rings import needs_ring
@@ -207,8 +208,8 @@ def away_ns(record: Record, readable: list[Came]) -> Any:
     return np.minimum(early_ns, 0) + np.maximum(late_ns, 0)
 
 
-@pytest.mark.parametrize("channel", VERSIONS)
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@loop_over("channel", VERSIONS)
+@loop_over("transport", TRANSPORTS)
 def test_losses_under_tls_are_doubted_and_date_no_token_wrong(transport: str, channel: str) -> None:
     lossy = Lossy(transport, channel)
     lossy.run()

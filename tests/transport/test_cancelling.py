@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -28,12 +28,9 @@ from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Job, Target
 from loadgen.wire.openai import Completions
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 MS = 1_000_000
 SECOND = 1000 * MS
 CUT = FailureKind.USER_CANCELLED
-both = pytest.mark.parametrize("transport", ["wire", "httpx"])
 
 
 def cancelling(target: Target, count: int, concurrency: int, every: int, point: CancelPoint) -> Job:
@@ -51,8 +48,7 @@ def cut(driven: Driven) -> list[Capture]:
     return [capture for capture, kind in zip(driven.captures, kinds(driven), strict=True) if kind is CUT]
 
 
-@both
-@pytest.mark.parametrize("after_ns", [3 * MS, 250 * MS, 2 * SECOND])
+@loop_over("after_ns", [3 * MS, 250 * MS, 2 * SECOND])
 def test_a_request_is_cancelled_at_its_time_after_sending(transport: str, after_ns: int) -> None:
     server = VirtualServer(lambda _: stream(3, 1.0))  # 5 s
     driven = drive(cancelling(server.target(), 9, 3, 3, CancelPoint(after_ns=after_ns)), transport, server)
@@ -62,7 +58,6 @@ def test_a_request_is_cancelled_at_its_time_after_sending(transport: str, after_
     assert max(late_ns) < MS // 5
 
 
-@both
 def test_before_the_head_and_amid_pings_it_is_cancelled_too(transport: str) -> None:
     pieces = ([3.0], [HEAD, *[0.1, chunk(PING)] * 30])
     server = VirtualServer(lambda asked: Answer([*pieces[asked.number % 2], LAST]))
@@ -71,8 +66,7 @@ def test_before_the_head_and_amid_pings_it_is_cancelled_too(transport: str) -> N
     assert all(0 <= capture.end_ns - capture.sent_ns - SECOND < MS // 5 for capture in driven.captures)
 
 
-@both
-@pytest.mark.parametrize("split", [0, 20])
+@loop_over("split", [0, 20])
 def test_a_request_is_cancelled_once_its_tokens_have_come(transport: str, split: int) -> None:
     whole = [chunk(event) for event in events(20)]
     pieces = [part for data in whole for part in (0.05, data[:split], 0.003, data[split:]) if part != b""]
@@ -84,7 +78,6 @@ def test_a_request_is_cancelled_once_its_tokens_have_come(transport: str, split:
         assert 0 <= capture.end_ns - int(capture.user_ns()[-1]) < 3 * MS
 
 
-@both
 def test_a_request_that_ends_before_is_a_success(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.1))  # 0.5 s
     for point in (CancelPoint(after_ns=SECOND), CancelPoint(after_tokens=4)):
@@ -92,7 +85,6 @@ def test_a_request_that_ends_before_is_a_success(transport: str) -> None:
         assert kinds(driven) == [None] * 6
 
 
-@both
 def test_the_next_request_goes_over_a_new_connection_at_once(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 1.0))
     driven = drive(cancelling(server.target(), 6, 2, 1, CancelPoint(after_ns=SECOND)), transport, server)
@@ -102,7 +94,6 @@ def test_the_next_request_goes_over_a_new_connection_at_once(transport: str) -> 
         assert 0 <= later.sent_ns - earlier.end_ns < MS
 
 
-@both
 def test_those_that_are_not_cancelled_keep_their_connection(transport: str) -> None:
     server = VirtualServer(lambda _: stream(2))
     driven = drive(cancelling(server.target(), 6, 2, 6, CancelPoint(after_ns=SECOND)), transport, server)
@@ -110,12 +101,12 @@ def test_those_that_are_not_cancelled_keep_their_connection(transport: str) -> N
     assert server.connections == 2
 
 
-def test_a_request_that_is_sent_again_is_cancelled_on_time() -> None:
+def test_a_request_that_is_sent_again_is_cancelled_on_time(epoll: str) -> None:
     def script(asked: Asked) -> Answer:
         return (stream(2), Answer([], End.CLOSE), stream(3, 1.0))[asked.number]
 
     server = VirtualServer(script)
-    driven = drive(cancelling(server.target(), 2, 1, 1, CancelPoint(after_ns=SECOND)), "wire", server)
+    driven = drive(cancelling(server.target(), 2, 1, 1, CancelPoint(after_ns=SECOND)), epoll, server)
     assert kinds(driven) == [None, CUT]
     assert driven.captures[1].resends == 1
     assert 0 <= driven.captures[1].end_ns - driven.captures[1].sent_ns - SECOND < MS // 5

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.channel import Inbox, Message, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
@@ -86,7 +87,7 @@ def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
     assert drained(inbox) == [filled, HEALTH]
 
 
-@pytest.mark.parametrize("cut", [1, 7, 8, 9, 50])
+@loop_over("cut", [1, 7, 8, 9, 50])
 def test_messages_cut_anywhere_are_put_together(cut: int) -> None:
     outbox, inbox = pair()
     sent = [capture(i) for i in range(3)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import chunk, job_of, target_of, token
 from fakes.virtual_time import VirtualTime
 from loadgen.base.clock import WallOffset
@@ -59,7 +60,7 @@ class Counted:
         return self.seen(tail)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("reads", "found"),
     [
         ([], None),
@@ -207,8 +208,8 @@ def test_the_offset_of_this_machines_clocks_is_their_difference() -> None:
     assert abs(time.time_ns() - time.monotonic_ns() - WallOffset().now_ns) < MS
 
 
-@pytest.mark.parametrize("step_ns", [2 * SECOND, -5 * SECOND, 3600 * SECOND, -3600 * SECOND, 20 * MS])
-@pytest.mark.parametrize("undone", [False, True])
+@loop_over("step_ns", [2 * SECOND, -5 * SECOND, 3600 * SECOND, -3600 * SECOND, 20 * MS])
+@loop_over("undone", [False, True])
 def test_reads_on_both_sides_of_a_step_have_their_own_offset(step_ns: int, undone: bool) -> None:
     offset_ns, lag_ns = 10**18, 50_000
     true_ns = np.arange(1, 31) * 10 * MS
@@ -259,7 +260,7 @@ def test_heads_of_1xx_without_end_are_bounded_together(size: int) -> None:
 # What can be sent.
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "value", "says"),
     [
         ("X-A", "b\r\nX-Evil: 1", "--header X-A: the value has a control character"),
@@ -284,7 +285,7 @@ def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, va
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("path", ["/v1/x\r\nX-Evil: 1", "/v1/a b", "/v1/é", "/v1/\0", "/v1/\x1b[2J"])
+@loop_over("path", ["/v1/x\r\nX-Evil: 1", "/v1/a b", "/v1/é", "/v1/\0", "/v1/\x1b[2J"])
 def test_a_path_that_cannot_be_sent_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="percent-encode"):
         check_path(path)
@@ -294,7 +295,7 @@ def test_a_path_that_cannot_be_sent_is_refused(path: str) -> None:
         target_of("127.0.0.1", 1).__class__("http", "h", 1, path, (2, ("h", 1)), ())
 
 
-@pytest.mark.parametrize("prefix", ["é€", "a\r\nX-Evil: 1", "a\n", "\0", "\x7f"])
+@loop_over("prefix", ["é€", "a\r\nX-Evil: 1", "a\n", "\0", "\x7f"])
 def test_a_prefix_that_cannot_be_sent_is_refused(prefix: str) -> None:
     with pytest.raises(UsageError, match="--request-id-prefix"):
         check_request_id_prefix(prefix)

@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -36,8 +37,6 @@ from loadgen.transport.connection import SO_TIMESTAMPNS, Slot
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 MS = 1_000_000
 SECOND = 1000 * MS
 linux = pytest.mark.skipif(sys.platform != "linux", reason="kernel stamps are asked for on Linux only")
@@ -56,7 +55,7 @@ SAYS_CLOSE = HEAD[:-2] + b"connection: close\r\n\r\n" + WHOLE[len(HEAD) :]
 HTTP10 = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "connections"),
     [
         pytest.param(stream(3), 1, id="each event a write"),
@@ -74,9 +73,9 @@ HTTP10 = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
         pytest.param(Answer([SAYS_CLOSE], End.HANG), 3, id="connection: close, yet left open"),
     ],
 )
-def test_every_framing_is_read_to_its_end(answer: Answer, connections: int) -> None:
+def test_every_framing_is_read_to_its_end(epoll: str, answer: Answer, connections: int) -> None:
     with ScriptedServer(lambda _: answer) as server:
-        driven = drive(job_of(server.target(), 3, 1))
+        driven = drive(job_of(server.target(), 3, 1), epoll)
         assert (server.connections, len(server.asked)) == (connections, 3)
     assert kinds(driven) == [None] * 3
     assert [record.output_tokens for record in records(driven)] == [3] * 3
@@ -86,10 +85,10 @@ def test_every_framing_is_read_to_its_end(answer: Answer, connections: int) -> N
     ]
 
 
-def test_a_request_is_sent_as_its_body_with_a_name_and_a_length() -> None:
+def test_a_request_is_sent_as_its_body_with_a_name_and_a_length(epoll: str) -> None:
     with ScriptedServer(lambda _: stream()) as server:
         job = job_of(server.target(), 2, 1, body=lambda i: b'{"n":%d}' % i, request_id_prefix="me-")
-        drive(job)
+        drive(job, epoll)
         first, second = server.asked
     assert (first.body, second.body) == (b'{"n":0}', b'{"n":1}')
     assert first.head.splitlines() == [
@@ -101,7 +100,7 @@ def test_a_request_is_sent_as_its_body_with_a_name_and_a_length() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "kind"),
     [
         pytest.param(
@@ -133,17 +132,17 @@ def test_a_request_is_sent_as_its_body_with_a_name_and_a_length() -> None:
     ],
 )
 def test_what_goes_wrong_is_one_failed_request_and_the_next_one_is_served(
-    answer: Answer, kind: FailureKind
+    epoll: str, answer: Answer, kind: FailureKind
 ) -> None:
     with ScriptedServer(lambda asked: stream() if asked.number else answer) as server:
-        driven = drive(job_of(server.target(), 2, 1))
+        driven = drive(job_of(server.target(), 2, 1), epoll)
     assert kinds(driven) == [kind, None]
 
 
-def test_a_finished_answer_whose_last_chunk_is_cut_is_no_failure() -> None:
+def test_a_finished_answer_whose_last_chunk_is_cut_is_no_failure(epoll: str) -> None:
     pieces = [HEAD, *(chunk(event) for event in events(3))]
     with ScriptedServer(lambda _: Answer(pieces, End.CLOSE)) as server:
-        driven = drive(job_of(server.target(), 2, 1))
+        driven = drive(job_of(server.target(), 2, 1), epoll)
     assert kinds(driven) == [None, None]
 
 
@@ -151,21 +150,21 @@ def test_a_finished_answer_whose_last_chunk_is_cut_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
-def test_a_closed_idle_connection_costs_one_resend_and_no_failure(end: End) -> None:
+def test_a_closed_idle_connection_costs_one_resend_and_no_failure(epoll: str, end: End) -> None:
     with ScriptedServer(lambda asked: Answer([WHOLE], end)) as server:
-        driven = drive(job_of(server.target(), 4, 1))
+        driven = drive(job_of(server.target(), 4, 1), epoll)
         assert len(server.asked) == 4
     assert kinds(driven) == [None] * 4
     assert all(capture.resends <= 1 for capture in driven.captures)
     assert driven.captures[0].resends == 0
 
 
-def test_a_request_is_sent_again_once_and_never_twice() -> None:
+def test_a_request_is_sent_again_once_and_never_twice(epoll: str) -> None:
     def script(asked: Asked) -> Answer:
         return stream() if asked.number == 0 else Answer([], End.CLOSE)
 
     with ScriptedServer(script) as server:
-        driven = drive(job_of(server.target(), 2, 1))
+        driven = drive(job_of(server.target(), 2, 1), epoll)
         assert len(server.asked) == 3
         assert server.asked[1].body == server.asked[2].body
     assert kinds(driven) == [None, FailureKind.TRUNCATED]
@@ -173,32 +172,32 @@ def test_a_request_is_sent_again_once_and_never_twice() -> None:
     assert driven.captures[1].connect_ns > 0
 
 
-@pytest.mark.parametrize("concurrency", [1, 8, None])
-def test_a_refused_port_fails_every_request_without_delay(concurrency: int | None) -> None:
+@loop_over("concurrency", [1, 8, None])
+def test_a_refused_port_fails_every_request_without_delay(epoll: str, concurrency: int | None) -> None:
     job = job_of(target_of("127.0.0.1", closed_port()), 600, concurrency)
-    driven = drive(job)
+    driven = drive(job, epoll)
     assert kinds(driven) == [FailureKind.CONNECT] * 600
     assert all(capture.sent_ns == 0 for capture in driven.captures)
     assert all(capture.failure and "cannot connect" in capture.failure.detail for capture in driven.captures)
 
 
-def test_an_address_that_no_connection_can_be_begun_to_fails_each_request() -> None:
-    driven = drive(job_of(target_of("255.255.255.255", 80), 3, 2))
+def test_an_address_that_no_connection_can_be_begun_to_fails_each_request(epoll: str) -> None:
+    driven = drive(job_of(target_of("255.255.255.255", 80), 3, 2), epoll)
     assert kinds(driven) == [FailureKind.CONNECT] * 3
 
 
-def test_a_server_that_limits_connections_serves_the_whole_plan() -> None:
+def test_a_server_that_limits_connections_serves_the_whole_plan(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.005), accepts=lambda number: number <= 2)
-    driven = drive(job_of(server.target(), 40, 4), "wire", server)
+    driven = drive(job_of(server.target(), 40, 4), epoll, server)
     found = kinds(driven)
     assert len(found) == 40
     assert found.count(None) >= 30
     assert set(found) <= {None, FailureKind.CONNECT, FailureKind.TRUNCATED}
 
 
-def test_a_server_that_closes_every_connection_fails_the_run() -> None:
+def test_a_server_that_closes_every_connection_fails_the_run(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(), accepts=lambda number: False)
-    driven = drive(job_of(server.target(), 20, 8), "wire", server)
+    driven = drive(job_of(server.target(), 20, 8), epoll, server)
     assert server.connections <= 20 + 2 * 8
     assert len(driven.captures) == 20
     assert set(kinds(driven)) <= {FailureKind.TRUNCATED, FailureKind.CONNECT}
@@ -211,20 +210,20 @@ UNASKED = [
 ]
 
 
-@pytest.mark.parametrize("unasked", UNASKED)
-def test_bytes_nobody_asked_for_on_an_idle_connection_answer_no_request(unasked: bytes) -> None:
+@loop_over("unasked", UNASKED)
+def test_bytes_nobody_asked_for_on_an_idle_connection_answer_no_request(epoll: str, unasked: bytes) -> None:
     def script(asked: Asked) -> Answer:
         return Answer([WHOLE, 0.05, unasked]) if asked.number == 0 else stream()
 
     server = VirtualServer(script)
     offsets_ns = np.array([0, 200 * MS, 210 * MS])
-    driven = drive(job_of(server.target(), 3, 1, offsets_ns=offsets_ns, rate_per_s=5.0), "wire", server)
+    driven = drive(job_of(server.target(), 3, 1, offsets_ns=offsets_ns, rate_per_s=5.0), epoll, server)
     assert len(server.asked) == 3
     assert [capture.index for capture in driven.captures] == [0, 1, 2]
     assert kinds(driven) == [None] * 3
 
 
-def test_bytes_before_the_first_request_answer_none() -> None:
+def test_bytes_before_the_first_request_answer_none(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(), greeting=b"220 mail.example ESMTP\r\n")
     offsets_ns = np.array([100 * MS, 150 * MS])
     job = job_of(
@@ -235,24 +234,24 @@ def test_bytes_before_the_first_request_answer_none() -> None:
         rate_per_s=5.0,
         limits=Limits(request_timeout_ns=SECOND),
     )
-    driven = drive(job, "wire", server)
+    driven = drive(job, epoll, server)
     assert [capture.index for capture in driven.captures] == [0, 1]
 
 
-def test_an_answer_before_the_request_is_written_costs_the_connection() -> None:
+def test_an_answer_before_the_request_is_written_costs_the_connection(epoll: str) -> None:
     early = whole(b'{"detail":"too large"}', "413 Payload Too Large")
     body = b"x" * (8 << 20)
 
     with ScriptedServer(lambda _: stream(), greeting=early) as server:
         # The greeting stands in for an answer given after the head alone.
-        driven = drive(job_of(server.target(), 2, 1, body=lambda _: body))
+        driven = drive(job_of(server.target(), 2, 1, body=lambda _: body), epoll)
     assert [capture.index for capture in driven.captures] == [0, 1]
 
 
-def test_ipv6_is_spoken() -> None:
+def test_ipv6_is_spoken(epoll: str) -> None:
     try:
         with ScriptedServer(lambda _: stream(), host="::1") as server:
-            driven = drive(job_of(server.target(), 2, 1))
+            driven = drive(job_of(server.target(), 2, 1), epoll)
             assert f"host: [::1]:{server.port}" in server.asked[0].head
     except OSError as error:
         pytest.skip(f"no IPv6 loopback: {error.strerror}")
@@ -262,42 +261,44 @@ def test_ipv6_is_spoken() -> None:
 # Sizes.
 
 
-def test_a_large_request_goes_out_in_the_pieces_that_a_slow_reader_takes() -> None:
+def test_a_large_request_goes_out_in_the_pieces_that_a_slow_reader_takes(epoll: str) -> None:
     body = bytes(range(256)) * 2800
     with ScriptedServer(lambda _: stream(), read_bytes=16384, read_pause_s=0.0005) as server:
-        driven = drive(job_of(server.target(), 2, 1, body=lambda _: body))
+        driven = drive(job_of(server.target(), 2, 1, body=lambda _: body), epoll)
         assert [asked.body == body for asked in server.asked] == [True, True]
     assert kinds(driven) == [None, None]
 
 
-def test_a_huge_answer_is_kept_whole() -> None:
+def test_a_huge_answer_is_kept_whole(epoll: str) -> None:
     padding = chunk(b": " + b"x" * 100_000 + b"\n\n")
     answer = Answer([HEAD, *[padding] * 60, *(chunk(event) for event in events(2)), LAST])
     with ScriptedServer(lambda _: answer) as server:
-        driven = drive(job_of(server.target(), 2, 2))
+        driven = drive(job_of(server.target(), 2, 2), epoll)
     assert kinds(driven) == [None, None]
     assert [len(capture.raw) for capture in driven.captures] == [len(joined(list(answer.pieces)))] * 2
 
 
-@pytest.mark.parametrize("end", [End.KEEP, End.CLOSE])
-@pytest.mark.parametrize("size", [65535, 65536, 65537, 2 * 65536, 16 * 65536, 16 * 65536 + 1])
-def test_an_answer_that_fills_reads_to_the_last_byte_is_read_to_its_end(size: int, end: End) -> None:
+@loop_over("end", [End.KEEP, End.CLOSE])
+@loop_over("size", [65535, 65536, 65537, 2 * 65536, 16 * 65536, 16 * 65536 + 1])
+def test_an_answer_that_fills_reads_to_the_last_byte_is_read_to_its_end(
+    epoll: str, size: int, end: End
+) -> None:
     def padded(more: int) -> bytes:
         return whole(b": " + b"x" * more + b"\n\n" + BODY, kind="text/event-stream")
 
     answer = Answer([padded(2 * size - len(padded(size)))], end)
     with ScriptedServer(lambda _: answer) as server:
-        driven = drive(job_of(server.target(), 3, 1))
+        driven = drive(job_of(server.target(), 3, 1), epoll)
     assert kinds(driven) == [None] * 3
     assert [len(capture.raw) for capture in driven.captures] == [size] * 3
 
 
-def test_a_reader_that_comes_late_delays_no_request() -> None:
+def test_a_reader_that_comes_late_delays_no_request(epoll: str) -> None:
     padding = chunk(b": " + b"x" * 400_000 + b"\n\n")
     answer = Answer([HEAD, padding, *(chunk(event) for event in events(2)), LAST])
     with ScriptedServer(lambda _: answer) as server:
         job = job_of(server.target(), 100, 4)
-        driven = Driver(job, read_after=threading.Event()).run()
+        driven = Driver(job, epoll, read_after=threading.Event()).run()
     assert kinds(driven) == [None] * 100
     assert driven.health.backlog_bytes > 30 << 20
 
@@ -306,9 +307,9 @@ def test_a_reader_that_comes_late_delays_no_request() -> None:
 
 
 @linux
-def test_every_read_has_a_kernel_stamp_no_later_than_the_clients_own() -> None:
+def test_every_read_has_a_kernel_stamp_no_later_than_the_clients_own(epoll: str) -> None:
     with ScriptedServer(lambda _: stream(20, 0.001)) as server:
-        driven = drive(job_of(server.target(), 4, 2))
+        driven = drive(job_of(server.target(), 4, 2), epoll)
     for capture in driven.captures:
         kernel_ns, user_ns = capture.kernel_ns(), capture.user_ns()
         assert (kernel_ns > 0).all()
@@ -318,10 +319,10 @@ def test_every_read_has_a_kernel_stamp_no_later_than_the_clients_own() -> None:
         assert capture.segments or capture.end_ns == kernel_ns[-1]
 
 
-def test_two_messages_in_one_read_share_its_stamp() -> None:
+def test_two_messages_in_one_read_share_its_stamp(epoll: str) -> None:
     pieces: list[bytes | float] = [HEAD, chunk(token()) + chunk(token()), 0.01, chunk(token("z", "length"))]
     with ScriptedServer(lambda _: Answer([*pieces, chunk(usage(3)), chunk(DONE), LAST])) as server:
-        (record,) = records(drive(job_of(server.target(), 1, 1)))
+        (record,) = records(drive(job_of(server.target(), 1, 1), epoll))
     assert record.arrival_ns[0] == record.arrival_ns[1] < record.arrival_ns[2]
     assert record.shared_reads == 1
 

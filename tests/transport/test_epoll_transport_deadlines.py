@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -26,11 +27,8 @@ from loadgen.transport.failure import FailureKind
 from loadgen.transport.job import Limits
 from loadgen.wire.openai import Chat, Completions
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 MS = 1_000_000
 LATE_NS = 200 * MS  # of two sweeps
-both = pytest.mark.parametrize("transport", ["wire", "httpx"])
 
 
 def role() -> bytes:
@@ -51,8 +49,7 @@ def halves(event: bytes, times: int, gap_s: float) -> list[bytes | float]:
 FINISH: list[bytes | float] = [chunk(token("z", "length")), chunk(usage(2)), chunk(DONE), LAST]
 
 
-@both
-@pytest.mark.parametrize(
+@loop_over(
     ("pieces", "kind"),
     [
         pytest.param([], FailureKind.STALL, id="silence"),
@@ -81,8 +78,7 @@ def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
         assert 1000 * MS < capture.end_ns - capture.sent_ns < 1000 * MS + 2 * LATE_NS
 
 
-@both
-@pytest.mark.parametrize(
+@loop_over(
     ("gap_s", "found"),
     [
         pytest.param(0.2, [None, None], id="queued behind an answer that goes on"),
@@ -101,7 +97,6 @@ def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
     assert kinds(drive(job, transport, server)) == found
 
 
-@both
 def test_a_role_is_no_token(transport: str) -> None:
     limits = Limits(stall_timeout_ns=1000 * MS)
     server = VirtualServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)]))
@@ -109,7 +104,6 @@ def test_a_role_is_no_token(transport: str) -> None:
     assert kinds(drive(job, transport, server)) == [FailureKind.STALL]
 
 
-@both
 def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transport: str) -> None:
     slow = Answer([HEAD, *repeated(token(), 200, 0.02)])
     limits = Limits(request_timeout_ns=200 * MS)
@@ -121,7 +115,6 @@ def test_a_timeout_ends_a_request_that_gets_tokens_and_the_next_is_served(transp
     assert 10 <= timed_out.output_tokens <= 16
 
 
-@both
 def test_deadlines_hold_while_other_streams_never_pause(transport: str) -> None:
     busy = Answer([HEAD, *[chunk(b": " + b"p" * 500 + b"\n\n")] * 10_000])
     limits = Limits(request_timeout_ns=200 * MS)
@@ -132,8 +125,7 @@ def test_deadlines_hold_while_other_streams_never_pause(transport: str) -> None:
     assert all(capture.end_ns - capture.sent_ns < 200 * MS + LATE_NS for capture in driven.captures)
 
 
-@both
-@pytest.mark.parametrize("silent", [True, False])
+@loop_over("silent", [True, False])
 def test_a_connection_that_is_never_made_is_given_up_at_its_timeout(transport: str, silent: bool) -> None:
     limits = Limits(connect_timeout_ns=3000 * MS)
     server = VirtualServer(lambda _: stream(), silent=silent, refuses=not silent)

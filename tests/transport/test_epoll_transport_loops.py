@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     Answer,
@@ -25,17 +26,14 @@ from fakes.virtual_network import VirtualServer
 from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 MS = 1_000_000
 SECOND = 1000 * MS
-both = pytest.mark.parametrize("transport", ["wire", "httpx"])
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, 8])
-def test_a_closed_loop_keeps_exactly_its_concurrency_under_way(concurrency: int) -> None:
+@loop_over("concurrency", [1, 3, 8])
+def test_a_closed_loop_keeps_exactly_its_concurrency_under_way(epoll: str, concurrency: int) -> None:
     server = VirtualServer(lambda _: stream(4, 0.001))
-    driven = drive(job_of(server.target(), 24, concurrency), "wire", server)
+    driven = drive(job_of(server.target(), 24, concurrency), epoll, server)
     assert server.connections == concurrency
     found = records(driven)
     changes = sorted([(r.sent_ns, 1) for r in found] + [(r.end_ns, -1) for r in found])
@@ -49,8 +47,7 @@ def test_a_closed_loop_keeps_exactly_its_concurrency_under_way(concurrency: int)
     assert driven.counters.sent == driven.counters.ended == 24
 
 
-@both
-@pytest.mark.parametrize("concurrency", [None, 2])
+@loop_over("concurrency", [None, 2])
 def test_an_open_loop_keeps_its_schedule(concurrency: int | None, transport: str) -> None:
     offsets_ns = np.arange(40) * 10 * MS
     server = VirtualServer(lambda _: stream(3, 0.001))
@@ -65,7 +62,7 @@ def test_an_open_loop_keeps_its_schedule(concurrency: int | None, transport: str
     assert late_ns.max() < MS // 10
 
 
-def test_an_open_loop_is_on_time_while_bodies_are_still_being_built() -> None:
+def test_an_open_loop_is_on_time_while_bodies_are_still_being_built(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(2))
 
     def body(index: int) -> bytes:
@@ -74,24 +71,24 @@ def test_an_open_loop_is_on_time_while_bodies_are_still_being_built() -> None:
 
     offsets_ns = np.concatenate([np.arange(20) * 20 * MS, np.full(280, 450 * MS)])
     job = job_of(server.target(), 300, 300, body=body, offsets_ns=offsets_ns, rate_per_s=1.0)
-    driven = drive(job, "wire", server)
+    driven = drive(job, epoll, server)
     late_ns = np.array([capture.sent_ns - capture.intended_ns for capture in driven.captures[1:20]])
     assert late_ns.max() < 4 * MS  # a body or two
 
 
-def test_an_open_loop_adds_connections_as_needed() -> None:
+def test_an_open_loop_adds_connections_as_needed(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.1))
     offsets_ns = np.arange(60) * 2 * MS
-    driven = drive(job_of(server.target(), 60, None, offsets_ns=offsets_ns, rate_per_s=1.0), "wire", server)
+    driven = drive(job_of(server.target(), 60, None, offsets_ns=offsets_ns, rate_per_s=1.0), epoll, server)
     assert 16 < server.connections <= 61
     assert kinds(driven) == [None] * 60
 
 
-def test_an_open_loop_with_a_limit_never_exceeds_it_and_shows_the_queue() -> None:
+def test_an_open_loop_with_a_limit_never_exceeds_it_and_shows_the_queue(epoll: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     offsets_ns = np.zeros(12, np.int64)
     job = job_of(server.target(), 12, 3, offsets_ns=offsets_ns, rate_per_s=float("inf"))
-    driven = drive(job, "wire", server)
+    driven = drive(job, epoll, server)
     assert server.connections == 3
     late_ns = [capture.sent_ns - capture.intended_ns for capture in driven.captures]
     assert max(late_ns[:3]) < min(late_ns[3:])
@@ -100,7 +97,6 @@ def test_an_open_loop_with_a_limit_never_exceeds_it_and_shows_the_queue() -> Non
 # A duration instead of a count.
 
 
-@both
 def test_when_time_is_up_a_closed_loop_finishes_what_is_under_way(transport: str) -> None:
     built: list[int] = []
 
@@ -122,7 +118,6 @@ def test_when_time_is_up_a_closed_loop_finishes_what_is_under_way(transport: str
     assert len(built) <= count + 16384
 
 
-@both
 def test_a_request_longer_than_the_duration_is_the_only_one_of_its_slot(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.15))
     driven = drive(job_of(server.target(), 1000, 2, duration_ns=100 * MS), transport, server)
@@ -130,7 +125,6 @@ def test_a_request_longer_than_the_duration_is_the_only_one_of_its_slot(transpor
     assert all(capture.end_ns > driven.health.started_ns + 100 * MS for capture in driven.captures)
 
 
-@both
 def test_an_open_loop_leaves_what_its_limit_held_back_to_the_end(transport: str) -> None:
     offsets_ns = np.arange(10) * 20 * MS
     server = VirtualServer(lambda _: stream(3, 0.05))
@@ -140,14 +134,12 @@ def test_an_open_loop_leaves_what_its_limit_held_back_to_the_end(transport: str)
     assert driven.counters.sent == driven.counters.ended == 1
 
 
-@both
 def test_a_plan_that_is_done_before_its_time_is_up_does_not_wait_for_it(transport: str) -> None:
     server = VirtualServer(lambda _: stream())
     driven = drive(job_of(server.target(), 5, 2, duration_ns=3600 * SECOND), transport, server)
     assert kinds(driven) == [None] * 5
 
 
-@both
 def test_a_refused_port_fails_one_request_per_slot_and_second(transport: str) -> None:
     server = VirtualServer(lambda _: stream(), refuses=True)
     driven = drive(job_of(server.target(), 1_000_000, 2, duration_ns=4500 * MS), transport, server)
@@ -158,7 +150,11 @@ def test_a_refused_port_fails_one_request_per_slot_and_second(transport: str) ->
 
 
 @pytest.mark.parametrize(
-    ("transport", "offsets"), [("wire", None), ("wire", np.arange(50) * 50 * MS), ("httpx", None)]
+    ("transport", "offsets"),
+    [
+        *[(transport, None) for transport in ("wire", "ring", "httpx")],
+        *[(transport, np.arange(50) * 50 * MS) for transport in ("wire", "ring")],
+    ],
 )
 def test_a_stop_delivers_what_was_under_way_as_cancelled(transport: str, offsets: np.ndarray | None) -> None:
     holder: list[Callable[[], None]] = []

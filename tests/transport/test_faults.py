@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_cases
+from builders.loops import loop_over
 from fakes import faults_table
 from fakes.faults import (
     INPUT,
@@ -51,8 +53,6 @@ from loadgen.transport.job import Limits
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.wire.openai import Completions
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
 OF_CONNECTIONS = [fault for fault in FAULTS if re.match("closed|reset|half-closed", fault.name)]
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -79,7 +79,7 @@ class Played:
     rows: list[Record]
     case: RunEvidence
 
-    @property
+    @cached_property
     def result(self) -> Result:
         return Result(self.case.facts, self.case.records)
 
@@ -228,16 +228,23 @@ def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
         assert verdict.level == "INVALID"
 
 
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
-@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in FAULTS])
-def test_a_bad_answer_costs_itself_alone(fault: Fault, transport: str, tmp_path: Path) -> None:
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("ring", "httpx")]
+
+
+@pytest.mark.parametrize("transport", ["wire", *LONG])
+@pytest.mark.parametrize("section", faults_table.SECTIONS)
+def test_a_bad_answer_costs_itself_alone(section: str, transport: str, tmp_path: Path) -> None:
     """In virtual time; what the kernel does to connections is `test_over_a_real_network_too`'s."""
-    assert_costs_itself_alone(fault, transport, VirtualServer(fault.script), tmp_path)
+
+    @loop_over("fault", faults_table.SECTIONS[section])
+    def check(fault: Fault, tmp_path: Path) -> None:
+        assert_costs_itself_alone(fault, transport, VirtualServer(fault.script), tmp_path)
+
+    check(tmp_path=tmp_path)
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
-@pytest.mark.parametrize("fault", [pytest.param(fault, id=fault.name) for fault in OF_CONNECTIONS])
+@loop_over("fault", OF_CONNECTIONS)
 def test_over_a_real_network_too(fault: Fault, transport: str, tmp_path: Path) -> None:
     began_s = time.monotonic()
     assert_costs_itself_alone(fault, transport, FaultyServer(fault.script), tmp_path)
@@ -272,7 +279,6 @@ def test_the_table_in_the_docs_is_this_one() -> None:
     assert "\n".join(faults_table.lines()) in DOCS.read_text("utf-8")
 
 
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Path) -> None:
     fault = Fault("refused", Answer([]), fails(K.CONNECT, r"\w{3}"), requests=3)
     driven = drive(job_of(target_of("127.0.0.1", closed_port()), fault.requests, 1), transport)
@@ -286,7 +292,6 @@ def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Pat
     assert played.result.verdict.level == "INVALID"
 
 
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_connections_reset_as_they_are_made_are_never_resent(transport: str) -> None:
     with FaultyServer(lambda _: whole_answer(), accepts=lambda number: number % 2 == 0) as server:
         driven = drive(job_of(server.target(), 4, 1), transport)
@@ -299,8 +304,7 @@ def test_connections_reset_as_they_are_made_are_never_resent(transport: str) -> 
 @pytest.mark.parametrize(
     ("transport", "lingers", "found"),
     [
-        ("wire", True, {K.HTTP_STATUS}),
-        ("wire", False, {K.HTTP_STATUS}),
+        *[(name, lingers, {K.HTTP_STATUS}) for name in ("wire", "ring") for lingers in (True, False)],
         ("httpx", True, {K.HTTP_STATUS}),
         # asyncio gives up what lies in the socket once it cannot write.
         ("httpx", False, {K.HTTP_STATUS, K.TRUNCATED}),
@@ -324,7 +328,6 @@ def test_a_413_before_the_request_was_read_is_its_answer(
     assert_result_is_strict(played, fault)
 
 
-@pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_an_answer_to_nothing_asked_is_nobodys(transport: str) -> None:
     """A 408 on an idle connection: the next request, 100 ms later, goes out on another one."""
     late = raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", End.CLOSE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -22,11 +23,8 @@ from fakes.virtual_network import VirtualServer
 from loadgen.base.arrays import Int64
 from loadgen.settings.load_schedule import ConcurrencySteps
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 MS = 1_000_000
 SECOND = 1000 * MS
-both = pytest.mark.parametrize("transport", ["wire", "httpx"])
 UP_AND_DOWN = ConcurrencySteps(np.array([0, 1, 2, 3], np.int64) * SECOND, np.array([2, 5, 1, 3], np.int64))
 # httpx's event loop wakes up to a millisecond late
 SOON_NS = 2 * MS
@@ -39,7 +37,6 @@ def under_way(driven: Driven, at_ns: Int64) -> Int64:
     return np.searchsorted(sent_ns, at_ns, "right") - np.searchsorted(ended_ns, at_ns, "right")
 
 
-@both
 def test_a_limit_that_changes_is_held_at_each_instant(transport: str) -> None:
     server = VirtualServer(lambda _: stream(4, 0.01))  # 40 ms
     job = job_of(server.target(), 10_000, 5, concurrency_steps=UP_AND_DOWN, duration_ns=4 * SECOND)
@@ -57,7 +54,6 @@ def test_a_limit_that_changes_is_held_at_each_instant(transport: str) -> None:
         assert (running == limit).mean() > 0.95
 
 
-@both
 def test_a_lower_limit_cuts_nothing_that_is_under_way(transport: str) -> None:
     steps = ConcurrencySteps(np.array([0, SECOND], np.int64), np.array([4, 1], np.int64))
     server = VirtualServer(lambda _: stream(3, 0.5))  # 2.5 s
@@ -68,7 +64,6 @@ def test_a_lower_limit_cuts_nothing_that_is_under_way(transport: str) -> None:
     assert second_ns >= driven.captures[4].end_ns
 
 
-@both
 def test_a_request_is_due_when_the_limit_lets_it_pass(transport: str) -> None:
     server = VirtualServer(lambda _: stream(4, 0.01))
     job = job_of(server.target(), 10_000, 5, concurrency_steps=UP_AND_DOWN, duration_ns=4 * SECOND)
@@ -103,9 +98,8 @@ def in_prefill(driven: Driven, prefill_ns: int) -> tuple[int, float]:
     return int(count.max()), float(count.mean())
 
 
-@both
 @pytest.mark.parametrize("open_loop", [False, True])
-@pytest.mark.parametrize("pings", [0, 3])
+@loop_over("pings", [0, 3])
 def test_no_more_are_in_prefill_than_the_cap(transport: str, open_loop: bool, pings: int) -> None:
     server = VirtualServer(lambda _: prefilled(0.1, 20, pings))
     offsets_ns = np.zeros(40, np.int64) if open_loop else None
@@ -117,7 +111,6 @@ def test_no_more_are_in_prefill_than_the_cap(transport: str, open_loop: bool, pi
     assert mean > 3.8
 
 
-@both
 def test_a_cap_that_never_binds_changes_nothing(transport: str) -> None:
     server = VirtualServer(lambda _: prefilled(0.1))
     driven = drive(job_of(server.target(), 12, 4, prefill_concurrency=4), transport, server)
@@ -129,11 +122,11 @@ def test_a_cap_that_never_binds_changes_nothing(transport: str) -> None:
     assert times_ns[0] == times_ns[1]
 
 
-def test_a_request_that_fails_leaves_prefill() -> None:
+def test_a_request_that_fails_leaves_prefill(epoll: str) -> None:
     server = VirtualServer(
         lambda asked: (
             Answer([b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n"]) if asked.number < 8 else stream(2)
         )
     )
-    driven = drive(job_of(server.target(), 12, 6, prefill_concurrency=1), "wire", server)
+    driven = drive(job_of(server.target(), 12, 6, prefill_concurrency=1), epoll, server)
     assert kinds(driven)[8:] == [None] * 4

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -50,7 +51,7 @@ def told(record: Record) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "answer",
     [
         pytest.param(stream(5), id="a stream"),
@@ -128,7 +129,7 @@ def test_stamps_are_the_clients_own_and_say_so() -> None:
         assert record.sent_ns < record.arrival_ns[0] <= record.end_ns
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "event",
     [
         "connection.connect_tcp.started",
@@ -157,7 +158,7 @@ def test_a_request_given_up_at_any_step_costs_the_next_one_nothing(
     assert kinds(driven)[0] in (FailureKind.USER_CANCELLED, None)  # None: it had ended by then
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("host", "loopback"),
     [
         ("127.0.0.1", True),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from builders import made_cases
+from builders.loops import loop_over
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, chunk, drive, job_of
 from fakes.virtual_network import VirtualServer
 from loadgen.figures.decode import Decoder
@@ -361,8 +362,7 @@ def played(api: str, timed: list[Timed], transport: str) -> RunEvidence:
     )
 
 
-@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
-@pytest.mark.parametrize("name", RIGHT)
+@loop_over("name", RIGHT)
 def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, transport: str) -> None:
     api, timed, seen_ms = RIGHT[name]
     run = played(api, timed, transport)
@@ -378,8 +378,7 @@ def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, 
     assert [finding.evidence for finding in verdict.judge(run).grave] == []
 
 
-@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
-@pytest.mark.parametrize("name", SUSPECT)
+@loop_over("name", SUSPECT)
 def test_what_cannot_be_right_is_suspect_with_its_cause(name: str, transport: str) -> None:
     api, timed, words = SUSPECT[name]
     run = played(api, timed, transport)
@@ -407,8 +406,7 @@ def drafted(size: int) -> list[Timed]:
     return [*timed, (0, says({}, "length")), (0, {"choices": [], "usage": counts(TOKENS)})]
 
 
-@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
-@pytest.mark.parametrize(
+@loop_over(
     "timed",
     [
         pytest.param(several([1, *[4] * 9, 3]), id="a stream interval of four"),
@@ -428,8 +426,7 @@ UNSPACED = [chr(0x4E00 + i) for i in range(TOKENS)]
 _NOT_LOCATED = "160 messages, and nothing shows whether these carry several or some are not shown"
 
 
-@pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
-@pytest.mark.parametrize(
+@loop_over(
     "timed",
     [
         pytest.param(streamed([says({"content": w}) for w in UNSPACED[20:]]), id="half is dropped"),

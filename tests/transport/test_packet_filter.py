@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.loops import loop_over
 from fakes.packet_filters import ACK, FIN, SYN, packet, passed
 from loadgen.transport.packet_filter import HEADERS, MOST_RANGES, program
 
@@ -60,14 +61,14 @@ def with_ip(data: bytes, at: int, value: int) -> bytes:
 
 
 @both
-@pytest.mark.parametrize("server", [0, 1, 2])
+@loop_over("server", [0, 1, 2])
 def test_segments_of_each_server_to_our_ports_pass(family: Family, server: int) -> None:
     data = packet(SERVERS[family][server], (US[family], PORT), b"data: token")
     assert kept(data, family) == ORDINARY
 
 
 @both
-@pytest.mark.parametrize(
+@loop_over(
     ("source", "to"),
     [
         pytest.param((0, 7999), (US, PORT), id="another port of the server"),
@@ -141,8 +142,8 @@ def test_exactly_the_ports_of_a_set_pass(wanted: set[int]) -> None:
 
 
 @both
-@pytest.mark.parametrize("options", [0, 12, 40])
-@pytest.mark.parametrize(
+@loop_over("options", [0, 12, 40])
+@loop_over(
     ("payload", "flags", "found"),
     [
         pytest.param(b"", ACK, DROPPED, id="an acknowledgement"),
@@ -198,7 +199,7 @@ def test_a_length_of_zero_is_one_too_long_for_its_field(family: Family, end: byt
     assert kept(with_ip(data, headers.length, 0), family) == found
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("at", "value"),
     [
         pytest.param(6, 0x2001, id="a fragment in the middle"),
@@ -220,7 +221,7 @@ def test_a_segment_that_may_not_be_fragmented_passes_and_one_that_may() -> None:
     assert [kept(with_ip(data, 6, flags)) for flags in (0x4000, 0)] == [ORDINARY] * 2
 
 
-@pytest.mark.parametrize("kind", [0, 17, 44, 58, 60])
+@loop_over("kind", [0, 17, 44, 58, 60])
 def test_no_ipv6_packet_that_is_no_plain_segment_passes(kind: int) -> None:
     data = packet(SERVERS[V6][0], (US[V6], PORT), b"data: token")
     assert kept(with_ip(data, 6, kind << 8 | 64), V6) == DROPPED

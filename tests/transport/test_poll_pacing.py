@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.transport.poll_pacing import PollPacing
 
 SECOND_NS = 1_000_000_000
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("streams", "reads_per_s", "rest_s"),
     [
         (1024, 102_400, 0.0002),  # 10 ms between a stream's reads: a fiftieth

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from loadgen.transport.failure import Failure, FailureKind
 
 K = FailureKind
@@ -88,7 +89,7 @@ STREAMS: dict[str, tuple[tuple[FailureKind | None, str, int, int, bool], list[in
 }
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@loop_over("name", STREAMS)
 def test_a_recorded_stream_is_counted_as_its_server_counted_it(name: str) -> None:
     expected, tokens, first = STREAMS[name]
     data = recorded.reads(name)
@@ -99,7 +100,7 @@ def test_a_recorded_stream_is_counted_as_its_server_counted_it(name: str) -> Non
     assert (record.shared_reads, record.reads, record.end_ns) == (0, len(data), 1000 * len(data))
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@loop_over("name", STREAMS)
 def test_a_stream_in_one_read_has_the_same_tokens(name: str) -> None:
     expected, tokens, _ = STREAMS[name]
     record = recorded.decode(name, [b"".join(recorded.reads(name))])
@@ -108,7 +109,7 @@ def test_a_stream_in_one_read_has_the_same_tokens(name: str) -> None:
     assert record.shared_reads == max(0, len(tokens) - 1)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@loop_over("name", STREAMS)
 def test_a_stream_byte_by_byte_arrives_with_the_end_of_each_data_line(name: str) -> None:
     expected, tokens, first = STREAMS[name]
     reads = recorded.reads(name)
@@ -142,7 +143,7 @@ def test_a_stream_split_anywhere_is_the_same(name: str) -> None:
         assert record.arrival_ns.tolist() == [1000 if end < cut else 2000 for end in line_ends]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "expected", "messages", "shared", "first_ns"),
     [
         ("vllm-0.32/chat", (None, "length", 3610, 6, True), 6, 0, 69_578_000),
@@ -172,7 +173,7 @@ def test_a_recorded_connection_gives_its_tokens_times_and_end(
     assert (record.first_byte_ns, record.end_ns) == (at_ns[0], at_ns[-1])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "kind", "detail"),
     [
         (
@@ -255,7 +256,7 @@ def test_a_long_refusal_is_shortened(name: str, begins: str, kind: FailureKind) 
     assert len(failure.detail) <= 310
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "input_tokens"),
     [
         ("vllm-0.32/chat_nostream", 13),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import UNKNOWN, Record
 from loadgen.transport.failure import Failure, FailureKind
@@ -56,7 +57,7 @@ def timings(record: Record) -> tuple[int, ...]:
     return (*counts, record.server_prefill_ns, record.server_decode_ns)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@loop_over("name", STREAMS)
 def test_a_stream_has_its_servers_counts_and_times(name: str) -> None:
     expected, tokens, first, reported = STREAMS[name]
     data = recorded.reads(name)
@@ -84,7 +85,7 @@ def test_a_refusal_has_the_servers_words(name: str) -> None:
     assert (failure.kind, failure.detail[: len(REFUSED[name])]) == (kind, REFUSED[name])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("written", "reported"),
     [
         (b"null", (UNKNOWN,) * 5),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import trustme
 
+from builders.loops import loop_over
 from fakes.rings import needs_ring
 from fakes.scripted_server import (
     HEAD,
@@ -101,8 +102,8 @@ def test_tokens_are_apart_as_they_were_sent_though_the_client_sleeps(serve: Serv
         assert capture.read_ends()[-1] == len(capture.raw)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+@loop_over("channel", CHANNELS)
+@loop_over("end", [End.CLOSE, End.RESET])
 def test_a_cut_answer_keeps_every_instant(serve: Serve, channel: str, end: End) -> None:
     cut: list[bytes | float] = [HEAD, *(part for _ in range(9) for part in (GAP_S, chunk(token())))]
     server, target = serve(

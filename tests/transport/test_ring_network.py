@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -116,7 +117,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@loop_over("ending", ENDINGS)
 def test_however_a_response_ends_that_is_seen_at_once(ending: str) -> None:
     driven = driven_by(Tapped(lambda _: ENDINGS[ending]), 160, 40)
     assert kinds(driven) == [None] * 160

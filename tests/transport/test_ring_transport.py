@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -37,8 +38,8 @@ SECOND = 1000 * MS
 # Every token's own instant.
 
 
-@pytest.mark.parametrize("slots", [4, 20])
-@pytest.mark.parametrize("poll_ns", [2_000, 700_000, 5 * MS, 50 * MS, 333 * MS])
+@loop_over("slots", [4, 20])
+@loop_over("poll_ns", [2_000, 700_000, 5 * MS, 50 * MS, 333 * MS])
 def test_every_token_has_its_own_instant_though_the_client_sleeps(poll_ns: int, slots: int) -> None:
     server = Tapped(lambda _: stream(20, GAP_S), poll_ns=poll_ns)
     driven = driven_by(server, 3 * slots, slots)
@@ -90,8 +91,8 @@ def paced(head: bytes, pieces: list[bytes], last: bytes = b"", end: End = End.KE
     return Answer([head, *timed, *([last] if last else [])], end)
 
 
-@pytest.mark.parametrize("poll_ns", [2_000, 50 * MS])
-@pytest.mark.parametrize(
+@loop_over("poll_ns", [2_000, 50 * MS])
+@loop_over(
     "answer",
     [
         pytest.param(paced(HEAD, CRLF_EVENTS, LAST), id="events that end as the response does"),
@@ -303,8 +304,8 @@ def test_a_stop_keeps_all_that_had_arrived_and_when(poll_ns: int) -> None:
         assert (record.arrival_ns - record.sent_ns).tolist() == [FIRST_NS + i * GAP_NS for i in range(count)]
 
 
-@pytest.mark.parametrize("step_ns", [2 * SECOND, -2 * SECOND, 3600 * SECOND])
-@pytest.mark.parametrize("poll_ns", [2_000, 20 * MS])
+@loop_over("step_ns", [2 * SECOND, -2 * SECOND, 3600 * SECOND])
+@loop_over("poll_ns", [2_000, 20 * MS])
 def test_a_clock_that_is_set_in_mid_run_moves_no_arrival(step_ns: int, poll_ns: int) -> None:
     server = Tapped(lambda _: stream(60, GAP_S), poll_ns=poll_ns)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from builders.loops import loop_over
 from fakes.packet_filters import SYN, packet
 from fakes.virtual_ring import frame, frames
 from loadgen.base.arrays import Int64
@@ -63,7 +64,7 @@ def held(came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[
     return held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("came_ms", "read_ms", "of_reads", "rtt_ms", "count"),
     [
         ([0], [9], [1], 0, 0),
@@ -126,8 +127,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("begin_seq", [1000, 0, WRAP - 1, WRAP - 12, WRAP // 2 - 3, WRAP // 2])
-@pytest.mark.parametrize("case", CASES)
+@loop_over("begin_seq", [1000, 0, WRAP - 1, WRAP - 12, WRAP // 2 - 3, WRAP // 2])
+@loop_over("case", CASES)
 def test_a_byte_has_arrived_once_all_before_it_have(case: str, begin_seq: int) -> None:
     pieces, total, arrived = CASES[case]
     assert found(pieces, total, begin_seq) == arrived
@@ -172,7 +173,7 @@ def sizes_of(total: Sequence[int], words: Sequence[int], seen: Sequence[int], v6
     return [int(size) for size in payload(rows, V6 if v6 else V4)]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("total", "words", "seen", "v6", "sizes"),
     [
         pytest.param([40, 52, 80], [5, 8, 15], [40, 52, 80], False, [0, 0, 0], id="none"),

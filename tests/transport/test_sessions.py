@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
@@ -24,7 +25,6 @@ from loadgen.wire.openai import Completions
 
 MS, SECOND = 1_000_000, 1_000_000_000
 NEAR_NS = 3 * MS  # of the portable transport, whose own times are late
-both = pytest.mark.parametrize("transport", ["wire", "ring", "httpx"])
 
 
 def judged(capture: Capture) -> dict[str, Any] | None:
@@ -66,7 +66,6 @@ def late_ns(driven: Driven) -> int:
     return max(capture.sent_ns - capture.intended_ns for capture in driven.captures)
 
 
-@both
 def test_turns_follow_one_another_over_one_connection(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     driven = drive(sessions_of(server, [3, 2], 0.5, 1), transport, server)
@@ -77,7 +76,6 @@ def test_turns_follow_one_another_over_one_connection(transport: str) -> None:
     assert driven.health.reconnects == driven.health.late_bodies == 0
 
 
-@both
 def test_a_turn_is_due_its_delay_after_the_answer_before_it(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     driven = drive(sessions_of(server, [3], 0.5, 1), transport, server)
@@ -86,7 +84,6 @@ def test_a_turn_is_due_its_delay_after_the_answer_before_it(transport: str) -> N
     assert 0 <= late_ns(driven) < near_ns
 
 
-@both
 def test_as_many_sessions_are_in_flight_as_there_are_slots(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     driven = drive(sessions_of(server, [2] * 6, 0.2, 3), transport, server)
@@ -97,8 +94,7 @@ def test_as_many_sessions_are_in_flight_as_there_are_slots(transport: str) -> No
     assert sorted(asked_of(server)[:3]) == [0, 2, 4]
 
 
-@both
-@pytest.mark.parametrize("gap_s", [4.9, 5.1, 6.0, 20.0])
+@loop_over("gap_s", [4.9, 5.1, 6.0, 20.0])
 def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, gap_s: float) -> None:
     server = KeepAliveServer(lambda _: stream(3, 0.01))
     driven = drive(sessions_of(server, [2], gap_s, 1), transport, server)
@@ -112,14 +108,12 @@ def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, ga
     assert driven.health.reconnects == (gap_s > 5)
 
 
-@pytest.mark.parametrize("transport", ["wire", "ring"])
 def test_a_connection_closed_long_ago_is_open_again_when_needed(transport: str) -> None:
     server = KeepAliveServer(lambda _: stream(3, 0.01))
     driven = drive(sessions_of(server, [2], 6.0, 1), transport, server)
     assert driven.captures[1].connect_ns == 0
 
 
-@both
 def test_a_close_that_crosses_the_next_turn_costs_no_failure(transport: str) -> None:
     server = KeepAliveServer(lambda _: stream(3, 0.01))
     gap_s = 5.0 - 1e-5 if transport != "httpx" else 5.0
@@ -141,8 +135,7 @@ FAILURES = {
 }
 
 
-@both
-@pytest.mark.parametrize("name", FAILURES)
+@loop_over("name", FAILURES)
 def test_a_failed_turn_ends_its_session_and_not_the_run(transport: str, name: str) -> None:
     failed, kind = FAILURES[name]
 
@@ -161,7 +154,6 @@ UNFRAMED = list(stream(3, 0.01).pieces)[:-1]  # all of an answer, but for the la
 CANCELLED = Cancellations(np.array([True, False, False]), CancelPoint(after_tokens=1))
 
 
-@both
 @pytest.mark.parametrize(
     ("answer", "changes"),
     [
@@ -183,7 +175,6 @@ def test_a_turn_follows_each_answer_that_counts_as_a_success(
     assert asked_of(server) == [0, 1]
 
 
-@both
 def test_a_cancelled_turn_ends_its_session_at_once(transport: str) -> None:
     server = VirtualServer(lambda asked: stream(3, 0.01 if asked.number else 1.0))
     driven = drive(sessions_of(server, [2, 1], 30.0, 1, cancellations=CANCELLED), transport, server)
@@ -191,7 +182,6 @@ def test_a_cancelled_turn_ends_its_session_at_once(transport: str) -> None:
     assert driven.captures[1].sent_ns - driven.captures[0].end_ns < SECOND
 
 
-@both
 def test_a_turn_timeout_ends_its_session_and_is_named(transport: str) -> None:
     def script(asked: Asked) -> Answer:
         return stream(3, 0.01) if not asked.body.endswith(b":0}") else Answer([], End.HANG)
@@ -205,7 +195,6 @@ def test_a_turn_timeout_ends_its_session_and_is_named(transport: str) -> None:
     assert failure.detail == "not finished within --turn-timeout"
 
 
-@both
 def test_a_server_that_closes_after_each_answer_costs_no_turn(transport: str) -> None:
     server = VirtualServer(lambda _: Answer(list(stream(3, 0.01).pieces), End.CLOSE))
     driven = drive(sessions_of(server, [3, 3], 0.4, 2), transport, server)
@@ -214,7 +203,6 @@ def test_a_server_that_closes_after_each_answer_costs_no_turn(transport: str) ->
     assert late_ns(driven) < NEAR_NS
 
 
-@both
 def test_the_servers_own_answers_are_the_history_of_a_live_session(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
 
@@ -228,7 +216,6 @@ def test_the_servers_own_answers_are_the_history_of_a_live_session(transport: st
     assert driven.health.late_bodies == 0
 
 
-@both
 def test_a_session_has_one_name_in_all_its_turns(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     drive(sessions_of(server, [2, 2], 0.1, 1, header="X-Session-ID"), transport, server)
@@ -237,7 +224,6 @@ def test_a_session_has_one_name_in_all_its_turns(transport: str) -> None:
     assert names == ["loadgen-session-0"] * 2 + ["loadgen-session-1"] * 2
 
 
-@both
 def test_sessions_begin_at_their_rate_whatever_is_in_flight(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.3))
     offsets_ns = np.arange(4) * 100 * MS
@@ -249,7 +235,6 @@ def test_sessions_begin_at_their_rate_whatever_is_in_flight(transport: str) -> N
     assert driven.captures[0].end_ns > driven.captures[6].sent_ns
 
 
-@both
 def test_users_have_their_turns_at_their_own_rate(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     job = sessions_of(server, [2] * 4, 0.0, 2, users=2, user_rate_per_s=2.0)
@@ -259,7 +244,6 @@ def test_users_have_their_turns_at_their_own_rate(transport: str) -> None:
     assert [capture.slot for capture in driven.captures] == [0, 0, 1, 1, 0, 0, 1, 1]
 
 
-@both
 def test_a_users_turn_waits_for_the_answer_before_it(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.5))
     driven = drive(sessions_of(server, [3], 0.0, 1, users=1, user_rate_per_s=2.0), transport, server)
@@ -267,7 +251,6 @@ def test_a_users_turn_waits_for_the_answer_before_it(transport: str) -> None:
     assert waits_ns(driven) == pytest.approx([0, 0], abs=near_ns)
 
 
-@both
 def test_no_turn_is_sent_once_the_time_is_up(transport: str) -> None:
     server = VirtualServer(lambda _: stream(3, 0.01))
     driven = drive(sessions_of(server, [10] * 3, 0.3, 2, duration_ns=SECOND), transport, server)
@@ -276,7 +259,6 @@ def test_no_turn_is_sent_once_the_time_is_up(transport: str) -> None:
     assert all(capture.sent_ns < over_ns for capture in driven.captures)
 
 
-@both
 def test_a_stop_ends_sessions_that_wait_for_their_next_turn(transport: str) -> None:
     holder: list[Callable[[], None]] = []
 
@@ -292,7 +274,6 @@ def test_a_stop_ends_sessions_that_wait_for_their_next_turn(transport: str) -> N
     assert driven.counters.sent == len(driven.captures) == 2
 
 
-@both
 def test_equal_bodies_have_one_digest_in_whatever_order(transport: str) -> None:
     digests = []
     for most, model in ((1, b'"m"'), (3, b'"another"')):
@@ -304,7 +285,6 @@ def test_equal_bodies_have_one_digest_in_whatever_order(transport: str) -> None:
     assert len(digests[0]) == 32
 
 
-@both
 def test_a_refused_connection_ends_the_session_that_needs_it(transport: str) -> None:
     server = VirtualServer(lambda _: Answer(list(stream(3, 0.01).pieces), End.CLOSE))
 

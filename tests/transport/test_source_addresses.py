@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -42,7 +43,7 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_addresses, "local_address", lambda *_: ("10.0.0.1", 0))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("server", "connections", "addresses"),
     [
         (HERE, 1, ()),

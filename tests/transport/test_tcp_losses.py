@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
 from loadgen.figures.record import UNKNOWN
@@ -33,7 +34,7 @@ class Kernel:
         return self.found[:length]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("found", "losses"),
     [
         (info(7, 2), Losses(7, 2)),
@@ -53,7 +54,7 @@ def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses)
     assert losses_of(Kernel(found)) == losses
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("found", "rtt_ns"),
     [
         (bytes(148) + struct.pack("=I", 35), 35_000),

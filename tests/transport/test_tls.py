@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import trustme
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -31,8 +32,6 @@ from fakes.scripted_server import (
 from loadgen.server.discovery import ServerAddress
 from loadgen.transport.connection import SO_TIMESTAMPNS
 from loadgen.transport.failure import FailureKind
-
-pytestmark = pytest.mark.usefixtures("epoll_transports")
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
@@ -81,11 +80,11 @@ def timestamping() -> Iterator[None]:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.usefixtures("timestamping")
 def test_streams_over_tls_are_whole_and_keep_their_kernel_timestamps(
-    serving: ssl.SSLContext, trusting: ssl.SSLContext, version: ssl.TLSVersion
+    epoll: str, serving: ssl.SSLContext, trusting: ssl.SSLContext, version: ssl.TLSVersion
 ) -> None:
     serving.minimum_version = serving.maximum_version = version
     with ScriptedServer(lambda _: stream(5, 0.002), tls=serving) as server:
-        driven = drive(job_of(server.target(trusting, "localhost"), 12, 3))
+        driven = drive(job_of(server.target(trusting, "localhost"), 12, 3), epoll)
         assert (server.connections, len(server.asked)) == (3, 12)
     assert kinds(driven) == [None] * 12
     for capture in driven.captures:
@@ -96,18 +95,18 @@ def test_streams_over_tls_are_whole_and_keep_their_kernel_timestamps(
 
 
 def test_large_requests_and_answers_cross_many_records(
-    serving: ssl.SSLContext, trusting: ssl.SSLContext
+    epoll: str, serving: ssl.SSLContext, trusting: ssl.SSLContext
 ) -> None:
     body = bytes(range(256)) * 2800
     padding = chunk(b": " + b"x" * 300_000 + b"\n\n")
     answer = Answer([HEAD, padding, *(chunk(event) for event in events(2)), LAST])
     with ScriptedServer(lambda _: answer, tls=serving, read_bytes=16384) as server:
-        driven = drive(job_of(server.target(trusting, "localhost"), 3, 1, body=lambda _: body))
+        driven = drive(job_of(server.target(trusting, "localhost"), 3, 1, body=lambda _: body), epoll)
         assert [asked.body == body for asked in server.asked] == [True] * 3
     assert kinds(driven) == [None] * 3
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "kind"),
     [
         pytest.param(
@@ -130,10 +129,10 @@ def test_large_requests_and_answers_cross_many_records(
     ],
 )
 def test_a_cut_stream_fails_alone(
-    serving: ssl.SSLContext, trusting: ssl.SSLContext, answer: Answer, kind: FailureKind | None
+    epoll: str, serving: ssl.SSLContext, trusting: ssl.SSLContext, answer: Answer, kind: FailureKind | None
 ) -> None:
     with ScriptedServer(lambda asked: stream() if asked.number else answer, tls=serving) as server:
-        driven = drive(job_of(server.target(trusting, "localhost"), 2, 1))
+        driven = drive(job_of(server.target(trusting, "localhost"), 2, 1), epoll)
     assert kinds(driven) == [kind, None]
     assert driven.captures[1].connect_ns > 0
 
@@ -147,28 +146,28 @@ def _contexts(authority: trustme.CA) -> Iterator[tuple[ssl.SSLContext | None, st
 
 @pytest.mark.parametrize("which", [0, 1], ids=["an unknown authority", "another name"])
 def test_a_wrong_certificate_fails_each_request_and_says_why(
-    serving: ssl.SSLContext, authority: trustme.CA, which: int
+    epoll: str, serving: ssl.SSLContext, authority: trustme.CA, which: int
 ) -> None:
     context, name = list(_contexts(authority))[which]
     why = ("no trusted authority has signed", "is for another host")[which]
     with ScriptedServer(lambda _: stream(), tls=serving) as server:
-        driven = drive(job_of(server.target(context, name), 6, 2))
+        driven = drive(job_of(server.target(context, name), 6, 2), epoll)
         assert server.asked == []
     assert kinds(driven) == [FailureKind.CONNECT] * 6
     details = [c.failure.detail for c in driven.captures if c.failure]
     assert [why in detail and "--insecure" in detail for detail in details] == [True] * 6
 
 
-def test_insecure_takes_any_certificate(serving: ssl.SSLContext) -> None:
+def test_insecure_takes_any_certificate(epoll: str, serving: ssl.SSLContext) -> None:
     context = ServerAddress("https://localhost", insecure=True).tls()
     with ScriptedServer(lambda _: stream(), tls=serving) as server:
-        driven = drive(job_of(server.target(context, "elsewhere.example"), 2, 1))
+        driven = drive(job_of(server.target(context, "elsewhere.example"), 2, 1), epoll)
     assert kinds(driven) == [None, None]
 
 
-def test_a_plain_server_behind_https_fails_each_request() -> None:
+def test_a_plain_server_behind_https_fails_each_request(epoll: str) -> None:
     with ScriptedServer(lambda _: stream(), greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n") as server:
-        driven = drive(job_of(server.target(ssl.create_default_context(), "localhost"), 4, 2))
+        driven = drive(job_of(server.target(ssl.create_default_context(), "localhost"), 4, 2), epoll)
     assert kinds(driven) == [FailureKind.CONNECT] * 4
 
 

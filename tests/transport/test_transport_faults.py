@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import (
     DONE,
     HEAD,
@@ -35,11 +36,8 @@ from loadgen.transport.job import Limits
 from loadgen.transport.memory_room import MemoryGauge
 from loadgen.wire.openai import Completions
 
-pytestmark = pytest.mark.usefixtures("epoll_transports")
-
 MS = 1_000_000
 SECOND = 1000 * MS
-TRANSPORTS = ("wire", "httpx")
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 BODY = b"".join(events(3))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -76,8 +74,7 @@ MALFORMED: dict[str, list[bytes | float]] = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", MALFORMED)
+@loop_over("name", MALFORMED)
 def test_what_is_not_http_is_malformed_at_once_and_not_sent_again(name: str, transport: str) -> None:
     driven = third(Answer(MALFORMED[name], End.HANG), transport)
     assert kinds(driven) == [None, FailureKind.MALFORMED, None]
@@ -87,7 +84,7 @@ def test_what_is_not_http_is_malformed_at_once_and_not_sent_again(name: str, tra
     assert 0 < odd.end_ns - odd.sent_ns < 4 * SECOND  # of a stall timeout of eight
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "pieces",
     [
         pytest.param([HEAD, b"1000000000000000000\r\n" + token()], id="a chunk of 2^72 bytes"),
@@ -97,16 +94,15 @@ def test_what_is_not_http_is_malformed_at_once_and_not_sent_again(name: str, tra
         pytest.param([OK + b"content-length: 10000000000\r\n\r\n" + BODY], id="10 GB announced"),
     ],
 )
-def test_what_the_wire_alone_can_know_at_once(pieces: list[bytes | float]) -> None:
-    driven = third(Answer(pieces, End.HANG), "wire")
+def test_what_the_wire_alone_can_know_at_once(epoll: str, pieces: list[bytes | float]) -> None:
+    driven = third(Answer(pieces, End.HANG), epoll)
     assert kinds(driven) == [None, FailureKind.MALFORMED, None]
 
 
 # Lost connections.
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+@loop_over("end", [End.CLOSE, End.RESET])
 def test_a_request_that_the_server_held_before_it_closed_is_a_failure(end: End, transport: str) -> None:
     driven = third(Answer([0.4], end), transport)
     assert kinds(driven) == [None, FailureKind.TRUNCATED, None]
@@ -117,9 +113,8 @@ def test_a_request_that_the_server_held_before_it_closed_is_a_failure(end: End, 
     assert [capture.resends for capture in driven.captures] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
-@pytest.mark.parametrize("begin", [HEAD[:1], HEAD[:20], CONTINUE, CONTINUE[:-2]], ids=repr)
+@loop_over("end", [End.CLOSE, End.RESET])
+@loop_over("begin", [HEAD[:1], HEAD[:20], CONTINUE, CONTINUE[:-2]])
 def test_a_request_of_whose_answer_a_byte_came_is_not_sent_again(
     begin: bytes, end: End, transport: str
 ) -> None:
@@ -129,8 +124,7 @@ def test_a_request_of_whose_answer_a_byte_came_is_not_sent_again(
     assert [capture.resends for capture in driven.captures] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+@loop_over("end", [End.CLOSE, End.RESET])
 def test_a_request_resent_after_an_idle_close_keeps_its_first_time(end: End, transport: str) -> None:
     server = VirtualServer(lambda asked: Answer([0.03], end) if asked.number == 1 else stream())
     driven = drive(job_of(server.target(), 3, 1, limits=LIMITS), transport, server)
@@ -142,7 +136,6 @@ def test_a_request_resent_after_an_idle_close_keeps_its_first_time(end: End, tra
     assert record.connect_ns > 0
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_request_is_sent_again_once_and_never_twice(transport: str) -> None:
     server = VirtualServer(lambda asked: Answer([], End.CLOSE) if asked.number else stream())
     driven = drive(job_of(server.target(), 2, 1, limits=LIMITS), transport, server)
@@ -151,8 +144,7 @@ def test_a_request_is_sent_again_once_and_never_twice(transport: str) -> None:
     assert [capture.resends for capture in driven.captures] == [0, 1]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("delay", [[], [0.03], [0.3]], ids=str)
+@loop_over("delay", [[], [0.03], [0.3]])
 def test_a_connection_that_never_served_has_nothing_sent_again(
     delay: list[bytes | float], transport: str
 ) -> None:
@@ -172,8 +164,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", ENDLESS)
+@loop_over("name", ENDLESS)
 def test_an_answer_without_an_end_is_cut_and_the_others_are_served(name: str, transport: str) -> None:
     head, piece = ENDLESS[name]
 
@@ -198,8 +189,7 @@ FLOODS: dict[str, tuple[list[bytes | float], int]] = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", FLOODS)
+@loop_over("name", FLOODS)
 def test_answers_that_fill_memory_together_are_cut_the_largest_first(
     name: str, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +215,6 @@ def test_answers_that_fill_memory_together_are_cut_the_largest_first(
         assert len(capture.read_lengths) == len(capture.seen_ns) == len(capture.kernel) // 2
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_answers_that_fit_together_are_not_cut(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryGauge, "is_passed", lambda _: True)
     server = VirtualServer(lambda _: stream(40, 0.002))
@@ -234,7 +223,6 @@ def test_answers_that_fit_together_are_not_cut(transport: str, monkeypatch: pyte
     assert kinds(driven) == [None] * 20
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_long_answer_of_many_small_reads_is_no_flood(transport: str) -> None:
     pieces: list[bytes | float] = [HEAD]
     for _ in range(300):
@@ -247,8 +235,7 @@ def test_a_long_answer_of_many_small_reads_is_no_flood(transport: str) -> None:
 # What an error says.
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize(
+@loop_over(
     ("status", "more", "detail"),
     [
         ("429 Too Many Requests", "retry-after: 5\r\n", "429 (Retry-After: 5): slow down"),
@@ -271,7 +258,6 @@ def test_how_long_to_wait_is_shown(status: str, more: str, detail: str, transpor
 # Nobody waits for a stream that is looked at.
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_pings_without_number_stall_their_stream_and_delay_no_other(transport: str) -> None:
     unknown = chunk(b'data: {"choices":[{"index":0,"delta":{"thinking":"x"}}]}\n\n')
 
@@ -291,6 +277,6 @@ def test_pings_without_number_stall_their_stream_and_delay_no_other(transport: s
     assert driven.health.stopped_ns < 500 * MS
 
 
-def test_a_done_alone_is_still_read_as_it_was() -> None:
-    driven = third(Answer([HEAD, chunk(DONE), LAST]), "wire")
+def test_a_done_alone_is_still_read_as_it_was(epoll: str) -> None:
+    driven = third(Answer([HEAD, chunk(DONE), LAST]), epoll)
     assert kinds(driven) == [None, FailureKind.EMPTY, None]
