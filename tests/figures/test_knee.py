@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.arrays import Float64
 from loadgen.figures.knee import Knee, knee
 
@@ -79,7 +80,7 @@ def test_loads_that_were_repeated_narrow_the_interval() -> None:
     assert width(often) < width(once)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("loads", "values"),
     [
         ([], []),
@@ -89,7 +90,6 @@ def test_loads_that_were_repeated_narrow_the_interval() -> None:
         ([1, 2, 4, 8, 16], [1, 2, 4, 8, 16]),
         ([1, 2, 4, 8, 16, 32], [1, 2, 4, float("nan"), 0, 4]),
     ],
-    ids=["none", "four-points", "three-loads", "level", "one-line", "no-logarithm"],
 )
 def test_too_little_to_tell_a_knee_from_a_line_has_none(loads: list[float], values: list[float]) -> None:
     assert knee(loads, values, rises=False) is None

@@ -239,7 +239,7 @@ def test_messages_stamped_like_their_answers_first_are_counted() -> None:
     assert (health.answers, health.with_first) == (3, 3)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answers", "excess"),
     [
         ([[1, 2, 3, 4]], 0.0),
@@ -249,7 +249,6 @@ def test_messages_stamped_like_their_answers_first_are_counted() -> None:
         ([[5], [5, 5]], 0.0),
         ([[]], 0.0),
     ],
-    ids=["none", "one met", "two met", "with the first", "no wait at all", "no message"],
 )
 def test_coalesced_messages_spread_over_the_wait_bound_the_p99_itl(
     answers: list[list[int]], excess: float

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.made_cases import START_NS
 from builders.made_sessions import DELAY_MS, TURN_MS, rows_of, turn_of
 from loadgen.figures.record import Record, Records
@@ -97,7 +98,7 @@ def _waited(failure: Failure | None, of: int, slots: Sequence[int] = (0, 1)) -> 
     return rows([1] * of, made)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("failure", "of", "duration_ms", "slots", "queues", "dry_ms"),
     [
         (CUT, 8, 0, (0, 1), 1, 400),
@@ -107,10 +108,6 @@ def _waited(failure: Failure | None, of: int, slots: Sequence[int] = (0, 1)) -> 
         (CUT, 8, 1000, (0, 1), 1, 400),
         (CUT, 50, 450, (0, 1), 1, 450),
         (CUT, 8, 0, (0, 1), 2**31 - 1, 160),
-    ],
-    ids=[
-        "a slot that waits", "one that does not", "its process has no session left", "one of its process",
-        "that ran out early", "the time was up first", "a number of processes that cannot be",
     ],
 )  # fmt: skip
 def test_a_slot_that_connects_again_is_not_dry_while_sessions_begin(

@@ -77,7 +77,7 @@ UNCONNECTED = Failure(FailureKind.CONNECT, "refused")
 CANCELLED = Failure(FailureKind.CANCELLED, "stopped")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("last", "queues", "end_ms"),
     [
         ([answer(1, 1400, 1450, failure=LOST)], 1, 1800),
@@ -86,7 +86,6 @@ CANCELLED = Failure(FailureKind.CANCELLED, "stopped")
         ([answer(1, 1400, 1450, failure=LOST)], 2, 1450),
         ([answer(1, 1400, 1450, failure=CANCELLED)], 1, 1450),
     ],
-    ids=["lost", "answered", "found no connection", "its shard had nothing left", "stopped by the client"],
 )
 def test_a_slot_that_connects_again_ends_no_steady_state(
     last: Sequence[Record], queues: int, end_ms: int

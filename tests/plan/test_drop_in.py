@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from builders import drop_in
+from builders.loops import loop_over
 
 TESTS = Path(__file__).parents[1]
 CASES: list[dict[str, Any]] = json.loads((drop_in.DIRECTORY / "requests.json").read_text("utf-8"))["cases"]
@@ -36,9 +37,7 @@ def test_what_was_recorded_is_of_every_command() -> None:
     assert [case["argv"] for case in CASES] == drop_in.commands()
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case not in TIMED], ids=lambda case: " ".join(case["argv"])[15:80]
-)
+@loop_over("case", [case for case in CASES if case not in TIMED])
 def test_a_data_set_is_what_vllm_itself_sends(case: dict[str, Any]) -> None:
     made = drop_in.planned(case["argv"])
     assert drop_in.sent(made) == case["requests"]

@@ -42,7 +42,7 @@ def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "first"),
     [
         ({"highest_passing": 512}, "limit: at least 512 at a time"),
@@ -52,7 +52,6 @@ def test_a_search_that_knows_nothing_yet_says_what_it_is_for() -> None:
         ({"limit": LimitEstimate(value=0.05, low=0.047, high=0.0531, confidence=0.9)},
          "limit: 0.05 at a time (90 %: 0.047 to 0.0531)"),
     ],
-    ids=["all-pass", "none-pass", "one-sided", "no-interval", "another-confidence"],
 )  # fmt: skip
 def test_the_first_line_is_what_is_known(changes: dict[str, Any], first: str) -> None:
     assert limit_lines.headline(limit_record(axis="concurrency", **(NOTHING | changes))) == first

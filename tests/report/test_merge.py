@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import made_cases, made_runs, provoked_data, shard_runs
+from builders.loops import loop_over
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
 from loadgen.figures.record import Records
@@ -109,21 +110,19 @@ def texts(run: Result) -> dict[str, str]:
     }
 
 
-# Each shard has a slot at least.
-DIVIDED = [
-    (name, of)
-    for name, run in RUNS.items()
-    for of in (1, 2, 7)
-    if of <= (run.facts.profile.held_concurrency or of)
-]
+@pytest.mark.parametrize("of", [1, 2, 7])
+def test_merged_shards_are_the_run_of_one_process(of: int) -> None:
+    # Each shard has a slot at least.
+    divisible = [name for name, run in RUNS.items() if of <= (run.facts.profile.held_concurrency or of)]
 
+    @loop_over("name", divisible)
+    def check(name: str) -> None:
+        shards = named(divided(RUNS[name], of))
+        merged = merge.merge_results([*shards[1::2], *shards[::2]])
+        assert texts(merged) == texts(by_workers(RUNS[name], of))
+        assert [row.requests for row in merged.facts.shards] == [len(run.records) for _, run in shards]
 
-@pytest.mark.parametrize(("name", "of"), DIVIDED)
-def test_merged_shards_are_the_run_of_one_process(name: str, of: int) -> None:
-    shards = named(divided(RUNS[name], of))
-    merged = merge.merge_results([*shards[1::2], *shards[::2]])
-    assert texts(merged) == texts(by_workers(RUNS[name], of))
-    assert [row.requests for row in merged.facts.shards] == [len(run.records) for _, run in shards]
+    check()
 
 
 def test_shards_without_a_request_are_merged() -> None:

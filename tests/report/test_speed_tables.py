@@ -178,8 +178,8 @@ def cells_of_the_file(model: str, backend: str, columns: list[str]) -> Iterator[
                     yield [line[column] for column in columns]
 
 
-@pytest.mark.parametrize("form", ["html", "rst", "md"])
-@pytest.mark.parametrize("rows", GROUPS, ids=lambda rows: f"{rows[0].model}-{rows[0].backend}")
+@loop_over("form", ["html", "rst", "md"])
+@loop_over("rows", GROUPS)
 def test_every_published_row_is_drawn_again(rows: list[SpeedRow], form: str) -> None:
     shape = QWEN3 if rows[0].formula == TOTAL else QWEN2_5
     table = speed_tables.table(rows, shape, ())
@@ -196,7 +196,7 @@ def test_the_published_rows_are_all_in_one_of_the_groups_drawn() -> None:
     assert sum(map(len, GROUPS)) == len(shipped()) == 475
 
 
-@pytest.mark.parametrize("rows", GROUPS, ids=lambda rows: f"{rows[0].model}-{rows[0].backend}")
+@loop_over("rows", GROUPS)
 def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[SpeedRow]) -> None:
     drawn = speed_tables.text(speed_tables.table(rows, speed_tables.TERMINAL))
     assert max(map(len, drawn.splitlines())) <= 80

@@ -95,8 +95,8 @@ class Dripping(ScriptedServer):
             sent.append((begun_ns, time.monotonic_ns()))
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@loop_over("tls", [False, True])
+@loop_over("transport", TRANSPORTS)
 def test_windows_of_a_few_bytes_cost_no_token_and_no_time(transport: str, tls: bool) -> None:
     serving, trusting = contexts(ssl.TLSVersion.TLSv1_3) if tls else (None, None)
     server = Dripping(lambda _: Answer([]), tls=serving)

@@ -74,9 +74,9 @@ HTTP10 = b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY
     ],
 )
 def test_every_framing_is_read_to_its_end(epoll: str, answer: Answer, connections: int) -> None:
-    with ScriptedServer(lambda _: answer) as server:
-        driven = drive(job_of(server.target(), 3, 1), epoll)
-        assert (server.connections, len(server.asked)) == (connections, 3)
+    server = VirtualServer(lambda _: answer)
+    driven = drive(job_of(server.target(), 3, 1), epoll, server)
+    assert (server.connections, len(server.asked)) == (connections, 3)
     assert kinds(driven) == [None] * 3
     assert [record.output_tokens for record in records(driven)] == [3] * 3
     assert [capture.resends for capture in driven.captures] == [0] * 3
@@ -86,10 +86,10 @@ def test_every_framing_is_read_to_its_end(epoll: str, answer: Answer, connection
 
 
 def test_a_request_is_sent_as_its_body_with_a_name_and_a_length(epoll: str) -> None:
-    with ScriptedServer(lambda _: stream()) as server:
-        job = job_of(server.target(), 2, 1, body=lambda i: b'{"n":%d}' % i, request_id_prefix="me-")
-        drive(job, epoll)
-        first, second = server.asked
+    server = VirtualServer(lambda _: stream())
+    job = job_of(server.target(), 2, 1, body=lambda i: b'{"n":%d}' % i, request_id_prefix="me-")
+    drive(job, epoll, server)
+    first, second = server.asked
     assert (first.body, second.body) == (b'{"n":0}', b'{"n":1}')
     assert first.head.splitlines() == [
         "POST /v1/completions HTTP/1.1",
@@ -100,76 +100,7 @@ def test_a_request_is_sent_as_its_body_with_a_name_and_a_length(epoll: str) -> N
     ]
 
 
-@loop_over(
-    ("answer", "kind"),
-    [
-        pytest.param(
-            Answer([HEAD, chunk(token())], End.RESET), FailureKind.TRUNCATED, id="RST in the stream"
-        ),
-        pytest.param(
-            Answer([HEAD, chunk(token())], End.CLOSE), FailureKind.TRUNCATED, id="FIN in the stream"
-        ),
-        pytest.param(Answer([HEAD[:20]], End.CLOSE), FailureKind.TRUNCATED, id="FIN in the head"),
-        pytest.param(Answer([], End.CLOSE), FailureKind.TRUNCATED, id="FIN instead of an answer"),
-        pytest.param(Answer([], End.RESET), FailureKind.TRUNCATED, id="RST instead of an answer"),
-        pytest.param(Answer([LENGTH[:-200]], End.CLOSE), FailureKind.TRUNCATED, id="a body too short"),
-        pytest.param(
-            Answer([UNTIL_CLOSE[: UNTIL_CLOSE.index(token("z", "length"))]], End.CLOSE),
-            FailureKind.TRUNCATED,
-            id="until close, no end",
-        ),
-        pytest.param(Answer([b"SSH-2.0-x\r\n"], End.HANG), FailureKind.MALFORMED, id="not HTTP"),
-        pytest.param(Answer([HEAD, b"zz\r\n\r\n\r\n"], End.CLOSE), FailureKind.MALFORMED, id="not chunks"),
-        pytest.param(Answer([whole(b'{"detail":"x"}', "404 Not Found")]), FailureKind.HTTP_STATUS, id="404"),
-        pytest.param(Answer([whole(b"", "204 No Content")]), FailureKind.HTTP_STATUS, id="204"),
-        pytest.param(Answer([whole(b'{"choices":[]}')]), FailureKind.NOT_STREAMED, id="one JSON body"),
-        pytest.param(
-            Answer([HEAD, chunk(b'data: {"error":{"message":"x"}}\n\n'), chunk(DONE), LAST]),
-            FailureKind.IN_BAND,
-            id="an error in a 200",
-        ),
-        pytest.param(Answer([HEAD, chunk(DONE), LAST]), FailureKind.EMPTY, id="no tokens"),
-    ],
-)
-def test_what_goes_wrong_is_one_failed_request_and_the_next_one_is_served(
-    epoll: str, answer: Answer, kind: FailureKind
-) -> None:
-    with ScriptedServer(lambda asked: stream() if asked.number else answer) as server:
-        driven = drive(job_of(server.target(), 2, 1), epoll)
-    assert kinds(driven) == [kind, None]
-
-
-def test_a_finished_answer_whose_last_chunk_is_cut_is_no_failure(epoll: str) -> None:
-    pieces = [HEAD, *(chunk(event) for event in events(3))]
-    with ScriptedServer(lambda _: Answer(pieces, End.CLOSE)) as server:
-        driven = drive(job_of(server.target(), 2, 1), epoll)
-    assert kinds(driven) == [None, None]
-
-
 # Connections.
-
-
-@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
-def test_a_closed_idle_connection_costs_one_resend_and_no_failure(epoll: str, end: End) -> None:
-    with ScriptedServer(lambda asked: Answer([WHOLE], end)) as server:
-        driven = drive(job_of(server.target(), 4, 1), epoll)
-        assert len(server.asked) == 4
-    assert kinds(driven) == [None] * 4
-    assert all(capture.resends <= 1 for capture in driven.captures)
-    assert driven.captures[0].resends == 0
-
-
-def test_a_request_is_sent_again_once_and_never_twice(epoll: str) -> None:
-    def script(asked: Asked) -> Answer:
-        return stream() if asked.number == 0 else Answer([], End.CLOSE)
-
-    with ScriptedServer(script) as server:
-        driven = drive(job_of(server.target(), 2, 1), epoll)
-        assert len(server.asked) == 3
-        assert server.asked[1].body == server.asked[2].body
-    assert kinds(driven) == [None, FailureKind.TRUNCATED]
-    assert [capture.resends for capture in driven.captures] == [0, 1]
-    assert driven.captures[1].connect_ns > 0
 
 
 @loop_over("concurrency", [1, 8, None])
@@ -287,8 +218,8 @@ def test_an_answer_that_fills_reads_to_the_last_byte_is_read_to_its_end(
         return whole(b": " + b"x" * more + b"\n\n" + BODY, kind="text/event-stream")
 
     answer = Answer([padded(2 * size - len(padded(size)))], end)
-    with ScriptedServer(lambda _: answer) as server:
-        driven = drive(job_of(server.target(), 3, 1), epoll)
+    server = VirtualServer(lambda _: answer)
+    driven = drive(job_of(server.target(), 3, 1), epoll, server)
     assert kinds(driven) == [None] * 3
     assert [len(capture.raw) for capture in driven.captures] == [size] * 3
 
@@ -321,8 +252,8 @@ def test_every_read_has_a_kernel_stamp_no_later_than_the_clients_own(epoll: str)
 
 def test_two_messages_in_one_read_share_its_stamp(epoll: str) -> None:
     pieces: list[bytes | float] = [HEAD, chunk(token()) + chunk(token()), 0.01, chunk(token("z", "length"))]
-    with ScriptedServer(lambda _: Answer([*pieces, chunk(usage(3)), chunk(DONE), LAST])) as server:
-        (record,) = records(drive(job_of(server.target(), 1, 1), epoll))
+    server = VirtualServer(lambda _: Answer([*pieces, chunk(usage(3)), chunk(DONE), LAST]))
+    (record,) = records(drive(job_of(server.target(), 1, 1), epoll, server))
     assert record.arrival_ns[0] == record.arrival_ns[1] < record.arrival_ns[2]
     assert record.shared_reads == 1
 

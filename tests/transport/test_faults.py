@@ -228,10 +228,11 @@ def assert_verdict(played: Played, fault: Fault, ending: Ending) -> None:
         assert verdict.level == "INVALID"
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("ring", "httpx")]
+# What is made of the bytes is the same over all: one transport is of the unit tests, the others are long.
+EVERY_TRANSPORT = ["wire", *(pytest.param(name, marks=pytest.mark.long) for name in ("ring", "httpx"))]
 
 
-@pytest.mark.parametrize("transport", ["wire", *LONG])
+@pytest.mark.parametrize("transport", EVERY_TRANSPORT)
 @pytest.mark.parametrize("section", faults_table.SECTIONS)
 def test_a_bad_answer_costs_itself_alone(section: str, transport: str, tmp_path: Path) -> None:
     """In virtual time; what the kernel does to connections is `test_over_a_real_network_too`'s."""

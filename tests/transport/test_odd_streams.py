@@ -22,6 +22,7 @@ from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.wire.openai import DIALECTS, Dialect
 from loadgen.wire.sglang import Generate
+from transport.test_faults import EVERY_TRANSPORT
 
 TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010
 TTFT_MS, TPOT_MS = FIRST_S * 1e3, GAP_S * 1e3
@@ -362,6 +363,7 @@ def played(api: str, timed: list[Timed], transport: str) -> RunEvidence:
     )
 
 
+@pytest.mark.parametrize("transport", EVERY_TRANSPORT)
 @loop_over("name", RIGHT)
 def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, transport: str) -> None:
     api, timed, seen_ms = RIGHT[name]
@@ -378,6 +380,7 @@ def test_a_token_is_found_wherever_it_is_and_whatever_the_counts_are(name: str, 
     assert [finding.evidence for finding in verdict.judge(run).grave] == []
 
 
+@pytest.mark.parametrize("transport", EVERY_TRANSPORT)
 @loop_over("name", SUSPECT)
 def test_what_cannot_be_right_is_suspect_with_its_cause(name: str, transport: str) -> None:
     api, timed, words = SUSPECT[name]

@@ -129,8 +129,8 @@ def test_a_timeout_keeps_all_that_had_come(serve: Serve, channel: str) -> None:
     assert (gaps_ns(driven) > GAP_S * 1e9 / 2).all()
 
 
-@pytest.mark.parametrize("unread", [2, 3], ids=["with session tickets", "in mid-stream"])
-@pytest.mark.parametrize("channel", CHANNELS)
+@loop_over("unread", [2, 3])
+@loop_over("channel", CHANNELS)
 def test_a_stop_keeps_all_that_had_come(serve: Serve, channel: str, unread: int) -> None:
     drivers: list[Driver] = []
     stopped_ns: list[int] = []

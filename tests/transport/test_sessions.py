@@ -108,9 +108,9 @@ def test_a_gap_beyond_keep_alive_costs_no_failure_and_no_ttft(transport: str, ga
     assert driven.health.reconnects == (gap_s > 5)
 
 
-def test_a_connection_closed_long_ago_is_open_again_when_needed(transport: str) -> None:
+def test_a_connection_closed_long_ago_is_open_again_when_needed(epoll: str) -> None:
     server = KeepAliveServer(lambda _: stream(3, 0.01))
-    driven = drive(sessions_of(server, [2], 6.0, 1), transport, server)
+    driven = drive(sessions_of(server, [2], 6.0, 1), epoll, server)
     assert driven.captures[1].connect_ns == 0
 
 
@@ -154,7 +154,7 @@ UNFRAMED = list(stream(3, 0.01).pieces)[:-1]  # all of an answer, but for the la
 CANCELLED = Cancellations(np.array([True, False, False]), CancelPoint(after_tokens=1))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "changes"),
     [
         (Answer(UNFRAMED, End.CLOSE), {}),
@@ -164,7 +164,6 @@ CANCELLED = Cancellations(np.array([True, False, False]), CancelPoint(after_toke
             {"cancellations": CANCELLED},
         ),
     ],
-    ids=["closed", "reset", "cancelled"],
 )
 def test_a_turn_follows_each_answer_that_counts_as_a_success(
     transport: str, answer: Answer, changes: dict[str, Any]

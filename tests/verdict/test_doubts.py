@@ -443,7 +443,7 @@ def test_what_cannot_be_looked_for_is_said_to_be_so() -> None:
     assert blind == set(Source) - {Source.RUN, Source.PAGE}
 
 
-@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.code)
+@loop_over("doubt", DOUBTS)
 def test_a_doubt_says_when_it_holds_and_what_to_do(doubt: Rule[RunEvidence]) -> None:
     assert doubt.condition
     assert doubt.remedy

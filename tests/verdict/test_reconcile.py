@@ -313,9 +313,9 @@ def decoded(dialect: str, told: bytes, streamed: bool = True) -> Record:
     return Decoder(DIALECTS[dialect], streamed).decode(capture(reads))
 
 
-@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("dialect", ["completions", "chat"])
-@pytest.mark.parametrize(
+@loop_over("streamed", [True, False])
+@loop_over("dialect", ["completions", "chat"])
+@loop_over(
     ("told", "queue_ns", "ttft_ns"),
     [
         pytest.param(_METRICS, 250_000, 12_345_678, id="vLLM's"),

@@ -133,7 +133,7 @@ def test_the_reads_may_be_cut_anywhere(size: int, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("put", [b"", b"\n", b"\r", b"d", b" ", b"0", b"9", b"{", b"\n\n", b"data: "])
+@loop_over("put", [b"", b"\n", b"\r", b"d", b" ", b"0", b"9", b"{", b"\n\n", b"data: "])
 def test_one_spot_changed_is_seen_by_both_or_by_neither(put: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     for spot in range(0, len(raw := b"".join(PLAIN)), 2):
         changed = raw[:spot] + put + raw[spot + 1 :]

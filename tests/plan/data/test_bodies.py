@@ -20,7 +20,7 @@ CHAT_API = {"backend": "openai-chat"}
 LAID_OVER = b'"stream":true,"stream_options":{"include_usage":true}'
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "keys", "sent"),
     [
         (
@@ -62,7 +62,6 @@ LAID_OVER = b'"stream":true,"stream_options":{"include_usage":true}'
             b'{"prompt":[1, 2],"model":"m","max_tokens":9,' + LAID_OVER + b"}",
         ),
     ],
-    ids=["bytes", "stream", "options", "flags", "tables", "completions"],
 )
 def test_a_body_is_sent_as_it_stands(tmp_path: Path, row: bytes, keys: dict[str, Any], sent: bytes) -> None:
     body = planned(jsonl(tmp_path, [row]), **keys).body(0)

@@ -26,7 +26,7 @@ def written(directory: Path, raw: bytes) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "rows", "numbers"),
     [
         (b'{"name": "a"}\n{"name": "b"}\n', [b'{"name": "a"}', b'{"name": "b"}'], [1, 2]),
@@ -36,9 +36,8 @@ def written(directory: Path, raw: bytes) -> str:
         (b"\xef\xbb\xbf1\n2", [b"1", b"2"], [1, 2]),
         ("é\n€\n😀".encode(), ["é".encode(), "€".encode(), "😀".encode()], [1, 2, 3]),
     ],
-    ids=["two", "no line end", "blank lines", "CRLF", "byte order mark", "UTF-8"],
 )
-@pytest.mark.parametrize("chunk_bytes", [1, 3, 1 << 22])
+@loop_over("chunk_bytes", [1, 3, 1 << 22])
 def test_rows_are_found_whatever_the_chunks(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -54,7 +53,7 @@ def test_rows_are_found_whatever_the_chunks(
     assert [found.where(i) for i in range(len(found))] == [f"{path} row {number}" for number in numbers]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "why"),
     [
         (b"", ": is empty"),
@@ -66,9 +65,8 @@ def test_rows_are_found_whatever_the_chunks(
         (b'{"a": 1}\n{"a": 1}\n\xe2\x82', " row 3: is not UTF-8: convert the file to it"),
         (b'{"a": 1}\n"\xed\xa0\x80"\n', " row 2: is not UTF-8: convert the file to it"),
     ],
-    ids=["empty", "blank", "gzip", "zstd", "UTF-16", "Latin-1", "cut", "surrogate"],
 )
-@pytest.mark.parametrize("chunk_bytes", [2, 1 << 22])
+@loop_over("chunk_bytes", [2, 1 << 22])
 def test_a_file_that_is_no_text_of_lines_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, why: str, chunk_bytes: int
 ) -> None:
@@ -124,7 +122,7 @@ def test_a_line_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> No
         Lines.open(str(path), FLAG)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("row", "why"),
     [
         (b'{"name": 1}', "name is 1: give a text"),
@@ -134,7 +132,6 @@ def test_a_line_of_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> No
         (b'{"name": "\\ud800"}', "is not valid JSON: it holds half of a surrogate pair"),
         (b'{"other": ' + b"[" * 100_000, "is nested too deep"),
     ],
-    ids=["type", "list", "cut", "NaN", "surrogate", "deep"],
 )
 def test_a_row_that_cannot_be_decoded_is_named(tmp_path: Path, row: bytes, why: str) -> None:
     path = written(tmp_path, b'{"name": "a"}\n\n' + row + b"\n")

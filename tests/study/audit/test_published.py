@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, thor
 from loadgen.report import speed_rows
 from loadgen.report.speed_formulas import OUTPUT, converted
@@ -75,7 +76,7 @@ def test_the_notes_of_each_block(page: dict[tuple[str, str], RunFindings]) -> No
     assert {at: notes(one) for at, one in page.items()} == {at: other.get(at, usual[at[1]]) for at in page}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("at", "name", "words"),
     [
         (("Qwen3-8B-FP8", LOW), "beyond-roofline", "8.88 ms per token (mean TPOT)"),

@@ -191,8 +191,8 @@ IMPOSSIBLE = {
 }
 
 
-@pytest.mark.parametrize(("code", "figures"), IMPOSSIBLE.items(), ids=IMPOSSIBLE)
-@pytest.mark.parametrize("side", [0, 1], ids=["baseline", "row"])
+@loop_over(("code", "figures"), IMPOSSIBLE.items())
+@loop_over("side", [0, 1])
 def test_no_verdict_is_given_on_what_an_audit_calls_impossible(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, code: str, figures: dict[str, float], side: int
 ) -> None:

@@ -85,14 +85,14 @@ def test_every_key_that_makes_the_load_is_tried() -> None:
     assert {*OTHER, *READ} == set(LOAD_KEYS)
 
 
-@pytest.mark.parametrize("key", LOAD_KEYS)
+@loop_over("key", LOAD_KEYS)
 def test_two_loads_of_one_name_are_shown_apart(key: str) -> None:
     tables = comparison.compare(sides(key, "m", "m"), ComparisonOptions())
     assert [len(line.runs) for table in tables for line in table.lines] == [2, 2]
     assert len(tables) == 2
 
 
-@pytest.mark.parametrize("key", LOAD_KEYS)
+@loop_over("key", LOAD_KEYS)
 def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
     (table,) = comparison.compare(sides(key, "m", "n"), ComparisonOptions())
     decisions = {effect.call for line in table.lines for effect in line.effects.values()}

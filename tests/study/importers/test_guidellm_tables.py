@@ -50,8 +50,8 @@ BOTH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "first", "second"), BOTH, ids=["two lines", "three lines"])
-@pytest.mark.parametrize("behind", ["", "  ", "\x1b[1m"], ids=["plain", "indented", "coloured"])
+@loop_over(("text", "first", "second"), BOTH)
+@loop_over("behind", ["", "  ", "\x1b[1m"])
 def test_every_row_is_a_run(
     text: str, behind: str, first: dict[str, object], second: dict[str, object]
 ) -> None:

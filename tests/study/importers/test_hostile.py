@@ -63,8 +63,8 @@ SLOW = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("behind", [HEADER, ""], ids=["page", "file"])
-@pytest.mark.parametrize("piece", SLOW.values(), ids=SLOW)
+@loop_over("behind", [HEADER, ""])
+@loop_over("piece", SLOW.values())
 def test_no_file_takes_long(piece: str, behind: str, tmp_path: Path) -> None:
     began_s = time.process_time()
     found = read(tmp_path, "x.md", piece * (LONG // len(piece)) + behind + "\n" + HEADER)
@@ -100,7 +100,7 @@ LARGE = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("piece", "why"), LARGE.values(), ids=LARGE)
+@loop_over(("piece", "why"), LARGE.values())
 def test_a_large_file_is_refused_in_bounded_time(piece: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "large.txt").write_text(piece * max(2_000_000 // len(piece), 10_001), "utf-8")
     began_s = time.process_time()

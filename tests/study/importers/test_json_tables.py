@@ -156,10 +156,8 @@ OLD_RANKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("summary", "ranks"), [(NEW, NEW_RANKS), (OLD, OLD_RANKS), (OLD, NEW_RANKS)], ids=["new", "old", "both"]
-)
-@pytest.mark.parametrize("named", [True, False])
+@loop_over(("summary", "ranks"), [(NEW, NEW_RANKS), (OLD, OLD_RANKS), (OLD, NEW_RANKS)])
+@loop_over("named", [True, False])
 def test_evalscopes_summary_has_the_percentiles_next_to_it(
     summary: dict[str, Any], ranks: Any, named: bool, tmp_path: Path
 ) -> None:

@@ -38,8 +38,8 @@ def facts(runs: list[Reported]) -> list[tuple[object, ...]]:
     return [(run.name, run.load.input_len, run.figures["speed_tok_s"], run.speed_formula) for run in runs]
 
 
-@pytest.mark.parametrize("form", WRITTEN)
-@pytest.mark.parametrize("rows", GROUPS, ids=lambda rows: f"{rows[0].model}-{rows[0].backend}")
+@loop_over("form", WRITTEN)
+@loop_over("rows", GROUPS)
 def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], form: str) -> None:
     ran = [row for row in rows if row.speed_tok_s]
     runs = read(speed_tables.render(rows, form))
@@ -334,7 +334,7 @@ def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
+@loop_over(
     "piece",
     [
         "| a | tok/s |\n|---|---|\n| x | 1 |\n",
@@ -386,7 +386,7 @@ PIVOTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("page", "right"), PIVOTS.values(), ids=PIVOTS)
+@loop_over(("page", "right"), PIVOTS.values())
 def test_a_table_of_the_figure_in_its_corner_is_read_cell_by_cell(
     page: str, right: list[tuple[str, int | None, dict[str, float]]]
 ) -> None:

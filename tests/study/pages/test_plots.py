@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_charts, inline_svg, load_charts, run_charts
 from loadgen.study.pages.drawing import linear_ticks, log_ticks
@@ -46,7 +47,7 @@ def every() -> list[Panel]:
     ]
 
 
-@pytest.mark.parametrize("panel", every(), ids=lambda panel: panel.key)
+@loop_over("panel", every())
 def test_a_page_s_svg_reaches_nothing_outside_itself(panel: Panel) -> None:
     drawn = inline_svg.inline(panel, "here")
     root = ElementTree.fromstring(drawn)
@@ -60,12 +61,12 @@ def test_a_page_s_svg_reaches_nothing_outside_itself(panel: Panel) -> None:
     assert not re.search(r'href="[^#]|url\([^#]|https?:', drawn)
 
 
-@pytest.mark.parametrize("panel", every(), ids=lambda panel: panel.key)
+@loop_over("panel", every())
 def test_a_page_s_svg_has_the_page_s_colours_alone(panel: Panel) -> None:
     assert set(re.findall(r"#[0-9a-f]{6}\b", inline_svg.inline(panel, "here"))) == set()
 
 
-@pytest.mark.parametrize("panel", every(), ids=lambda panel: panel.key)
+@loop_over("panel", every())
 def test_a_file_s_svg_has_real_colours(panel: Panel) -> None:
     text = inline_svg.standalone(panel)
     assert "var(" not in text
