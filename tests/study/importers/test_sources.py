@@ -14,6 +14,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen import __version__
 from loadgen.base.errors import UsageError
+from loadgen.report import speed_rows
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.vllm_json import write_result
 from loadgen.study.importers import sources
@@ -24,7 +25,7 @@ from report.test_run_directory import made, saved
 
 DATA = Path(__file__).parents[2] / "data"
 RESULTS, PUBLISHED = DATA / "results", DATA / "published"
-SHIPPED = Path(sources.__file__).parents[2] / "results/published"
+SHIPPED = Path(speed_rows.__file__).parent / "published"
 VLLM = (RESULTS / "vllm_bench_serve.json").read_text("utf-8")
 SGLANG = (RESULTS / "sglang_rust_bench.jsonl").read_text("utf-8").strip()
 PYTHONS = SGLANG.replace('"inf"', "Infinity").replace("10.005870407734074", "NaN")

@@ -119,7 +119,7 @@ def test_without_a_file_the_shipped_campaigns_are_listed(capsys: pytest.CaptureF
 
 
 def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
-    page = Path(__file__).parents[2] / "docs" / "comparing.md"
+    page = Path(__file__).parents[3] / "docs" / "comparing.md"
     line = next(line for line in page.read_text("utf-8").splitlines() if "campaign demo " in line)
     epilog = campaign_parser().epilog or ""
     for text in (file.load(file.locate("demo")).description, line, epilog):
