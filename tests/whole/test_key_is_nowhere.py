@@ -23,15 +23,14 @@ from builders.campaign_files import written
 from builders.serving_scripts import engine_command
 from fakes import scripted_server
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, chunk, stream, usage, whole
+from fakes.virtual_network import VirtualServer
+from fakes.virtual_run import BASE_URL, run_on
 from loadgen import cli
-from loadgen.run import session
 from loadgen.server import scraper
 
 DONE, HEAD, LAST = scripted_server.DONE, scripted_server.HEAD, scripted_server.LAST
-pytestmark = [
-    pytest.mark.whole,
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # Python 3.12, of any thread
-]
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12, of any thread
+Serve = Callable[[Callable[[Asked], Answer]], VirtualServer]
 KEY = "very+secret/0123456789_abcdef="
 LOAD = ["--random-input-len", "8", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
 SAVED = ["--save-result", "--save-detailed", "--result-filename", "r.json", "--explain"]
@@ -51,10 +50,22 @@ FORMS = (
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr(session, "_FAILED_S", 0.5)
     monkeypatch.setattr(scraper, "_IDLE_S", 0.2)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Have a virtual server answer at BASE_URL."""
+
+    def answering(script: Callable[[Asked], Answer]) -> VirtualServer:
+        server = VirtualServer(script)
+        run_on(server, monkeypatch)
+        return server
+
+    return answering
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
@@ -81,8 +92,8 @@ def holding(place: Path) -> list[str]:
 
 
 @contextmanager
-def watched(also_environments: bool) -> Iterator[dict[int, str]]:
-    """Command lines, and environments, of all that this process starts, by pid."""
+def watched() -> Iterator[dict[int, str]]:
+    """Command lines and environments of all that this process starts, by pid."""
     seen: dict[int, str] = {}
     over = threading.Event()
 
@@ -92,7 +103,7 @@ def watched(also_environments: bool) -> Iterator[dict[int, str]]:
             for process in [me, *me.children(recursive=True)]:
                 try:
                     said = " ".join(process.cmdline())
-                    if process != me and also_environments:
+                    if process != me:
                         said += str(process.environ())
                 except (psutil.Error, OSError):
                     continue
@@ -150,18 +161,15 @@ def sometimes(answer: Answer, every: int = 2) -> Callable[[Asked], Answer]:
 @pytest.mark.parametrize(("share", "transport"), [("some", "wire"), ("all", "wire"), ("some", "httpx")])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_server_that_echoes_it_gets_it_nowhere(
-    name: str, share: str, transport: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, share: str, transport: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], serve: Serve
 ) -> None:
     script = sometimes(ANSWERS[name], 2 if share == "some" else 1)
-    with ScriptedServer(api(script if share == "some" else lambda _: ANSWERS[name])) as server:
-        words = ["--base-url", server.base_url, "--transport", transport, *LOAD, *SAVED]
-        with watched(also_environments=False) as processes:
-            cli.main(["bench", *words])
-            cli.main(["bench", *words, "--num-warmups", "2", "--quiet"])
-        assert any(f"Bearer {KEY}" in asked.head for asked in server.asked)
+    server = serve(api(script if share == "some" else lambda _: ANSWERS[name]))
+    words = ["--base-url", BASE_URL, "--transport", transport, *LOAD, *SAVED]
+    cli.main(["bench", *words])
+    cli.main(["bench", *words, "--num-warmups", "2", "--quiet"])
+    assert any(f"Bearer {KEY}" in asked.head for asked in server.asked)
     nowhere(tmp_path, capfd)
-    for said in processes.values():
-        assert KEY not in said
 
 
 def nowhere(place: Path, capfd: pytest.CaptureFixture[str], *others: str) -> None:
@@ -207,20 +215,25 @@ def naming(owner: str, **told: object) -> Callable[[Asked], Answer]:
 @pytest.mark.parametrize("owner", ["someone", "vllm", "sglang"])
 @pytest.mark.parametrize("told", [{}, {"id": f"model-{KEY}"}, {"root": f"/{KEY}"}])
 def test_a_server_that_names_itself_so_gets_it_nowhere(
-    owner: str, told: dict[str, object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    owner: str, told: dict[str, object], tmp_path: Path, capfd: pytest.CaptureFixture[str], serve: Serve
 ) -> None:
-    with ScriptedServer(naming(owner, **told)) as server:
-        words = ["--base-url", server.base_url, *LOAD, *SAVED]
-        assert cli.main(["bench", *words]) == 0
-        cli.main(["bench", *words, "--model", "other"])  # "it serves …"
-        cli.main(["bench", *words, "--print-request"])
+    serve(naming(owner, **told))
+    words = ["--base-url", BASE_URL, *LOAD, *SAVED]
+    assert cli.main(["bench", *words]) == 0
+    cli.main(["bench", *words, "--model", "other"])  # "it serves …"
+    cli.main(["bench", *words, "--print-request"])
     nowhere(tmp_path, capfd)
 
 
 @pytest.mark.parametrize("end", [" ", "\r", "\n", "\r\n", "\t\n"])
 @pytest.mark.parametrize("source", ["variable", "named", "file"])
 def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(
-    end: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    end: str,
+    source: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    serve: Serve,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY + end if source == "variable" else "other-key")
     monkeypatch.setenv("MINE", KEY + end)
@@ -232,9 +245,9 @@ def test_a_key_from_a_file_with_line_ends_works_and_is_not_shown(
         "named": ["--api-key-env", "MINE"],
         "file": ["--api-key-file", str(key_file)],
     }[source]
-    with ScriptedServer(api(sometimes(ANSWERS["401"]))) as server:
-        assert cli.main(["bench", "--base-url", server.base_url, *LOAD, *words]) == 0
-        heads = [asked.head for asked in server.asked]
+    server = serve(api(sometimes(ANSWERS["401"])))
+    assert cli.main(["bench", "--base-url", BASE_URL, *LOAD, *words]) == 0
+    heads = [asked.head for asked in server.asked]
     assert all(f"authorization: bearer {KEY}".lower() in head.lower().splitlines() for head in heads)
     nowhere(tmp_path, capfd)
 
@@ -251,14 +264,19 @@ BAD_KEYS = [
 @pytest.mark.parametrize("key", BAD_KEYS)
 @pytest.mark.parametrize("verb", ["bench", "campaign"])
 def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
-    key: str, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    key: str,
+    verb: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    serve: Serve,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    with ScriptedServer(api(lambda _: stream())) as server:
-        path = written(tmp_path, {"name": "x", "base_url": server.base_url}, repeats=1)
-        words = ["--base-url", server.base_url, *LOAD] if verb == "bench" else [str(path)]
-        assert cli.main([verb, *words]) == 2
-        assert server.asked == []
+    server = serve(api(lambda _: stream()))
+    path = written(tmp_path, {"name": "x", "base_url": BASE_URL}, repeats=1)
+    words = ["--base-url", BASE_URL, *LOAD] if verb == "bench" else [str(path)]
+    assert cli.main([verb, *words]) == 2
+    assert server.asked == []
     said = "".join(capfd.readouterr())
     assert "OPENAI_API_KEY is not an API key: a key is one word of printable ASCII" in said
     for part in key.split():
@@ -272,15 +290,19 @@ HEADERS = [f"Authorization: Bearer {KEY}", f"Authorization:Bearer {KEY}", f"Auth
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_header_in_any_spelling_is_sent_and_not_shown(
-    header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    header: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    serve: Serve,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    with ScriptedServer(api(sometimes(ANSWERS["401"]))) as server:
-        words = ["bench", "--base-url", server.base_url, *LOAD, *SAVED, "--header", header]
-        monkeypatch.setattr("sys.argv", ["loadgen", *words])
-        assert cli.main(words) == 0
-        assert cli.main([*words, "--print-request"]) == 0
-        assert all(KEY in asked.head for asked in server.asked)
+    server = serve(api(sometimes(ANSWERS["401"])))
+    words = ["bench", "--base-url", BASE_URL, *LOAD, *SAVED, "--header", header]
+    monkeypatch.setattr("sys.argv", ["loadgen", *words])
+    assert cli.main(words) == 0
+    assert cli.main([*words, "--print-request"]) == 0
+    assert all(KEY in asked.head for asked in server.asked)
     nowhere(tmp_path, capfd)
 
 
@@ -288,10 +310,10 @@ def test_a_header_in_any_spelling_is_sent_and_not_shown(
     "header", [KEY, f"Bearer {KEY}", f"{KEY}\u00e9: 1", f"Authorization: {KEY}\n", f": {KEY}"]
 )
 def test_a_header_that_is_none_is_refused_and_not_shown(
-    header: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    header: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], serve: Serve
 ) -> None:
-    with ScriptedServer(api(lambda _: stream())) as server:
-        code = cli.main(["bench", "--base-url", server.base_url, *LOAD, "--header", header])
+    serve(api(lambda _: stream()))
+    code = cli.main(["bench", "--base-url", BASE_URL, *LOAD, "--header", header])
     assert code == (0 if header.endswith("\n") else 2)
     nowhere(tmp_path, capfd)
 
@@ -308,6 +330,7 @@ def test_a_key_in_the_body_is_sent_and_not_shown(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    serve: Serve,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     flag = "--chat-template-kwargs" if by == "template" else "--extra-body"
@@ -317,12 +340,12 @@ def test_a_key_in_the_body_is_sent_and_not_shown(
         lines = [f"{name} = {json.dumps(value).replace(': ', ' = ')}" for name, value in body.items()]
         place.write_text("\n".join(["[extra_body]", *lines]), "utf-8")
         words = ["--profile", str(place)]
-    with ScriptedServer(api(sometimes(ANSWERS["500"]))) as server:
-        words = ["bench", "--base-url", server.base_url, *LOAD, *SAVED, *words]
-        monkeypatch.setattr("sys.argv", ["loadgen", *words])
-        assert cli.main(words) == 0
-        assert cli.main([*words, "--print-request"]) == 0
-        assert all(KEY.encode() in asked.body for asked in server.asked if asked.body)
+    server = serve(api(sometimes(ANSWERS["500"])))
+    words = ["bench", "--base-url", BASE_URL, *LOAD, *SAVED, *words]
+    monkeypatch.setattr("sys.argv", ["loadgen", *words])
+    assert cli.main(words) == 0
+    assert cli.main([*words, "--print-request"]) == 0
+    assert all(KEY.encode() in asked.body for asked in server.asked if asked.body)
     nowhere(tmp_path, capfd)
 
 
@@ -345,16 +368,20 @@ def test_a_key_in_the_wrong_place_is_not_shown(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    serve: Serve,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    with ScriptedServer(api(lambda _: stream())) as server:
-        at = [] if "--base-url" in words else ["--base-url", server.base_url]
-        line = ["bench", *at, *LOAD, *SAVED, *words]
-        monkeypatch.setattr("sys.argv", ["loadgen", *line])
-        assert cli.main(line) == code
+    serve(api(lambda _: stream()))
+    at = [] if "--base-url" in words else ["--base-url", BASE_URL]
+    line = ["bench", *at, *LOAD, *SAVED, *words]
+    monkeypatch.setattr("sys.argv", ["loadgen", *line])
+    assert cli.main(line) == code
     nowhere(tmp_path, capfd)
 
 
+@pytest.mark.usefixtures("ports")
+@pytest.mark.whole
+@FORKS
 @pytest.mark.parametrize("name", ["401", "finish-reason", "said"])
 def test_a_campaign_writes_it_nowhere(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(api(lambda _: ANSWERS[name])) as server:
@@ -365,6 +392,9 @@ def test_a_campaign_writes_it_nowhere(name: str, tmp_path: Path, capfd: pytest.C
     nowhere(tmp_path, capfd)
 
 
+@pytest.mark.usefixtures("ports")
+@pytest.mark.whole
+@FORKS
 @pytest.mark.parametrize("how", ["embedded", "launched", "launched by name", "campaign", "selftest"])
 def test_no_server_that_is_started_here_has_it(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -384,7 +414,7 @@ def test_no_server_that_is_started_here_has_it(
     if how == "campaign":
         arm = {"name": "x", "launch_command": engine_command()}
         words = ["campaign", str(written(tmp_path, arm, repeats=1)), "--allow-launch", "--quiet"]
-    with watched(also_environments=True) as processes:
+    with watched() as processes:
         assert cli.main(words) == 0
     started = [said for said in processes.values() if "loadgen_servers" in said]
     assert started
@@ -394,13 +424,16 @@ def test_no_server_that_is_started_here_has_it(
     nowhere(tmp_path, capfd)
 
 
+@pytest.mark.usefixtures("ports")
+@pytest.mark.whole
+@FORKS
 def test_a_server_gets_what_it_is_given_by_name_and_its_log_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ["bench", "--quiet", "--launch-command", engine_command()]
     words += ["--server-env", f"OPENAI_API_KEY={KEY}"]
     monkeypatch.setattr("sys.argv", ["loadgen", *words, *LOAD])
-    with watched(also_environments=True) as processes:
+    with watched() as processes:
         assert cli.main([*words, *LOAD]) == 0
     assert any(KEY in said for said in processes.values())
     assert cli.main([*words, "--dry-run"]) == 0
