@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import msgspec
@@ -72,6 +72,7 @@ class FirstWave(msgspec.Struct, frozen=True):
     ratio: float  # median of the first ÷ 90th percentile of the later ones, after what explains a difference
 
 
+@cache
 def least_samples(percentile: float) -> tuple[int, int]:
     """How many samples a percentile needs for a point, and for a bound at 99 % confidence.
 
