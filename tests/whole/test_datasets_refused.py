@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.counting_api import CountingApi, Refusal, refuses, refuses_ids, refuses_images
 from fakes.scripted_server import ScriptedServer
 from fakes.surroundings import Service, ended, killed, report, started, succeeded
@@ -33,25 +34,21 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "refusal", "reported"),
     [
-        pytest.param(
+        (
             [*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
             refuses("tools", '"auto" tool choice requires --enable-auto-tool-choice'),
             "tool",
-            id="tools",
         ),
-        pytest.param(
-            [*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image", id="images"
-        ),
-        pytest.param(
+        ([*CHAT, "--dataset-path", str(EXAMPLES / "images.jsonl")], refuses_images, "image"),
+        (
             [*CHAT, "--dataset-path", str(EXAMPLES / "bodies_with_tools.jsonl")],
             refuses("response_format", "response_format is not supported by this model"),
             "response_format",
-            id="a JSON schema",
         ),
-        pytest.param(TRACE, refuses_ids, "prompt", id="token ids"),
+        (TRACE, refuses_ids, "prompt"),
     ],
 )
 def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
@@ -77,7 +74,7 @@ def test_a_refused_ignore_eos_is_left_out_and_the_other_way_named(caplog: pytest
     assert all(b"ignore_eos" not in body for body in api.served)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("content", "reported"),
     [
         (b"", "is empty"),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
+from builders.loops import loop_over
 from fakes.counting_api import MODEL, CountingApi
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer
 from loadgen import cli
@@ -48,8 +49,8 @@ def stored() -> tuple[dict[str, Any], str]:
     return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
-@pytest.mark.parametrize("tokenize", [True, False], ids=["a server with /tokenize", "usage alone"])
-@pytest.mark.parametrize("length", [32, 200, 1024])
+@loop_over("tokenize", [True, False])
+@loop_over("length", [32, 200, 1024])
 def test_prompts_reach_the_length_that_the_server_counts(tokenize: bool, length: int) -> None:
     api = CountingApi(tokenize=tokenize)
     with ScriptedServer(api) as server:

@@ -11,6 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from builders.loops import loop_over
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.base import untrusted
@@ -52,8 +53,8 @@ def broken(monkeypatch: pytest.MonkeyPatch, sensor: Sensor, method: str, fault: 
     monkeypatch.setattr(type(sensor), method, fails)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("which", range(5), ids=["Gpus", "Board", "Processes", "System", "Absent"])
+@loop_over("fault", FAULTS)
+@loop_over("which", range(5))
 def test_a_sensor_that_raises_costs_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
 ) -> None:
@@ -72,8 +73,8 @@ def test_a_sensor_that_raises_costs_nothing_else(
     assert said[0].isprintable()
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("which", range(4), ids=["Gpus", "Board", "Processes", "System"])
+@loop_over("fault", FAULTS)
+@loop_over("which", range(4))
 def test_facts_that_raise_cost_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
 ) -> None:
@@ -83,8 +84,8 @@ def test_facts_that_raise_cost_no_others(
     assert discovery.facts(every) == {name: said for name, said in whole.items() if name not in lost}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("looked_for", ["gpus", "board"])
+@loop_over("fault", FAULTS)
+@loop_over("looked_for", ["gpus", "board"])
 def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looked_for: str, fault: Exception
 ) -> None:
@@ -112,7 +113,7 @@ class Odd:
         return Reading(values=self.values) if self.values is not None else None  # type: ignore
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("values", "kept"),
     [
         ({("power_w", "GPU 0"): float("nan"), ("sm_mhz", "GPU 0"): 1.0}, {("sm_mhz", "GPU 0"): 1.0}),
@@ -163,7 +164,7 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "said"),
     [
         (b"schedutil\n", "schedutil"),
@@ -183,7 +184,7 @@ def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, sai
     assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")
 
 
-@pytest.mark.parametrize("fault", [FAULTS[1], FAULTS[7]], ids=["OSError", "UnicodeDecodeError"])
+@loop_over("fault", [FAULTS[1], FAULTS[7]])
 def test_an_os_release_that_cannot_be_read_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
@@ -250,8 +251,8 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e400", '"x"'])
-@pytest.mark.parametrize("name", [*NUMBERS, "p99_us", "p99_percent"])
+@loop_over("value", ["NaN", "Infinity", "-1", "1e400", '"x"'])
+@loop_over("name", [*NUMBERS, "p99_us", "p99_percent"])
 def test_a_remembered_number_that_cannot_be_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
@@ -266,7 +267,7 @@ def test_a_remembered_number_that_cannot_be_is_ignored(
     assert calibration.remembered("wire", "here") is None
 
 
-@pytest.mark.parametrize("name", ["tokens_per_message", "interval_ms", "streams"])
+@loop_over("name", ["tokens_per_message", "interval_ms", "streams"])
 def test_what_is_divided_by_is_not_0(name: str) -> None:
     zero: dict[str, Any] = {name: 0}
     with pytest.raises(ValueError, match=name):

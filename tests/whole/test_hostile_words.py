@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint, gguf, safetensors
@@ -57,7 +58,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("piece", PIECES)
+@loop_over("piece", PIECES)
 def test_a_log_of_one_line_is_read_in_linear_time(piece: str) -> None:
     """A search that begins again at each piece would take minutes: a line of 80 kB took 32 s."""
     begin_s = time.process_time()
@@ -79,7 +80,7 @@ def strict(found: EngineConfig) -> dict[str, Any]:
     return held
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("log", "field", "value"),
     [
         ("Model loading took " + "9" * 400 + " GiB", "weights_bytes", None),
@@ -143,8 +144,8 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{type(odd).__name__} {str(odd)[:8]!r}")
-@pytest.mark.parametrize("path", sorted({path for _, path, _ in engine_logs._INFO}))
+@loop_over("odd", ODD)
+@loop_over("path", sorted({path for _, path, _ in engine_logs._INFO}))
 def test_any_value_in_server_info_is_kept_bounded_or_dropped(path: str, odd: Any) -> None:
     info: Any = odd
     for step in reversed(path.split(".")):
@@ -180,7 +181,7 @@ def zeroes(place: Path) -> None:
     (place / "a.gguf").symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("made", [fifo, gguf_fifo, kernel, zeroes])
+@loop_over("made", [fifo, gguf_fifo, kernel, zeroes])
 def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
     tmp_path: Path, made: Callable[[Path], None]
 ) -> None:
@@ -191,16 +192,14 @@ def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
         vocabulary.from_directory(tmp_path)
 
 
-@pytest.mark.parametrize("place", ["/proc/kmsg", "/dev/zero", "/dev/tty", "/proc/self/mem"])
+@loop_over("place", ["/proc/kmsg", "/dev/zero", "/dev/tty", "/proc/self/mem"])
 def test_a_device_is_no_model(place: str) -> None:
     if os.path.exists(place):
         with pytest.raises(UsageError, match=re.escape(place)):
             checkpoint.read(place)
 
 
-@pytest.mark.parametrize(
-    "name", ["x" * 10_000, "/" + "x" * 300, "a\0b", "~nobody-of-this-name/x", "/proc/kmsg"]
-)
+@loop_over("name", ["x" * 10_000, "/" + "x" * 300, "a\0b", "~nobody-of-this-name/x", "/proc/kmsg"])
 def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
     with contextlib.suppress(UsageError):  # as a session, which does without
         assert checkpoint.read(name) is None
@@ -210,7 +209,7 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
         assert checkpoint.read(name) is None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("raw", "said"),
     [
         (b"[" * 200_000, "is not valid JSON"),
@@ -218,7 +217,6 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
         (b"\xff\x00", "is not valid JSON"),
         (b"x" * (65 << 20), "larger than"),
     ],
-    ids=["deep", "a list", "binary", "65 MiB"],
 )
 def test_a_config_that_is_none_is_said(tmp_path: Path, raw: bytes, said: str) -> None:
     config(tmp_path, raw)
@@ -226,8 +224,8 @@ def test_a_config_that_is_none_is_said(tmp_path: Path, raw: bytes, said: str) ->
         checkpoint.read(str(tmp_path))
 
 
-@pytest.mark.parametrize("odd", [10**30, -1, 1e400, "x", [1], True, None, {"a": 1}], ids=str)
-@pytest.mark.parametrize("key", ["max_position_embeddings", "hidden_size", "num_hidden_layers", "vocab_size"])
+@loop_over("odd", [10**30, -1, 1e400, "x", [1], True, None, {"a": 1}])
+@loop_over("key", ["max_position_embeddings", "hidden_size", "num_hidden_layers", "vocab_size"])
 def test_a_config_of_odd_numbers_declares_nothing_of_them(tmp_path: Path, key: str, odd: object) -> None:
     config(tmp_path, json.dumps({key: odd, "vocab_size": odd}).encode())
     found = checkpoint.read(str(tmp_path))
@@ -250,7 +248,7 @@ def test_words_of_a_config_are_bounded(tmp_path: Path) -> None:
         assert not isinstance(value, str) or (value.isprintable() and len(value) <= 300)
 
 
-@pytest.mark.parametrize("part", ["../../outside", "/etc/passwd", "x" * 5000, 7, None])
+@loop_over("part", ["../../outside", "/etc/passwd", "x" * 5000, 7, None])
 def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
     config(tmp_path, b"{}")
     (tmp_path.parent / "outside").write_bytes(b"12345")
@@ -262,7 +260,7 @@ def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
     assert found.weight_bytes == 3
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "raw",
     [
         struct.pack("<4sIQQ", b"GGUF", 3, 0, 1 << 63),
@@ -270,7 +268,6 @@ def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
         struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 1 << 63),
         struct.pack("<4sIQQQ1s", b"GGUF", 3, 0, 1, 1, b"a") + struct.pack("<IIQ", 9, 9, 1 << 62) * 5000,
     ],
-    ids=["endless", "a long key", "a long list", "lists of lists"],
 )
 def test_a_gguf_head_of_nonsense_is_a_head(tmp_path: Path, raw: bytes) -> None:
     place = tmp_path / "a.gguf"

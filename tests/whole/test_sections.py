@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from builders.loops import loop_over
 from builders.made_cases import failed, run
 from loadgen.base.layout import wrapped
 from loadgen.base.rule import Rule
@@ -40,7 +41,7 @@ def broken_midway(*_: object) -> Iterator[str]:
     broken_one()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("error", "said"),
     [
         (ZeroDivisionError("division by zero"), WHY),
@@ -82,7 +83,7 @@ def test_a_part_that_does_not_raise_is_what_it_is_and_ctrl_c_goes_through() -> N
 DOUBTFUL = run(failed(5), throttled=("hot",), journal_error="full", cut_short="died")
 
 
-@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.code)
+@loop_over("doubt", DOUBTS)
 def test_a_doubt_that_raises_costs_no_other(
     doubt: Rule[RunEvidence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +101,7 @@ def test_a_doubt_that_raises_costs_no_other(
     assert verdict.json(judged)["not_judged"] == [{"name": doubt.code, "why": WHY}]
 
 
-@pytest.mark.parametrize("doubt", DOUBTS, ids=lambda doubt: doubt.code)
+@loop_over("doubt", DOUBTS)
 def test_a_clean_run_with_a_doubt_that_raises_is_not_valid(
     doubt: Rule[RunEvidence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,8 +149,8 @@ def told(name: str) -> str:
     return "\n".join(wrapped(f"section {name} failed: {WHY}; please report it"))
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.name)
-@pytest.mark.parametrize("how", [broken_one, broken_midway])
+@loop_over("section", SECTIONS)
+@loop_over("how", [broken_one, broken_midway])
 def test_a_section_that_raises_costs_its_own_lines_alone(
     section: Section, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,18 +161,18 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
     assert report.render(FULL) == text(whole | {section.name: told(section.name)})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("of", "function", "section"),
     [
-        pytest.param(result_block, "render", "block", id="block"),
-        pytest.param(verdict, "lines", "verdict", id="verdict"),
-        pytest.param(steady_state, "lines", "steady-state", id="steady"),
-        pytest.param(steady_state, "steady", "steady-state", id="steady itself"),
-        pytest.param(reconcile, "rows", "reconciliation", id="rows"),
-        pytest.param(reconcile, "render", "reconciliation", id="reconcile"),
-        pytest.param(run_roofline, "lines", "roofline", id="roofline"),
-        pytest.param(engine_config, "render", "launched", id="as run"),
-        pytest.param(answer_check, "lines", "fingerprint", id="fingerprint"),
+        (result_block, "render", "block"),
+        (verdict, "lines", "verdict"),
+        (steady_state, "lines", "steady-state"),
+        (steady_state, "steady", "steady-state"),
+        (reconcile, "rows", "reconciliation"),
+        (reconcile, "render", "reconciliation"),
+        (run_roofline, "lines", "roofline"),
+        (engine_config, "render", "launched"),
+        (answer_check, "lines", "fingerprint"),
     ],
 )
 def test_what_a_section_is_made_of_may_raise(
@@ -217,15 +218,14 @@ def stored(derived: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     return strict
 
 
-@pytest.mark.parametrize("part", DERIVED)
-@pytest.mark.parametrize(
+@loop_over("part", DERIVED)
+@loop_over(
     ("make", "why"),
     [
         (broken_one, WHY),
         (lambda: {1, 2}, "TypeError: Object of type set is not JSON serializable"),
         (lambda: {"a": {(1, 2): 3}}, "TypeError: "),
     ],
-    ids=["raises", "no JSON", "no key"],
 )
 def test_a_part_of_the_json_that_cannot_be_made_is_null_and_named(
     part: str, make: Callable[[], Any], why: str

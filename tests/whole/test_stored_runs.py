@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from builders import made_runs
 from builders.damaged_columns import NamedColumns, put, turned
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.figures.record import Record, Records
@@ -92,7 +93,7 @@ def refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(said.err.rstrip().rpartition("is damaged: ")[2]) > 10
 
 
-@pytest.mark.parametrize("change", [pytest.param(change, id=name) for name, change in DAMAGE.items()])
+@loop_over("change", DAMAGE.values())
 def test_columns_that_cannot_be_a_runs_are_one_line(
     change: Callable[[NamedColumns], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,7 +168,7 @@ ARCHIVES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in ARCHIVES.items()])
+@loop_over("make", ARCHIVES.values())
 def test_an_archive_that_no_run_is_in_is_one_line(
     make: Callable[[NamedColumns], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,7 +189,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
     assert int(run.stdout) < 96 * 1024  # KiB, imports included; the bomb holds 128 MiB
 
 
-@pytest.mark.parametrize("name", [RESULT, ARRIVALS])
+@loop_over("name", [RESULT, ARRIVALS])
 def test_what_is_no_regular_file_is_not_waited_for(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,7 +220,7 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in FACTS.items()])
+@loop_over("make", FACTS.values())
 def test_facts_that_cannot_be_a_runs_are_one_line(
     make: Callable[[Any], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

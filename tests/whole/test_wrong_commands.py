@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen import cli
 
 BIG = "1" + "0" * 20
@@ -156,7 +157,7 @@ def test_there_are_more_than_a_hundred() -> None:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("line", LINES, ids=[ascii(line)[:60] for line in LINES])
+@loop_over("line", LINES)
 def test_a_wrong_command_line_is_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(shlex.split(line)) == 2
     said = capsys.readouterr()
