@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 JOURNAL = "journal.bin"
 PATIENCE_S = 60.0  # for a process on a busy machine
 START_S = 30.0
+JOURNAL_S = 2.0  # a quarter of it is promised: a busy machine may take longer
 INPUT, OUTPUT, GAP_S = 5, 3, 0.01
 LOAD = [
     "--random-input-len",
@@ -38,10 +39,11 @@ TALKATIVE = "import loadgen.run.progress as live, loadgen.cli as cli; live._LINE
 
 @dataclass
 class Service:
-    """A server that answers each request after some ms and notes when it had sent the last token."""
+    """A server that answers each request after some ms and notes when the client had read each answer."""
 
     answer: Callable[[Asked], Answer] = lambda _: stream(OUTPUT, GAP_S)
-    sent_s: list[float] = field(default_factory=list)  # monotonic, when each answer began
+    requests: int = 0
+    read_s: list[float] = field(default_factory=list)  # monotonic, when a request came after an answer
     base_url: str = ""
 
     @contextmanager
@@ -49,7 +51,9 @@ class Service:
         """The server, while it is up."""
 
         def answer(asked: Asked) -> Answer:
-            self.sent_s.append(time.monotonic())
+            self.requests += 1
+            if asked.on_connection:
+                self.read_s.append(time.monotonic())
             return self.answer(asked)
 
         with ScriptedServer(api(answer)) as server:
@@ -58,16 +62,24 @@ class Service:
 
     def until(self, requests: int) -> None:
         """Wait until so many requests have come."""
-        wait(lambda: len(self.sent_s) >= requests, f"{requests} requests")
+        wait(lambda: self.requests >= requests, f"{requests} requests")
 
-    def ended_before(self, at_s: float) -> int:
-        """How many requests had their last token so much earlier that the client knows of it."""
-        return sum(sent_s + OUTPUT * GAP_S + 0.2 < at_s for sent_s in self.sent_s)
+    def read_before(self, at_s: float) -> int:
+        """How many answers the client had read by then."""
+        return sum(read_s < at_s for read_s in self.read_s)
+
+    def journalled(self, at_s: float) -> int:
+        """How many answers the client had read so long before that its journal has them."""
+        return self.read_before(at_s - JOURNAL_S)
+
+    def until_journalled(self, answers: int) -> None:
+        """Wait until so many answers are in the client's journal."""
+        wait(lambda: self.journalled(time.monotonic()) >= answers, f"{answers} journalled answers")
 
 
 def killed(client: subprocess.Popen[Any], service: Service, after: int) -> float:
-    """Kill a client with -9 once `after` requests have come; when that was (monotonic, s)."""
-    service.until(after)
+    """Kill a client with -9 once it has journalled `after` answers; when that was (monotonic, s)."""
+    service.until_journalled(after)
     at_s = time.monotonic()
     os.kill(client.pid, signal.SIGKILL)
     assert ended(client).code == -signal.SIGKILL

@@ -122,7 +122,7 @@ def test_a_signal_in_mid_run_keeps_what_has_finished(
     planned = 10_000
     client = started(argv(service.base_url, planned, "--quiet"), tmp_path)
     service.until(12)
-    before = service.ended_before(time.monotonic())
+    before = service.read_before(time.monotonic())
     (os.killpg if group else os.kill)(client.pid, number)
     found = ended(client)
     assert found.code == SIGNALS[number], found
@@ -158,14 +158,13 @@ def test_after_kill_9_the_report_has_what_finished_a_second_before(
 ) -> None:
     planned = 10_000
     client = started(argv(service.base_url, planned, "--quiet"), tmp_path)
-    service.until(80)
+    service.until_journalled(40)
     at_s = time.monotonic()
     parent, *children = members(client.pid)
     for pid in {"parent": [parent], "both": [parent, *children]}.get(victims, children):
         os.kill(pid, signal.SIGKILL)
     found = ended(client)
-    due = service.ended_before(at_s - 1.0)
-    assert due > 0
+    due = service.journalled(at_s)
     said = report(tmp_path)
     assert said.code == FIGURES, said
     said_well(said)
@@ -183,12 +182,12 @@ def test_after_kill_9_the_report_has_what_finished_a_second_before(
 
 def test_a_stopped_client_blames_itself(service: Service, tmp_path: Path) -> None:
     """Ctrl-Z, a paused container, a lid that is closed: longer than --stall-timeout, and no stall."""
-    client = started(argv(service.base_url, 60, "--quiet", "--stall-timeout", "0.5"), tmp_path)
+    client = started(argv(service.base_url, 60, "--quiet", "--stall-timeout", "2"), tmp_path)
     service.until(12)
     stopped = members(client.pid)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(1.5)
+    time.sleep(3.5)
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
     found = ended(client)
@@ -199,15 +198,15 @@ def test_a_stopped_client_blames_itself(service: Service, tmp_path: Path) -> Non
 
 
 def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_path: Path) -> None:
-    """Fifty requests a second for two; the server is away for one in between."""
-    planned = 120
+    """Fifty requests a second for six; the server is away for two in between."""
+    planned = 300
     answer = api(lambda _: stream(OUTPUT, GAP_S))
     with ScriptedServer(answer) as first:
         port = first.port
         words = argv(first.base_url, planned, "--quiet", "--request-rate", "50")
         client = started(words, tmp_path)
         wait(lambda: len(first.asked) >= 40, "requests")
-    time.sleep(1.0)
+    time.sleep(2.0)
     with ScriptedServer(answer, wanted_port=port) as second:
         found = ended(client)
         answered = len(second.asked)
@@ -221,7 +220,7 @@ def test_a_server_restarted_in_mid_run_fails_what_it_was_asked_meanwhile(tmp_pat
     assert 0 < figures["failed"] < planned - 40
     assert figures["kinds"] <= {FailureKind.CONNECT, FailureKind.TRUNCATED}
     assert "many-failures" in {one.rule.code for one in run.verdict.findings}
-    assert run.metrics.e2el.max_ms < 900  # of no request is the second in it
+    assert run.metrics.e2el.max_ms < 1900  # of no request are the two seconds in it
 
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
@@ -319,11 +318,11 @@ def test_ctrl_c_while_connections_are_made_keeps_what_has_finished(
         words = argv(server.base_url, 100, "--quiet", "--transport", transport, "--num-warmups", "0")
         client = started([*words, "--workers", str(workers)], tmp_path)
         wait(lambda: server.full.is_set() and server.has_caller(), "connection that is not answered")
-        time.sleep(0.5)  # for the answer to the other slot, if that was connected before
+        time.sleep(1.5)  # for the answer to the other slot, if that was connected before
         at_s = time.monotonic()
         os.killpg(client.pid, signal.SIGINT)
         found = ended(client)
-    assert time.monotonic() - at_s < 5
+    assert time.monotonic() - at_s < 20  # a connection is waited for up to 30 s
     assert found.code == SIGNALS[signal.SIGINT], found
     said_well(found)
     assert found.out.startswith("PARTIAL: stopped by Ctrl-C")
