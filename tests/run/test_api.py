@@ -75,15 +75,15 @@ def open_files(server: ScriptedServer | None) -> int:
 @contextmanager
 def nothing_left(server: ScriptedServer | None = None) -> Iterator[None]:
     """No process, thread, file handle or signal handler more than before."""
-    gc.collect()
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     files = open_files(server)
     yield
-    gc.collect()
     assert not psutil.Process().children(recursive=True)
     names = ("loadgen", "observe", "journal", "sensing")
     assert within(lambda: not [one for one in threading.enumerate() if one.name.startswith(names)])
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    if open_files(server) > files:
+        gc.collect()  # a cycle may hold some
     assert within(lambda: open_files(server) <= files)
 
 
@@ -362,12 +362,9 @@ def test_ctrl_c_ends_a_run_with_what_it_measured(hanging: ScriptedServer) -> Non
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     pressing = threading.Thread(target=press)
-    with nothing_left(hanging):
-        # Not before: `nothing_left` collects garbage, and Python drops what a signal's handler raises in a
-        # callback of the collector (hypothesis has one). A signal that came then would be lost.
+    with nothing_left(hanging), pytest.raises(loadgen.Interrupted) as caught:
         pressing.start()
-        with pytest.raises(loadgen.Interrupted) as caught:
-            loadgen.bench(hanging.base_url, **LONG)
+        loadgen.bench(hanging.base_url, **LONG)
     pressing.join()
     assert isinstance(caught.value, KeyboardInterrupt)
     assert caught.value.run is not None
