@@ -19,6 +19,7 @@ from urllib.parse import quote, quote_plus
 import psutil
 import pytest
 
+from builders.loops import loop_over
 from fakes.supervised import until
 from loadgen import cli
 from loadgen.base.errors import MeasureError, UsageError
@@ -50,7 +51,7 @@ FOUND: list[tuple[dict[str, str], tuple[Any, ...], str, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "tables", "url", "values"), FOUND)
+@loop_over(("headers", "tables", "url", "values"), FOUND)
 def test_secrets_are_known_by_the_names_of_their_places(
     headers: dict[str, str], tables: tuple[Any, ...], url: str, values: set[str]
 ) -> None:
@@ -73,7 +74,7 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "form", "shown"), WRITTEN)
+@loop_over(("text", "form", "shown"), WRITTEN)
 def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, shown: str) -> None:
     said = text.format(*[form] * text.count("{}")) if "{{" not in text else text.format(form)
     concealed = Secrets.of({"key": KEY}).conceal(said)
@@ -125,8 +126,8 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("key", KEYS, ids=range(len(KEYS)))
-@pytest.mark.parametrize("name", SPELLINGS)
+@loop_over("key", KEYS)
+@loop_over("name", SPELLINGS)
 def test_a_secret_in_another_spelling_is_hidden(name: str, key: str) -> None:
     spelled = SPELLINGS[name](key)
     hidden = Secrets.of(tables=({"key": key},)).hide(f"no such key ({spelled}) here, {{{spelled}}}")
@@ -139,19 +140,19 @@ def test_a_secret_in_another_spelling_is_hidden(name: str, key: str) -> None:
         assert len(shown) <= (2 * len("before  after") if "in more" in name else 8 if "base64" in name else 0)
 
 
-@pytest.mark.parametrize("case", [str.lower, str.upper, str.swapcase])
-@pytest.mark.parametrize("key", ["3fa9c0de55aa", "3FA9C0DE-55AA-0123", "sk-proj-aB3dE6gH9jK2"])
+@loop_over("case", [str.lower, str.upper, str.swapcase])
+@loop_over("key", ["3fa9c0de55aa", "3FA9C0DE-55AA-0123", "sk-proj-aB3dE6gH9jK2"])
 def test_a_secret_in_another_case_is_hidden(case: Callable[[str], str], key: str) -> None:
     assert Secrets.of(tables=({"key": key},)).hide(f"no {case(key)}!") == "no ***!"
 
 
-@pytest.mark.parametrize("key", ["secret", "Password", "EMPTY", "token1", "a-word-of-letters"])
+@loop_over("key", ["secret", "Password", "EMPTY", "token1", "a-word-of-letters"])
 def test_a_short_or_plain_key_punches_no_holes(key: str) -> None:
     text = "SECRET password empty TOKEN1: 100 % & \\n of &amp; A-WORD-OF-LETTERS c2VjcmU 736563"
     assert Secrets.of(tables=({"key": key},)).conceal(text) == text
 
 
-@pytest.mark.parametrize("filler", ["%", "\\", "&", "&amp;", "%25", "\\u0061", "a\\", "&#97;", "%61"])
+@loop_over("filler", ["%", "\\", "&", "&amp;", "%25", "\\u0061", "a\\", "&#97;", "%61"])
 def test_no_text_takes_longer_than_its_length_explains(filler: str) -> None:
     secrets, text = Secrets.of(tables=({"key": "a" * 300 + "1b"},)), filler * (1_000_000 // len(filler))
     secrets.conceal("%a")
@@ -189,7 +190,7 @@ def test_secrets_print_as_their_number() -> None:
     assert "a/b" not in repr(Secrets.of({"key": KEY}))
 
 
-@pytest.mark.parametrize("end", ["", "\n", "\r\n", " ", "\t"])
+@loop_over("end", ["", "\n", "\r\n", " ", "\t"])
 def test_a_key_is_read_without_the_spaces_around_it(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +235,7 @@ BAD_FILES: list[tuple[bytes | str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("content", "says"), BAD_FILES)
+@loop_over(("content", "says"), BAD_FILES)
 def test_a_file_that_holds_no_key_is_refused_at_once(content: bytes | str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
     if content == "fifo":
@@ -249,7 +250,7 @@ def test_a_file_that_holds_no_key_is_refused_at_once(content: bytes | str, says:
     assert "sk-" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "own", "headers"),
     [
         ([], False, {"Authorization": "Bearer sk-0"}),
@@ -267,7 +268,7 @@ def test_which_key_goes_where(
     assert credentials(parse(words), own).headers == headers
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "says"),
     [
         (["--api-key-env", "MINE", "--api-key-file", "f"], "give one of them"),
@@ -367,7 +368,7 @@ def listening(process: psutil.Process) -> set[str]:
     return {one.laddr.ip for one in process.net_connections() if one.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "secret"),
     [
         ("http://user:p%40ss-w0rd%2F1@host:1", "p@ss-w0rd/1"),

@@ -6,14 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.fleet.cluster_firing import ClusterFiring
 from loadgen.run.live_totals import Totals
 from loadgen.run.stop_rules import StopRules
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("seen", "expected"),
     [
         ([Totals(decoded=3, failed=3), Totals(decoded=5, failed=3, cancelled=2)], (3, 3, 3)),

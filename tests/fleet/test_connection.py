@@ -7,21 +7,18 @@ import sys
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.fleet import connection
 from loadgen.fleet.node_check import Node, check
 
 
-@pytest.mark.parametrize(
-    "text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"]
-)
+@loop_over("text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"])
 def test_an_address_of_a_cluster_is_taken_as_it_is(text: str) -> None:
     assert connection.checked(text) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "head", "http://head:8265", "head:0", "head:99999", "ray://head", "a b:1"]
-)
+@loop_over("text", ["", "head", "http://head:8265", "head:0", "head:99999", "ray://head", "a b:1"])
 def test_what_is_no_address_is_refused_with_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no address: give auto, local, HOST:PORT or ray://HOST:PORT$"):
         connection.checked(text)
@@ -53,7 +50,7 @@ def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPa
             connection._check_answers(f"127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("error", "where", "message"),
     [
         (ConnectionError("Could not find any"), "auto", "no Ray cluster runs on this machine: start one"),
@@ -71,7 +68,7 @@ def test_why_ray_was_not_joined_is_one_line(error: Exception, where: str, messag
     assert "\n" not in refusal
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("python", "version", "message"),
     [
         ("", "", "node a has no loadgen: install "),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.fleet.placement import rounds
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("cpus", "shards", "each", "sizes"),
     [
         pytest.param([4, 4, 4], 3, 2, [3], id="one on each node"),
@@ -28,7 +29,7 @@ def test_shards_are_spread_before_they_are_packed(
     assert sum(found) == shards
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("cpus", "message"),
     [
         (

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.fleet import shard_process
 from loadgen.fleet.shard_order import ShardOrder, unpacked
@@ -36,7 +37,7 @@ def test_an_order_arrives_as_it_was_given() -> None:
     assert (options.shard, options.workers, options.more_urls) == (Share(1, 4), 2, ("http://127.0.0.1:2",))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changed", "why"),
     [
         ({"share": Share(4, 4)}, "there is no part 4 of 4"),
@@ -81,7 +82,7 @@ def line_of(tmp_path: Path, data: bytes) -> DriverLine:
     return DriverLine(tmp_path, io.BytesIO(data))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("data", "why"),
     [
         (b"\xff" * 8, f"more than {MOST_ORDER_BYTES}"),
@@ -90,7 +91,6 @@ def line_of(tmp_path: Path, data: bytes) -> DriverLine:
         ((2).to_bytes(8, "little") + b"\xc1\xc1", "the driver's order is not valid"),
         (b"", "the driver is gone"),
     ],
-    ids=["a size beyond any", "cut", "empty", "no msgpack", "nothing"],
 )
 def test_what_is_no_order_is_refused(data: bytes, why: str, tmp_path: Path) -> None:
     with pytest.raises(LoadgenError, match=why):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.host import cpu_use
 from loadgen.host.cpu_use import CpuTimes, CpuWatch, ProcessTime
 
@@ -55,7 +56,7 @@ def test_a_process_that_has_the_number_of_an_earlier_one_is_another() -> None:
     assert use.server == 0.0
 
 
-@pytest.mark.parametrize(("server_known", "others"), [(False, None), (True, pytest.approx(1.65))])
+@loop_over(("server_known", "others"), [(False, None), (True, pytest.approx(1.65))])
 def test_where_the_servers_processes_are_unknown_so_are_the_others(server_known: bool, others: float) -> None:
     nowhere = [replace(times, server={}) for times in (BEFORE, AFTER)]
     use = cpu_use.used(nowhere[0], nowhere[1], server_known)
@@ -86,7 +87,7 @@ STAT = "cpu  9 9 9 9 0 0 0 0 0 0\ncpu0 100 20 30 999 5 7 8 0 0 0\ncpu1 0 0 1 0 0
 SOME = "some avg10=1.00 avg60=0.00 avg300=0.00 total=12345\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("stat", "pressure", "busy_s", "waiting_us"),
     [
         (STAT, SOME, {0: 1.5, 1: 0.01}, 12345),

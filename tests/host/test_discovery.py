@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.host import discovery
 from loadgen.host.nvml import Gpus
@@ -37,7 +38,7 @@ def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.Monke
     assert (facts["gpu"], facts["jetson_linux"]) == ("NVIDIA Thor", "R38.4.0")
 
 
-@pytest.mark.parametrize(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
+@loop_over(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
 def test_gpu_memory_in_use_is_one_number(
     monkeypatch: pytest.MonkeyPatch, recorded: str, used: int | None
 ) -> None:
@@ -45,7 +46,7 @@ def test_gpu_memory_in_use_is_one_number(
     assert discovery.device_memory_bytes() == used
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("refused", "missing"),
     [
         ([], ()),

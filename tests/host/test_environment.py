@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.secrecy import command_line, hide
 from loadgen.host import environment
 from loadgen.host.environment import git_state
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("typed", "shown"),
     [
         (["--header", "Authorization=Bearer x"], ["--header", "Authorization=***"]),
@@ -49,7 +50,7 @@ def test_no_secret_is_in_the_command_that_is_kept(typed: list[str], shown: list[
     assert command_line(typed) == shown
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "word",
     [
         "--max-tokens=128",
@@ -66,7 +67,7 @@ def test_what_is_no_secret_is_kept_as_it_is(word: str) -> None:
     assert command_line([word]) == [word]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "shown"),
     [
         ("{'api_key': ['a', 'b'], 'port': 1}", "{'api_key': ***, 'port': 1}"),

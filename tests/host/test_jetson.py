@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from builders.recorded_sensors import DATA, tree
 from loadgen.host.jetson import Board, board
 from loadgen.host.sensor import Absent
@@ -17,7 +18,7 @@ def recorded(root: Path, name: str) -> Board:
     return found
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "total", "under"),
     [
         pytest.param(
@@ -76,7 +77,7 @@ def test_orin_tells_the_gpu_s_own_heat_and_clock(tmp_path: Path) -> None:
     assert (reading.held_back, reading.missing) == ((), ())
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "facts"),
     [
         (
@@ -120,7 +121,7 @@ def test_a_monitor_that_stops_to_answer_is_named(tmp_path: Path) -> None:
     assert reading.missing[1].startswith("the board does not report rail VDD_GPU: invalid literal")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("listing", "missing"),
     [
         pytest.param(
@@ -141,7 +142,7 @@ def test_without_a_known_rail_there_is_no_total(tmp_path: Path, listing: str, mi
     assert reading.missing == (missing,)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("listing", "found"),
     [
         pytest.param("proc/device-tree/model = Raspberry Pi 5", None, id="another board"),

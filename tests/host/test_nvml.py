@@ -5,6 +5,7 @@ from __future__ import annotations
 import pynvml
 import pytest
 
+from builders.loops import loop_over
 from builders.recorded_sensors import RecordedNvml
 from loadgen.host.nvml import Gpus, gpus
 from loadgen.host.sensor import Absent, Reading
@@ -51,7 +52,7 @@ def test_without_an_energy_counter_power_is_read_instances_are_summed() -> None:
     assert (reading.held_back, reading.missing) == ((), ())
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("recorded", "facts"),
     [
         (
@@ -84,7 +85,7 @@ def test_facts_are_what_is_told(recorded: str, facts: dict[str, str]) -> None:
     assert Gpus(RecordedNvml(recorded)).facts() == facts
 
 
-@pytest.mark.parametrize(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
+@loop_over(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
 def test_memory_in_use_is_of_all_gpus_or_not_known(recorded: str, used: int | None) -> None:
     assert Gpus(RecordedNvml(recorded)).used_bytes() == used
 
@@ -109,7 +110,7 @@ def test_a_list_without_memory_is_not_a_list_of_none() -> None:
     )
 
 
-@pytest.mark.parametrize("words", ["GPU is lost", "Insufficient Permissions", "Unknown Error"])
+@loop_over("words", ["GPU is lost", "Insufficient Permissions", "Unknown Error"])
 def test_a_gpu_that_falls_off_is_a_line_and_no_exception(words: str) -> None:
     nvml = RecordedNvml("thor")
     devices = Gpus(nvml)

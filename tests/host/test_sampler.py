@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.host.aggregate import Energy, MemoryUse, SampleSpread, Window
 from loadgen.host.sensor import Key, Quantity, Reading, Sample
 from loadgen.host.sensor_summary import SensorSummary, render, summary
@@ -45,7 +46,7 @@ def power(watts: Sequence[float], where: str = "GPU 0") -> dict[Key, Sequence[fl
     return {("power_w", where): list(watts)}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("series", "begin_s", "end_s", "joules"),
     [
         pytest.param({GPU: [0, 10, 30, 60, 100]}, 0, 4, 100.0, id="a counter, samples at both ends"),
@@ -70,7 +71,7 @@ def test_energy_is_of_the_window(
     assert sum(energy.parts.values()) == pytest.approx(joules)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("series", "missing"),
     [
         pytest.param({GPU: [5]}, ("energy of GPU 0: its counter was read only once",), id="once"),
@@ -115,7 +116,7 @@ def test_a_board_s_energy_holds_that_of_its_rails_and_its_gpu() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("series", "source"),
     [
         ({GPU: [0, 1]}, "NVML energy counter"),
@@ -166,7 +167,7 @@ def test_memory_is_the_peak_and_the_second_halfs_median() -> None:
     assert (found.samples, found.cpu_ms_per_sample) == (5, 0.4)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "server"),
     [
         (None, None),
@@ -220,7 +221,7 @@ def told(*held: tuple[tuple[str, str], ...] | None) -> Window:
 CAP, HOT = ("GPU 0", "power limit"), ("GPU 0", "hardware thermal slowdown")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("window", "held"),
     [
         (told(None, None), None),
@@ -287,7 +288,7 @@ JETSON = SensorSummary(
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("known", "tokens", "lines"),
     [
         pytest.param(
@@ -327,6 +328,6 @@ def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: li
     assert render(known, tokens) == lines
 
 
-@pytest.mark.parametrize("known", [FULL, JETSON])
+@loop_over("known", [FULL, JETSON])
 def test_what_was_sensed_comes_back_from_json(known: SensorSummary) -> None:
     assert SensorSummary.model_validate_json(known.model_dump_json()) == known

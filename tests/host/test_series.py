@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
+from builders.loops import loop_over
 from loadgen.host.sensor import Key, Reading, Sample
 from loadgen.host.series import SampledSeries, of_sensors, thinned
 
@@ -32,7 +32,7 @@ def test_of_an_energy_counter_the_power_between_readings_is_kept() -> None:
     assert power.values.tolist() == [200.0, 30.0]
 
 
-@pytest.mark.parametrize("samples", [1, 2, 399, 400, 401, 1000, 32_768])
+@loop_over("samples", [1, 2, 399, 400, 401, 1000, 32_768])
 def test_few_samples_keep_both_ends_and_every_extreme(samples: int) -> None:
     draw = np.random.default_rng(samples)
     series = SampledSeries("power_w", "", np.arange(samples) * S, draw.normal(100, 20, samples))

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 
 import pytest
 
+from builders.loops import loop_over
 from builders.recorded_sensors import RecordedNvml
 from loadgen.host import environment
 from loadgen.host.nvml import Gpus
@@ -68,7 +69,7 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
     return Recorded({"/etc/nvpmodel.conf": known}, outputs)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("after", "said"),
     [
         pytest.param(Recorded(), (), id="nothing to read"),
@@ -108,7 +109,7 @@ def counts(**of: str) -> Recorded:
     return Recorded({names[name]: count for name, count in of.items()})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "said"),
     [
         pytest.param(counts(core="7"), counts(core="7"), (), id="throttled long ago"),
@@ -142,7 +143,7 @@ def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
     return Recorded(nvml=nvml)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "said"),
     [
         pytest.param(gpus((0x04, 10)), gpus((0x01, 10)), (), id="power limit and idle"),
@@ -165,7 +166,7 @@ def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tup
     assert throttled(snapshot(before), snapshot(after)) == said
 
 
-@pytest.mark.parametrize("query", ["Event", "Throttle"])
+@loop_over("query", ["Event", "Throttle"])
 def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
     after = snapshot(gpus((0x80, "Not Supported"), query=query))
     assert throttled(HostState(), after) == ("GPU 0: power brake",)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.hosted_api import KEY, HostedApi, openai_error
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
@@ -125,7 +126,7 @@ def test_what_was_refused_is_asked_once_for_all_runs() -> None:
     assert api.posted == 2 + 2 * 4
 
 
-@pytest.mark.parametrize("owner", ["vllm", "sglang"])
+@loop_over("owner", ["vllm", "sglang"])
 def test_an_engine_that_is_known_is_sent_no_request_more(owner: str) -> None:
     api = HostedApi(owner=owner)
     assert bench(api, *CHAT) == 0
@@ -138,7 +139,7 @@ def test_a_known_engine_that_refuses_the_warm_up_is_adapted_to() -> None:
     assert stored()[0]["ignore_eos_refused"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("refused", "words", "reported"),
     [
         (
@@ -187,8 +188,8 @@ def test_what_cannot_be_left_out_ends_the_command_with_its_flag(
     assert not list(Path("runs").glob("*"))
 
 
-@pytest.mark.parametrize("words", [CHAT, [*CHAT, "--num-warmups", "2"]])
-@pytest.mark.parametrize(
+@loop_over("words", [CHAT, [*CHAT, "--num-warmups", "2"]])
+@loop_over(
     ("key", "reported"),
     [
         (
@@ -198,7 +199,7 @@ def test_what_cannot_be_left_out_ends_the_command_with_its_flag(
         ("", "needs an API key and none was sent (401): set OPENAI_API_KEY, or pass --api-key-file FILE"),
     ],
 )
-@pytest.mark.parametrize("lists", [True, False])
+@loop_over("lists", [True, False])
 def test_a_wrong_key_and_no_key_are_two_errors(
     words: list[str],
     key: str,
@@ -215,7 +216,7 @@ def test_a_wrong_key_and_no_key_are_two_errors(
     assert not key or key not in out
 
 
-@pytest.mark.parametrize("warmups", ["0", "2"])
+@loop_over("warmups", ["0", "2"])
 def test_a_chat_only_api_names_the_backend(warmups: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(HostedApi(), *LOAD, "--num-warmups", warmups) == 1
     assert "pass --backend openai-chat if it has only chat" in capsys.readouterr().err
@@ -254,7 +255,7 @@ NO_IMAGES = (400, openai_error("At most 0 image(s) may be provided in one prompt
 OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("file", "refused", "line"),
     [
         ("bodies_with_tools.jsonl", {"tools": NO_TOOLS}, 'refuses tools (400: "auto" tool choice requires'),
@@ -266,7 +267,7 @@ OF_FILE = ["--backend", "openai-chat", "--max-concurrency", "1", "--dataset-path
         ("images.jsonl", {"messages": NO_IMAGES}, "refuses images (400: At most 0 image(s)"),
     ],
 )
-@pytest.mark.parametrize("owner", ["vllm", "system"])
+@loop_over("owner", ["vllm", "system"])
 def test_what_rows_ask_for_and_a_server_has_not_ends_the_command(
     file: str, refused: dict[str, Any], line: str, owner: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 import loadgen
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 
 ROOT = Path(__file__).parent.parent
@@ -227,7 +228,7 @@ def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: st
         loadgen.bench(**options)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "message"),
     [
         ({"input_len": 0}, r"Profile\(\): input_len = 0: input should be greater than or equal to 1"),
@@ -362,9 +363,10 @@ def test_ctrl_c_ends_a_run_with_what_it_measured(hanging: ScriptedServer) -> Non
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     pressing = threading.Thread(target=press)
-    with nothing_left(hanging), pytest.raises(loadgen.Interrupted) as caught:
+    with nothing_left(hanging):
         pressing.start()
-        loadgen.bench(hanging.base_url, **LONG)
+        with pytest.raises(loadgen.Interrupted) as caught:
+            loadgen.bench(hanging.base_url, **LONG)
     pressing.join()
     assert isinstance(caught.value, KeyboardInterrupt)
     assert caught.value.run is not None

@@ -6,16 +6,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import loadgen
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.report.run import Run
 from loadgen.run.keywords import BenchOptions
 from loadgen.study.series.api import LimitOptions, SweepOptions
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("function", "options"),
     [
         (loadgen.bench, BenchOptions),

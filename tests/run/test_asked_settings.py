@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run.asked_settings import settings
@@ -22,7 +21,7 @@ def asked(line: str, *workloads: dict[str, Any]) -> tuple[int | None, int | None
     return found.max_running, found.context_len
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("workloads", "expected"),
     [
         ([{**SMALL, "max_concurrency": 8}], (8, 1536)),  # and a chat template's, in whole 256

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, UsageError
 from loadgen.plan import profile
@@ -210,7 +211,7 @@ def test_files_that_cannot_be_read_are_no_trouble_of_the_run(
     assert session.context_limit == 0
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("tables", "flags", "expected"),
     [
         ([None], "", {}),
@@ -234,7 +235,7 @@ def test_flags_go_over_the_tables_of_the_profiles(
     assert found == validated(ServerSettings, expected, "the test")
 
 
-@pytest.mark.parametrize("other", [{"context_len": 2}, {}])
+@loop_over("other", [{"context_len": 2}, {}])
 def test_profiles_that_want_different_servers_are_refused(other: dict[str, Any]) -> None:
     profiles = [profile.build({"server": table}) for table in ({"context_len": 1}, other)]
     with pytest.raises(UsageError, match="tables differ: run them one by one"):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.figures.record import Record, Records
 from loadgen.host.environment import describe
@@ -106,7 +107,7 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "before", "part_of", "per_s", "source"), EXPECTED)
+@loop_over(("keys", "before", "part_of", "per_s", "source"), EXPECTED)
 def test_a_load_is_expected_from_its_rate_or_its_streams_and_the_warm_up(
     keys: dict[str, object], before: Records, part_of: int, per_s: float, source: str
 ) -> None:
@@ -127,7 +128,7 @@ CHOICES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("per_s", "held", "most", "targets", "workers", "reason"), CHOICES)
+@loop_over(("per_s", "held", "most", "targets", "workers", "reason"), CHOICES)
 def test_workers_are_as_many_as_hold_twice_the_load(
     per_s: float, held: float, most: int, targets: int, workers: int, reason: str
 ) -> None:
@@ -149,7 +150,7 @@ def test_nothing_is_measured_where_there_are_no_cpus_for_a_second(monkeypatch: p
     assert automatic(planned(), warmed(), measured) == WorkerChoice(1, "auto: a second needs 4 CPUs")
 
 
-@pytest.mark.parametrize(("cpus", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (17, 8)])
+@loop_over(("cpus", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (17, 8)])
 def test_each_worker_has_two_cpus(cpus: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
     assert automatic_workers.most_workers() == most

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.supervised import until
 from loadgen.run import background
 from loadgen.run.background import BackgroundRun
@@ -59,7 +60,7 @@ def test_ctrl_c_at_any_step_of_its_beginning_ends_a_call(monkeypatch: pytest.Mon
     assert endings[first:] == [["stopped", "interrupted, with a part"]] * (30 - first)
 
 
-@pytest.mark.parametrize("error", [ValueError("a"), TimeoutError("b"), KeyboardInterrupt("c")])
+@loop_over("error", [ValueError("a"), TimeoutError("b"), KeyboardInterrupt("c")])
 def test_what_a_call_raises_is_raised(error: BaseException) -> None:
     def fail(_: Interrupts) -> None:
         raise error

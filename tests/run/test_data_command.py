@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.data_files import planned
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.plan import named_file, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -36,7 +37,7 @@ def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "lines"),
     [
         (
@@ -75,7 +76,7 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found == as_json(capsys, "--num-prompts", "3", "--input-len", "4", "--request-rate", "2")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "message"),
     [
         ("f.jsonl --trace g", "f.jsonl and --trace are two files: leave out one of them"),
@@ -118,7 +119,7 @@ def test_what_cannot_be_shown_is_one_line(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "content", "traced"),
     [
         ("a.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}', True),
@@ -186,7 +187,7 @@ def test_a_run_writes_the_plan_that_it_sends(capsys: pytest.CaptureFixture[str])
     assert len(Path("f.jsonl").read_text("utf-8").splitlines()) == 3
 
 
-@pytest.mark.parametrize("words", ["--repeat 2", "--profile smoke,chat"])
+@loop_over("words", ["--repeat 2", "--profile smoke,chat"])
 def test_one_file_has_one_plan(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--export-requests", "f.jsonl", "--quiet", *words.split()]) == 2
     assert "--export-requests writes one plan" in capsys.readouterr().err
@@ -216,7 +217,7 @@ def test_conversations_are_shown_as_sessions(capsys: pytest.CaptureFixture[str])
     }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "lines"),
     [
         (

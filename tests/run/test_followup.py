@@ -6,11 +6,12 @@ import pytest
 
 import loadgen
 from builders import made_cases as made
+from builders.loops import loop_over
 from loadgen.roofline.flags import Flags
 from loadgen.run import followup, options
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("given", "hardware", "count"),
     [(0, "4xh100", 4), (0, "l4", 1), (2, "4xh100", 2), (0, None, 0)],
 )
@@ -28,6 +29,6 @@ def test_the_gpus_of_a_simulation_are_those_that_are_given() -> None:
     assert f"per GPU: {metrics.output_throughput_per_gpu_per_s:.1f} output tok/s" in report
 
 
-@pytest.mark.parametrize(("words", "gpus"), [([], 0), (["--gpus", "8"], 8)])
+@loop_over(("words", "gpus"), [([], 0), (["--gpus", "8"], 8)])
 def test_the_flag_is_the_keyword(words: list[str], gpus: int) -> None:
     assert options.parse(words).gpus == gpus

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, whole
 from loadgen.run.id_prompts import found_out
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
@@ -43,7 +42,7 @@ def test_what_a_llamacpp_reports_of_itself_is_known() -> None:
     assert (served.model_root, served.max_model_len, served.slots) == ("tiny.gguf", 4096, 4)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("status", "body", "takes"),
     [
         (OK, {"usage": {"prompt_tokens": 3}}, True),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from builders.serving_scripts import engine_command
 from loadgen import cli
 from loadgen.base.secrecy import command_line
@@ -39,7 +40,7 @@ def launch(line: str) -> Launching:
     return parse(shlex.split(line)).launching
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "expected"),
     [
         ("", Launching()),
@@ -63,7 +64,7 @@ def test_what_is_started_is_what_the_flags_say(line: str, expected: Launching) -
     assert launch(line) == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("flags", "settings"),
     [
         ("--context-len 32768", {"context_len": 32768}),
@@ -95,7 +96,7 @@ def test_settings_of_the_server_are_no_keys_of_the_workload() -> None:
     assert (options.overrides, options.seed) == ({}, 5)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "says"),
     [
         ("--launch vllm", "--launch vllm needs --model"),
@@ -214,7 +215,7 @@ def test_the_table_of_a_profile_is_asked_for_and_flags_go_over_it(
     assert shown(capsys, *profile, *over) == changed.replace(OWN, f"{OWN}A=1 B=3 ")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("table", "says"),
     [
         ("[server]\ncontext_length = 9", "unknown key 'context_length', did you mean 'context_len'?"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.plan import plan, profile
@@ -35,14 +36,14 @@ def jobs(made: Plan, processes: int) -> list[Job]:
     return [job_of(made, replace(options, part=part), StopRules()) for part in parts]
 
 
-@pytest.mark.parametrize("processes", [1, 3, 5])
+@loop_over("processes", [1, 3, 5])
 def test_processes_have_a_cap_on_prefill_together(processes: int) -> None:
     caps = [job.prefill_concurrency for job in jobs(planned(prefill_concurrency=5), processes)]
     assert sum(cap or 0 for cap in caps) == 5
     assert all(caps)
 
 
-@pytest.mark.parametrize("processes", [1, 3, 5])
+@loop_over("processes", [1, 3, 5])
 def test_processes_have_a_changing_limit_together(processes: int) -> None:
     steps = ConcurrencySteps(np.array([0, 10], np.int64), np.array([4, 12], np.int64))
     made = jobs(replace(planned(), concurrency=steps), processes)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.run.options import Options, bench_parser, parse
 
@@ -19,7 +20,7 @@ VLLM_FLAGS = (FLAGS / "vllm.txt").read_text("utf-8").split()
 REFUSED = sorted(set(VLLM_FLAGS) - KNOWN)
 
 
-@pytest.mark.parametrize("flag", REFUSED)
+@loop_over("flag", REFUSED)
 def test_every_flag_of_vllm_is_taken_or_refused_as_theirs(flag: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"{flag} of `vllm bench serve` is not supported: ")):
         parse([flag, "1"])
@@ -45,7 +46,7 @@ def test_the_drop_in_command_says_what_it_says_there() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("command", "overrides"),
     [
         ("", {}),
@@ -90,7 +91,7 @@ def test_flags_of_the_workload_are_keys_of_a_profile(command: str, overrides: di
     assert {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()} == overrides
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("command", "changes"),
     [
         ("--host example --port 81", {"base_url": "http://example:81"}),
@@ -128,8 +129,8 @@ def test_every_workload_flag_is_named_after_its_key() -> None:
     assert set(Profile.model_fields) - own <= dests
 
 
-@pytest.mark.parametrize("flag", ["--schedule", "--bursts", "--cancel-rate", "--cancel-after"])
-@pytest.mark.parametrize("value", ["", "  "])
+@loop_over("flag", ["--schedule", "--bursts", "--cancel-rate", "--cancel-after"])
+@loop_over("value", ["", "  "])
 def test_a_load_that_a_shell_variable_left_empty_is_refused(flag: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"{flag}: is empty: write .*, or leave the flag out"):
         parse([flag, value])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import loadgen
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.run.ladder import ladder_parser
@@ -38,7 +39,7 @@ RECIPE = (
 )
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@loop_over("name", CLIENTS)
 def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
     flags = (FLAGS / f"{name}.txt").read_text("utf-8").split()
     rows = [flag for flag, *_ in CLIENTS[name].rows()]
@@ -48,14 +49,14 @@ def test_every_flag_of_a_client_stands_in_its_table_once(name: str) -> None:
     assert not older or name == "vllm"
 
 
-@pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
+@loop_over("client", lookup.CLIENTS)
 def test_what_a_table_has_of_a_flag_is_what_the_parser_does(client: OtherClient) -> None:
     accepted = {*client.same, *client.differs, *client.no_effect}
     assert accepted <= KNOWN
     assert KNOWN.isdisjoint({*client.renamed, *client.refused})
 
 
-@pytest.mark.parametrize("client", lookup.CLIENTS, ids=CLIENTS)
+@loop_over("client", lookup.CLIENTS)
 def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None:
     known = KNOWN | SEARCHES
     known |= {"--html", "--csv", "--jsonl", "--markdown", "--plot", "--alpha", "--max-loras"}
@@ -63,7 +64,7 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
     assert {word.strip(".,:;()'") for word in named if word.startswith("--")} <= known
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("command", "message"),
     [
         ("--target http://h", "--target of `guidellm run` is --base-url URL here"),
@@ -118,7 +119,7 @@ def test_the_flags_of_ours_that_a_table_names_exist(client: OtherClient) -> None
         ("--data x.jsonl", "--data of `guidellm run` is --dataset-path FILE"),
     ],
 )
-@pytest.mark.parametrize("verb", ["bench", "ladder"])
+@loop_over("verb", ["bench", "ladder"])
 def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(shlex.split(command), ladder_parser() if verb == "ladder" else None)
@@ -126,7 +127,7 @@ def test_a_flag_of_another_client_names_ours(verb: str, command: str, message: s
     assert "did you mean" not in str(raised.value) or "did you mean" in message
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "command",
     ["--api-key sk-12345", "--api-key=sk-12345", "--api_key sk-12345", "--backend kind=a,api_key=sk-1"],
 )
@@ -139,7 +140,7 @@ def test_a_key_on_the_command_line_is_refused_and_not_shown(
     assert "--api-key-env" in shown or "--base-url" in shown
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("command", "backend"),
     [
         ("--backend vllm-chat", "openai-chat"),
@@ -184,7 +185,7 @@ def test_flags_without_effect_are_noted_with_the_reason() -> None:
     assert vllm.remarks(given).count("; --") == 3
 
 
-@pytest.mark.parametrize("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
+@loop_over("flag", (FLAGS / "vllm.txt").read_text("utf-8").split())
 def test_every_flag_of_vllm_has_one_answer(flag: str) -> None:
     """It is one of our parser's, without effect with the reason, or refused with a reason and a way."""
     (what, words), *others = [(what, words) for name, what, words in vllm.VLLM.rows() if name == flag]
@@ -220,7 +221,7 @@ def test_a_recipe_of_2025_runs_as_it_is(
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keywords", "message"),
     [
         ({"trust_remote_code": True}, "has no effect here: code from a model's repository is never run"),

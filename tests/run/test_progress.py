@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import rich.live
 
+from builders.loops import loop_over
 from loadgen.base import clock
 from loadgen.figures.record import Record
 from loadgen.run import progress as live
@@ -73,9 +74,7 @@ def test_every_figure_has_its_place(now: Clock) -> None:
     assert shown.line() == ("smoke: 3/10 done · 3 running · 1 failed · 2 s left · 100 tok/s · TTFT 30.0 ms")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (61, "1:01"), (3725, "62:05")]
-)
+@loop_over(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (61, "1:01"), (3725, "62:05")])
 def test_time_left_is_short(seconds: float, text: str) -> None:
     assert live._duration(seconds) == text
 
@@ -181,7 +180,7 @@ def test_a_log_has_a_line_now_and_then_while_something_is_waited_for() -> None:
     assert stream.getvalue() == written
 
 
-@pytest.mark.parametrize("forks", [False, True])
+@loop_over("forks", [False, True])
 def test_a_moment_leaves_no_line_and_no_thread(forks: bool) -> None:
     stream = io.StringIO()
     with pytest.raises(KeyError), LineDisplay(stream).waiting("a moment", forks=forks):
@@ -213,7 +212,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("stream", "term", "kind"),
     [
         (io.StringIO, "xterm", LineDisplay),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.run.repeated_command import repeated
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "expected"),
     [
         ("loadgen sweep --rate 1,2 --resume runs/s --seed 3", "loadgen sweep --rate 1,2 --seed 3"),

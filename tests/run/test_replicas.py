@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, target_of, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.plan import plan, profile
@@ -87,14 +88,14 @@ def replica(host: str = "a", port: int = 1, path: str = "", **served: object) ->
     return Replica(ServerAddress(f"http://{host}:{port}{path}"), info, root)
 
 
-@pytest.mark.parametrize("urls", [["http://a", "http://a"], ["http://a", "http://b", "http://a/"]])
+@loop_over("urls", [["http://a", "http://a"], ["http://a", "http://b", "http://a/"]])
 def test_an_address_given_twice_is_refused(urls: list[str]) -> None:
     with pytest.raises(UsageError, match=r"http://a/? is given twice: it would get a double share"):
         check_urls(urls)
     check_urls(["http://a", "http://a:8001", "http://b"])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("other", "words"),
     [
         (replica("b"), None),
@@ -179,7 +180,7 @@ def test_every_warm_up_of_one_server_failing_names_it(stack: ExitStack, tmp_path
         session.run(WORKLOAD, Seed(7, chosen=True))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "message"),
     [
         ("--base-url http://a --base-url http://a", "is given twice"),
@@ -194,9 +195,7 @@ def test_what_cannot_be_with_several_servers_is_refused(line: str, message: str)
         check(parse(line.split()))
 
 
-@pytest.mark.parametrize(
-    ("asked", "most", "workers"), [(0, 8, 2), (2, 8, 2), (4, 8, 4), (4, 3, 2), (2, 2, 2)]
-)
+@loop_over(("asked", "most", "workers"), [(0, 8, 2), (2, 8, 2), (4, 8, 4), (4, 3, 2), (2, 2, 2)])
 def test_each_server_has_as_many_workers(asked: int, most: int, workers: int) -> None:
     targets = target_of("a", 1), target_of("b", 1)
     spread = worker_count.spread(TransportOptions(targets[0], targets=targets), planned(most), asked)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.virtual_engine import open_loop
 from loadgen import cli
 from loadgen.plan import profile
@@ -88,8 +89,8 @@ def test_a_hopeless_load_ends_within_30_s(engine: str, lengths: str, times: floa
     assert stopped_s(engine, lengths, rate_per_s, burstiness, 30.0, seed=3) is not None
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("burstiness", [1.0, 0.5], ids=["poisson", "bursts"])
+@loop_over("seed", range(4))
+@loop_over("burstiness", [1.0, 0.5])
 def test_a_load_of_1_3_times_the_capacity_ends_within_30_s(burstiness: float, seed: int) -> None:
     """With 29 requests/s; with a few, the requests of 30 s may by chance be no more than it can do."""
     rate_per_s = 1.3 * capacity_per_s("cold", "varied")
@@ -145,7 +146,7 @@ def test_of_many_requests_an_even_part_is_kept() -> None:
     assert "at 50 % of the rate" in rule.reason(200.0, 50_000)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "judged"),
     [
         ({"request_rate": 5.0}, True),
@@ -157,7 +158,6 @@ def test_of_many_requests_an_even_part_is_kept() -> None:
         ({"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 9.0}, False),
         ({"trace": "docs/examples/mooncake.jsonl"}, False),
     ],
-    ids=["rate", "rate and limit", "closed loop", "rates", "concurrencies", "bursts", "ramp", "trace"],
 )
 def test_only_a_load_of_one_rate_is_judged(keys: dict[str, Any], judged: bool) -> None:
     assert applies(profile.build(keys)) == judged

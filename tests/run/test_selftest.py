@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.figures.record import Records
@@ -81,9 +82,7 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("capacity", "attempts", "held", "start", "refused", "tried", "most", "bounded"), SEARCHES
-)
+@loop_over(("capacity", "attempts", "held", "start", "refused", "tried", "most", "bounded"), SEARCHES)
 def test_the_search_finds_the_most_that_is_held(
     capacity: int,
     attempts: int,
@@ -103,7 +102,7 @@ def test_the_search_finds_the_most_that_is_held(
 # Words.
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("run", "word"),
     [
         (seen(tokens=40), "ok"),
@@ -176,7 +175,7 @@ def test_a_table_of_workers_of_which_one_held_nothing_has_no_ratio() -> None:
     assert line.split()[:4] == ["1", "0", "0", "–"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("capacity", "words"),
     [
         ((50_000.0, 1024, True), "50,000 tok/s, on 1,024 streams"),
@@ -189,7 +188,7 @@ def test_a_capacity_says_whether_there_may_be_more(capacity: tuple[float, int, b
     assert line.removeprefix("  capacity").strip() == words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "load"),
     [
         ({}, SelftestLoad(streams=256, input_tokens=1024)),
@@ -202,7 +201,7 @@ def test_the_load_of_a_run_to_come_is_its_profile_s(keys: dict[str, object], loa
     assert SelftestLoad.of(profile.build(keys)) == load
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("load", "words"),
     [
         (SelftestLoad(), "256 streams × 50 tok/s"),
@@ -214,7 +213,7 @@ def test_a_load_says_what_it_is(load: SelftestLoad, words: str) -> None:
     assert load.words == words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "words",
     ["--streams 0", "--interval-ms 0", "--interval-ms x", "--seconds -1", "--transport carrier-pigeon"],
 )

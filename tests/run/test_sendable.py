@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from builders.data_files import jsonl
 from builders.data_files import planned as planned_file
+from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -42,7 +43,7 @@ def made(kind: str, input_lens: list[int], output_lens: list[int], **keys: Any) 
     return replace(built, requests=Rows(input_lens, output_lens), count=len(input_lens), facts=facts)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("kind", "lens", "limit", "message"),
     [
         (
@@ -73,7 +74,7 @@ def test_a_request_longer_than_the_model_takes_is_named(
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("lens", "limit"), [(([90], [10]), 100), (([900], [10]), 0), (([-1], [-1]), 1), (([-1], [100]), 100)]
 )
 def test_what_fits_or_is_not_known_is_sent(lens: tuple[list[int], list[int]], limit: int) -> None:
@@ -103,7 +104,7 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "models", "message"),
     [
         (
@@ -125,7 +126,7 @@ def test_a_row_of_a_model_that_is_not_served_is_named(
     assert str(raised.value).startswith(f"{tmp_path}/{message}")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rows", "keys", "engine", "models"),
     [
         (BODIES, {}, ENGINES[0], ("base", "lora", "old")),

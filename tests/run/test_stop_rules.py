@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.run.options import Options, parse
 from loadgen.run.stop_rules import StopRules
@@ -33,7 +34,7 @@ def after(words: str, outcomes: str) -> tuple[int, str]:
     return len(outcomes), ""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "outcomes", "stopped"),
     [
         # By default: a server that never answered.
@@ -80,7 +81,7 @@ def test_failures_end_a_run(words: str, outcomes: str, stopped: tuple[int, str])
 CUT = "--max-duration 60 s: 3 requests still under way after the --drain-timeout of {} s were cut"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "elapsed_s", "why"),
     [
         ("", 1e9, ""),
@@ -97,7 +98,7 @@ def test_time_ends_a_run_once_it_had_time_to_drain(words: str, elapsed_s: float,
     assert rules(words).reason(elapsed_s, under_way=3) == why
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "planned_ns", "send_s", "cut_s", "duration_ns"),
     [
         ("", 0, None, None, 0),
@@ -115,7 +116,7 @@ def test_what_the_job_is_given(
     assert known.duration_ns(planned_ns) == duration_ns
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "elapsed_s", "not_sent", "planned_s", "said"),
     [
         ("", 100.0, 9, 0, ""),
@@ -151,7 +152,7 @@ def test_each_run_has_rules_of_its_own() -> None:
     assert options.stop_rules().reason(0.0) == ""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "found"),
     [
         ("5", Tolerance(count=5)),
@@ -165,7 +166,7 @@ def test_a_tolerance_is_read_and_printed(text: str, found: Tolerance) -> None:
     assert str(found) == text
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "said"),
     [
         (f"--max-failures {text}", "is not a number of requests")

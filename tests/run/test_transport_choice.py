@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.run import transport_choice
@@ -23,7 +24,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "wire")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("asked", "target", "streams", "chosen"),
     [
         (None, HERE, 1, TransportChoice("ring", SHARED)),
@@ -42,7 +43,7 @@ def test_a_ring_is_taken_where_tokens_may_be_read_late(
     assert check(asked) == ""
 
 
-@pytest.mark.parametrize("asked", [None, "auto", "ring"])
+@loop_over("asked", [None, "auto", "ring"])
 def test_without_privilege_wire_is_used_and_the_reason_given(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +54,7 @@ def test_without_privilege_wire_is_used_and_the_reason_given(
     assert runnable() == (("wire", "httpx"), FORBIDDEN)
 
 
-@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+@loop_over("variable", ["http_proxy", "HTTP_PROXY", "all_proxy"])
 def test_a_proxy_in_between_refuses_a_ring_by_name(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "http://proxy:3128")
     name = variable.lower()
@@ -66,7 +67,7 @@ def test_a_proxy_in_between_refuses_a_ring_by_name(variable: str, monkeypatch: p
     assert choose("ring", AWAY, 64) == TransportChoice("ring")
 
 
-@pytest.mark.parametrize("asked", ["wire", "ring"])
+@loop_over("asked", ["wire", "ring"])
 def test_without_epoll_only_httpx_runs(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "httpx")
     assert choose(None, HERE, 64).name == "httpx"
@@ -96,7 +97,7 @@ def ports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("ports")
-@pytest.mark.parametrize(
+@loop_over(
     ("choice", "connections", "processes", "given", "chosen", "sources"),
     [
         (WIRE, 1000, 1, (), WIRE, ()),

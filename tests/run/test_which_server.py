@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import asdict
 
 import loadgen
+from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, closed_port, stream
 from loadgen import cli
 from loadgen.plan.profile import Profile
@@ -68,14 +69,14 @@ def test_every_flag_either_speaks_of_a_server_or_does_not() -> None:
     assert named ^ (SPEAKING_OF_A_SERVER | set(SILENT)) == set()
 
 
-@pytest.mark.parametrize("name", sorted(SPEAKING_OF_A_SERVER))
+@loop_over("name", sorted(SPEAKING_OF_A_SERVER))
 def test_with_a_flag_that_speaks_of_a_server_vllms_is_meant(name: str) -> None:
     assert which_server.default_url({name, "num_prompts"}, launched=False) == DEFAULT_URL
     assert which_server.default_url({name, "preset"}, launched=False) is None
     assert which_server.default_url({name}, launched=True) is None
 
 
-@pytest.mark.parametrize("name", SILENT)
+@loop_over("name", SILENT)
 def test_without_one_the_embedded_engine_is_meant(name: str) -> None:
     assert which_server.default_url({name}, launched=False) is None
 
@@ -87,7 +88,7 @@ COPIED = (
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "base_url", "default_url"),
     [
         ("", None, False),
@@ -127,7 +128,7 @@ def test_a_command_line_means_a_server(line: str, base_url: str | None, default_
     assert (found.base_url, found.default_url) == (base_url, default_url)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("base_url", "given", "expected"),
     [
         (None, {}, {}),
@@ -201,7 +202,7 @@ def test_the_copied_command_measures_the_server_there(
     assert (result["model_id"], "simulated" in result) == ("m", False)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("backend", "line", "port"),
     [
         ("sglang", "--model m", 30000),
@@ -219,9 +220,7 @@ def test_a_profile_names_the_client_whose_port_is_meant(backend: Any, line: str,
     assert str(options.base_url).endswith(f":{port}")
 
 
-@pytest.mark.parametrize(
-    ("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")]
-)
+@loop_over(("name", "whose"), [("sglang", "SGLang"), ("lmdeploy", "LMDeploy"), ("vllm", "vLLM")])
 def test_whose_port_a_default_is_can_be_read(name: str, whose: str) -> None:
     url = which_server.default_url({"backend"}, False, backends.default_port(name))
     assert f"this is {whose}'s)" in which_server.nothing_there(url or "")

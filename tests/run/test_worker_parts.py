@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from loadgen.figures.record import Record
 from loadgen.run.firing import NO_HEALTH, DecodedTally
 from loadgen.run.live_totals import NO_TTFTS, LiveTotals, Totals
@@ -34,7 +35,7 @@ FIGURES = Totals(
 REFUSED = Failure(FailureKind.CONNECT, "refused")
 
 
-@pytest.mark.parametrize("named", [True, False])
+@loop_over("named", [True, False])
 def test_totals_are_read_as_they_were_published(named: bool, tmp_path: Path) -> None:
     path = tmp_path / "totals" if named else None
     written = LiveTotals(path)
@@ -139,7 +140,7 @@ def test_what_a_process_claimed_is_its_own_to_send() -> None:
 EIGHT = {cpu: {cpu, cpu ^ 4} for cpu in range(8)}  # four cores of two threads each: 0 and 4, 1 and 5, …
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("taken", "least", "cpus"),
     [
         ({0, 4}, 4, (1, 2, 3, 5, 6, 7)),  # whole cores

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.server import answer_check
 from loadgen.server.answer_check import (
     CHAT,
@@ -56,7 +57,7 @@ def with_ids(*ids: Sequence[int], **more: Any) -> Fingerprint:
     return Fingerprint(version=1, answers=answers, **more)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "found"),
     [
         *(pytest.param({"text": text}, None, id=f"healthy {i}") for i, text in enumerate(HEALTHY)),
@@ -99,7 +100,7 @@ LOOPS = f"6 of 12 {LOOPING}: 'the the the the the the '…"
 DIFFERENT = "answers not compared with BF16: "
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("own", "baseline", "said"),
     [
         pytest.param(of(), None, [], id="healthy"),
@@ -170,7 +171,7 @@ def test_what_was_cut_before_its_answer_is_not_held_against_it() -> None:
     assert judge(own.model_copy(update={"answers": tuple(cut)}), own) == []
 
 
-@pytest.mark.parametrize("index", range(len(PROMPTS)))
+@loop_over("index", range(len(PROMPTS)))
 def test_each_prompt_expects_what_a_healthy_model_says_and_no_salad(index: int) -> None:
     prompt = PROMPTS[index]
     right = Fingerprint(version=1, answers=(GreedyAnswer(prompt=prompt.text, text=HEALTHY[index]),))
@@ -193,7 +194,7 @@ FAILED = Fingerprint(
 )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("own", "other", "line"),
     [
         (of(), of(), "the same answers as BF16 to all 12 prompts"),

@@ -8,6 +8,7 @@ from signal import SIGTERM
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.run.signals import Stopped
@@ -42,7 +43,7 @@ def reset(base_url: str, engine: Engine, busy_s: float = 0.0) -> str:
     return control.reset_cache(ServerAddress(base_url), None, engine, busy_s)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "answer", "said"),
     [
         pytest.param(VLLM, DONE, "", id="vllm"),
@@ -73,7 +74,7 @@ def test_a_cache_is_empty_or_it_is_said_why_not(engine: Engine, answer: bytes, s
     assert told(server) == ([("POST", engine.reset_path, b"")] if engine.reset_path else [])
 
 
-@pytest.mark.parametrize(("engine", "busy", "done"), [(VLLM, HELD, DONE), (SGLANG, PENDING, FLUSHED)])
+@loop_over(("engine", "busy", "done"), [(VLLM, HELD, DONE), (SGLANG, PENDING, FLUSHED)])
 def test_a_busy_server_is_asked_again(
     engine: Engine, busy: bytes, done: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,13 +98,13 @@ def traced(engine: Engine, *answers: bytes) -> Iterator[ScriptedServer]:
         yield server
 
 
-@pytest.mark.parametrize(("engine", "body"), [(VLLM, b""), (SGLANG, b'{"output_dir":"/traces"}')])
+@loop_over(("engine", "body"), [(VLLM, b""), (SGLANG, b'{"output_dir":"/traces"}')])
 def test_a_trace_is_begun_and_ended(engine: Engine, body: bytes) -> None:
     with traced(engine, OK) as server:
         assert told(server) == [("POST", "/start_profile", body), ("POST", "/stop_profile", b"")]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "answers", "kind", "said"),
     [
         (
@@ -129,9 +130,7 @@ def test_a_server_that_does_not_trace_is_an_error(
         raise AssertionError("no trace, and nobody said so")
 
 
-@pytest.mark.parametrize(
-    ("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (incomplete: /stop_profile answers 500")]
-)
+@loop_over(("stop", "said"), [(OK, "/traces"), (CRASHED, "/traces (incomplete: /stop_profile answers 500")])
 def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said: str) -> None:
     with ScriptedServer(one_by_one(OK, stop)) as server:
         with control.tracing(ServerAddress(server.base_url), None, SGLANG, "/traces") as trace:
@@ -139,7 +138,7 @@ def test_a_trace_that_is_not_written_is_said_and_costs_no_run(stop: bytes, said:
         assert str(trace).startswith(said)
 
 
-@pytest.mark.parametrize("stop", [OK, CRASHED])
+@loop_over("stop", [OK, CRASHED])
 def test_a_trace_ends_with_a_failed_run_whose_error_is_reported(stop: bytes) -> None:
     with ScriptedServer(one_by_one(OK, stop)) as server:
         with (
@@ -150,7 +149,7 @@ def test_a_trace_ends_with_a_failed_run_whose_error_is_reported(stop: bytes) -> 
         assert [path for _, path, _ in told(server)] == ["/start_profile", "/stop_profile"]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("stop", "reason"), [(KeyboardInterrupt(), "stopped by Ctrl-C"), (Stopped(SIGTERM), "stopped by SIGTERM")]
 )
 def test_a_trace_that_a_signal_ends_names_that_signal(
@@ -171,7 +170,7 @@ def test_a_server_that_is_gone_cannot_be_traced() -> None:
         raise AssertionError("no trace, and nobody said so")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "answer", "info"),
     [
         (SGLANG, whole(b'{"tp_size":2}'), {"tp_size": 2}),

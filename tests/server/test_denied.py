@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.server.denied import why_denied
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("status", "origin", "message", "words"),
     [
         (

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, api, closed_port, stream, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
@@ -42,7 +43,7 @@ def paths(*names: str) -> bytes:
 VERSION = whole(b'{"version":"0.32"}')
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answers", "engine", "version", "model"),
     [
         ({"v1_models": models({"id": "a", "owned_by": "vllm"}), "version": VERSION}, "vLLM", "0.32", "a"),
@@ -80,7 +81,7 @@ def test_transformers_serve_is_detected_and_needs_the_model_named() -> None:
             ask(server.base_url)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("script", "model", "told"),
     [
         pytest.param(site(), None, "pass --model, or check --base-url", id="wrong path"),
@@ -143,7 +144,7 @@ def test_what_every_request_carries_is_sent() -> None:
         assert all("authorization: bearer x" in asked.head.lower() for asked in server.asked)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "base_url",
     [
         "",
@@ -161,13 +162,13 @@ def test_what_is_no_url_is_refused(base_url: str) -> None:
         ServerAddress(base_url)
 
 
-@pytest.mark.parametrize("wait_s", [float("nan"), float("inf"), -1.0])
+@loop_over("wait_s", [float("nan"), float("inf"), -1.0])
 def test_a_wait_that_is_none_is_refused(wait_s: float) -> None:
     with pytest.raises(UsageError, match="--ready-check-timeout-sec"):
         ask("http://127.0.0.1:1", wait_s=wait_s)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("base_url", "url", "address"),
     [
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000/x", ("127.0.0.1", 8000)),
@@ -185,7 +186,7 @@ def test_a_target_is_a_resolved_address_under_the_urls_own_name(
     assert (target.tls is not None) == (target.scheme == "https")
 
 
-@pytest.mark.parametrize("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
+@loop_over("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
 def test_a_name_that_does_not_resolve_is_told(host: str) -> None:
     with pytest.raises(LoadgenError, match="does not resolve"):
         ServerAddress(f"http://{host}").target("", None)

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.server.engine_config import EngineConfig, from_server_info, merged, parse
 
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
@@ -43,7 +42,7 @@ CPU = {
 }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "fields"),
     [
         ("vllm-0.32-cpu", CPU),
@@ -172,7 +171,7 @@ def test_a_log_is_read_in_its_own_words(name: str, fields: dict[str, Any]) -> No
     assert said(parse(log(name))) == fields
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "field", "value"),
     [
         (
@@ -221,7 +220,7 @@ def test_a_wording_is_read(line: str, field: str, value: object) -> None:
     assert getattr(parse(line), field) == value
 
 
-@pytest.mark.parametrize("text", ["", "\x00\xff\ufffd" * 100, "] " * 1000, "x" * 5_000_000])
+@loop_over("text", ["", "\x00\xff\ufffd" * 100, "] " * 1000, "x" * 5_000_000])
 def test_a_log_of_anything_says_nothing(text: str) -> None:
     assert parse(text) == EngineConfig()
 
@@ -248,7 +247,7 @@ def answer(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("info", "fields"),
     [
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.layout import wrapped
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig, parse, render
@@ -21,7 +22,7 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "checkpoint", "lines"),
     [
         pytest.param(
@@ -95,7 +96,7 @@ def test_the_report_says_what_runs_and_what_differs(
     assert [part for line in render(parse(log(name)), checkpoint) for part in wrapped(line)] == lines
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("method", "word", "shown"),
     [
         ("compressed-tensors", "Int4-W4A16", "Int4-W4A16"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import shown_url
@@ -52,7 +53,7 @@ def test_a_server_that_drips_is_given_up_in_time(answer: Answer) -> None:
         assert time.monotonic() - begin_s < 5
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("answer", "status", "error"),
     [
         (Answer([whole(b"{}")]), 200, ""),
@@ -108,7 +109,7 @@ def redirecting(elsewhere: str, path: str) -> Callable[[Asked], Answer]:
     return script
 
 
-@pytest.mark.parametrize("path", ["/health", "/v1/models", "/version"])
+@loop_over("path", ["/health", "/v1/models", "/version"])
 def test_a_redirect_is_named_and_nothing_is_sent_there(path: str) -> None:
     with ScriptedServer(lambda _: Answer([whole(b"{}")])) as other:
         with ScriptedServer(redirecting(other.base_url, path)) as server:
@@ -133,7 +134,7 @@ def test_control_requests_follow_no_redirect_either() -> None:
         assert other.asked == []
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("body", "words"),
     [
         (b'{"error":{"message":"no\\nway\\u001b[2J \\ud800"}}', "no way\ufffd[2J \ufffd"),
@@ -150,7 +151,7 @@ def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
     assert Exchanged("/x", 500, body).message == words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "info",
     [
         b'{"internal_states":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
@@ -165,16 +166,14 @@ def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> No
         assert set(control.server_info(ServerAddress(server.base_url), None, SGLANG)) <= {"tp_size"}
 
 
-@pytest.mark.parametrize(
-    "length", ['"abc"', "1e400", "NaN", "[1]", "-1", "9" * 5000, "null", "true", "4096.5"]
-)
+@loop_over("length", ['"abc"', "1e400", "NaN", "[1]", "-1", "9" * 5000, "null", "true", "4096.5"])
 def test_a_context_that_is_no_number_is_not_known(length: str) -> None:
     card = f'{{"data":[{{"id":"m","max_model_len":{length}}}]}}'
     with ScriptedServer(lambda _: Answer([whole(card.encode())])) as server:
         assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).max_model_len == 0
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("root", "kept"),
     [
         ('"/models/a"', "/models/a"),
@@ -193,7 +192,7 @@ def test_a_root_that_is_no_path_is_not_kept(root: str, kept: str) -> None:
         assert ServerProbe(ServerAddress(server.base_url), None).ask("m", 0.0).model_root == kept
 
 
-@pytest.mark.parametrize("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
+@loop_over("name", ['"m\\ud800"', '"\\u001b]0;x"', "7", '""', f'"{"x" * 400}"', "[]"])
 def test_a_model_whose_name_no_request_can_carry_is_not_taken(name: str) -> None:
     with ScriptedServer(lambda _: Answer([whole(f'{{"data":[{{"id":{name}}}]}}'.encode())])) as server:
         with pytest.raises(MeasureError, match="lists no served model: pass --model"):
@@ -204,7 +203,7 @@ def test_a_model_whose_name_no_request_can_carry_is_not_taken(name: str) -> None
 SECRET = "s3cr3t"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "base_url",
     [
         f"http://h/?api_key={SECRET}",
@@ -224,7 +223,7 @@ def test_a_base_url_with_a_secret_is_refused_without_it(base_url: str) -> None:
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "shown"),
     [
         ("http://h:1/a", "http://h:1/a"),
@@ -251,7 +250,7 @@ def test_a_key_that_is_not_ascii_is_never_repeated() -> None:
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize("variable", ["garbage", "ftp://u:s3cr3t@h", "http://u:s3cr3t@[::1"])
+@loop_over("variable", ["garbage", "ftp://u:s3cr3t@h", "http://u:s3cr3t@[::1"])
 def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", variable)
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -261,7 +260,7 @@ def test_a_proxy_variable_that_is_no_proxy_is_said(variable: str, monkeypatch: p
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"])
+@loop_over("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"])
 def test_no_proxy_is_asked_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = f"http://127.0.0.1:{closed_port()}"
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
@@ -282,6 +281,6 @@ def test_a_proxy_is_asked_for_another_machine(monkeypatch: pytest.MonkeyPatch) -
         assert proxy.asked[0].head.startswith("GET http://nonesuch.invalid/x?key=1 ")
 
 
-@pytest.mark.parametrize("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
+@loop_over("host", ["nonesuch.invalid", "a..b", "x" * 70 + ".com"])
 def test_a_name_that_does_not_resolve_is_words(host: str) -> None:
     assert asked_of(f"http://{host}").error.startswith(("does not answer: ", "cannot be requested: "))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from fakes.scripted_server import (
     HEAD,
     LAST,
@@ -106,7 +107,7 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 GREEDY = {"temperature": 0, "seed": 0}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "settings", "body"),
     [
         pytest.param(
@@ -190,7 +191,7 @@ def test_without_a_tokenizer_here_either_it_is_said_what_to_pass() -> None:
     assert found.missing.endswith("token ids instead of text need --tokenizer")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("reply", "failure"),
     [
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import recorded
+from builders.loops import loop_over
 from fakes.scripted_server import HEAD, LAST, Answer, Asked, ScriptedServer, chunk, token
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -66,7 +67,7 @@ class Strict:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [IndexError("piece id"), KeyError(7), TypeError("None"), OverflowError()])
+@loop_over("error", [IndexError("piece id"), KeyError(7), TypeError("None"), OverflowError()])
 def test_ids_that_no_tokenizer_knows_are_that_prompts_failure(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

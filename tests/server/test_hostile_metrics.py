@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.server.prometheus import MetricsSnapshot, parse, select
 from loadgen.server.server_counters import ServerWindow, window
 
@@ -35,7 +36,7 @@ TOKENS = "vllm:generation_tokens_total"
 GOOD = {"0.1": "1", "+Inf": "4", "total": "0.8"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "said"),
     [
         pytest.param([], [f"{TOKENS} +Inf"], {"generation_tokens": None}, id="inf"),
@@ -76,7 +77,7 @@ def test_a_number_that_cannot_be_is_left_out(
     assert {name: strict(found)[name] for name in said} == said
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("counts", "timed"),
     [
         pytest.param(GOOD, 4, id="whole"),
@@ -110,7 +111,7 @@ def test_a_sum_that_fell_gives_no_mean() -> None:
     assert (found.reset, found.ttft) == (False, None)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "error"),
     [
         (f'{TOKENS}{{model_name="{"x" * 3000}"}} 1\n', "/metrics has a line of 3045 characters"),
@@ -120,7 +121,6 @@ def test_a_sum_that_fell_gives_no_mean() -> None:
             "/metrics has 2300 lines of vllm's: too many to be read",
         ),
     ],
-    ids=["a long line", "many lines", "many long lines"],
 )
 def test_what_would_take_long_to_parse_is_not_parsed(text: str, error: str) -> None:
     assert select(200, text.encode()).error.startswith(error)

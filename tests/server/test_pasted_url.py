@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.server.pasted_url import ApiPlace, key_header, parse
 
 AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "place"),
     [
         ("http://h:8000", ApiPlace("http://h:8000")),
@@ -51,7 +52,7 @@ def test_a_pasted_url_is_taken_apart(url: str, place: ApiPlace) -> None:
     assert parse(url) == place
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "endpoint", "place"),
     [
         ("http://h", "/v1/chat/completions", ApiPlace("http://h", endpoint="/v1/chat/completions")),
@@ -66,7 +67,7 @@ def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, plac
     assert parse(url, endpoint) == place
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("url", "endpoint", "reported"),
     [
         ("http://h/v1/completions", "/v1/chat/completions", "leave one of them out"),

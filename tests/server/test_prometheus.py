@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.server.prometheus import (
     ENGINE_METRICS,
     SAMPLED,
@@ -29,7 +28,7 @@ def read(text: str) -> MetricsSnapshot:
     return parse(select(200, text.encode()))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "counters", "gauges"),
     [
         (
@@ -74,7 +73,7 @@ def test_a_recorded_exposition_is_read(
     assert snapshot.names == name.partition("_")[0]
 
 
-@pytest.mark.parametrize("name", ["vllm_loaded", "sglang_loaded"])
+@loop_over("name", ["vllm_loaded", "sglang_loaded"])
 def test_every_histogram_is_read_whole(name: str) -> None:
     snapshot = parse(select(200, recorded(name)))
     for quantity in HISTOGRAMS:
@@ -90,7 +89,7 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
     assert (snapshot.gauge("running"), list(snapshot.counters.values())) == (4, [7385])
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("status", "body", "error"),
     [
         (404, b'{"detail":"Not Found"}', f"/metrics answers 404 ({NEEDED})"),
@@ -116,9 +115,7 @@ def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, error:
     assert parse(select(status, body)) == MetricsSnapshot(error=error)
 
 
-@pytest.mark.parametrize(
-    "labels", ['{engine="0",model_name="a b",le="0.5"}', '{model_name="\\"}"}', "{}", ""]
-)
+@loop_over("labels", ['{engine="0",model_name="a b",le="0.5"}', '{model_name="\\"}"}', "{}", ""])
 def test_no_piece_of_a_line_raises(labels: str) -> None:
     line = f"vllm:e2e_request_latency_seconds_bucket{labels} 17.5"
     for end in range(len(line) + 1):

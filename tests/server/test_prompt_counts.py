@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import MeasureError
 from loadgen.plan.plan_inputs import WordCounts
 from loadgen.plan.prompts import words
@@ -71,7 +72,7 @@ def learned(
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("count", "kinds", "overhead", "per_word"),
     [
         (one_each, 512, 11, 1),
@@ -145,8 +146,8 @@ CUT = (
 )
 
 
-@pytest.mark.parametrize("path", [one_each, None], ids=["another path counts", "usage alone"])
-@pytest.mark.parametrize("most", [300, 600, 1004, 1024, 1500, 1900, 1970])
+@loop_over("path", [one_each, None])
+@loop_over("most", [300, 600, 1004, 1024, 1500, 1900, 1970])
 def test_a_server_that_cuts_prompts_is_refused_with_its_cap(
     most: int, path: Callable[[str], int] | None
 ) -> None:
@@ -177,10 +178,9 @@ def test_a_count_that_does_not_grow_with_the_prompt_is_refused() -> None:
         learned(lambda text: 9, lambda text: 9)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "count",
     [cut_in_steps, lambda text: len(text) % 999 + 1, lambda text: one_each(text) // 3],
-    ids=["a context that drops pieces", "a count of nothing", "three words a token"],
 )
 def test_a_count_that_is_not_of_the_words_is_refused(count: Callable[[str], int]) -> None:
     with pytest.raises(
@@ -189,7 +189,7 @@ def test_a_count_that_is_not_of_the_words_is_refused(count: Callable[[str], int]
         learned(one_each, count, 2000)
 
 
-@pytest.mark.parametrize("asked", [100, 1000, 8000])
+@loop_over("asked", [100, 1000, 8000])
 def test_a_count_by_blocks_or_a_long_template_is_no_cut(asked: int) -> None:
     assert learned(by_blocks, by_blocks, asked).tokens(asked) == pytest.approx(asked + 11, abs=16)
     assert learned(one_each, lambda text: one_each(text) + 900, asked + 900).overhead == 911
@@ -208,7 +208,7 @@ def test_prompts_without_a_cached_part_are_counted_right() -> None:
     assert learned(computed, computed, 500) == WordCounts(words.common(), 11)
 
 
-@pytest.mark.parametrize("per_word", [0.02, 0.4])
+@loop_over("per_word", [0.02, 0.4])
 def test_no_prompt_has_more_than_twice_the_words_it_needs(per_word: float) -> None:
     with pytest.raises(MeasureError):
         learned(one_each, lambda text: 5 + int(per_word * len(text.split())), 2000)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import PATIENCE_S, Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.server import scraper
 from loadgen.server.discovery import ServerAddress
@@ -57,7 +58,7 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
     return [thread for thread in found if thread.is_alive()]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     # Two requests of a broken answer: the second is httpx's, which has the words for it.
     ("answer", "error", "requests"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.server.prometheus import MetricsSnapshot, Series, parse, select
 from loadgen.server.server_counters import ScrapedRun, ServerSample, ServerWindow, joined, window
 
@@ -31,7 +32,7 @@ def timed(*counts: float, total_s: float) -> MetricsSnapshot:
     return MetricsSnapshot("vllm", {("m", "ttft", part): value for part, value in parts.items()})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "said"),
     [
         (
@@ -103,7 +104,7 @@ def test_a_recorded_histogram_gives_mean_and_brackets() -> None:
     assert ttft.brackets_ms == {"50": (20, 40), "90": (40, 60), "99": (10000, 20000)}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("counts", "brackets"),
     [
         pytest.param((10, 10, 10), {"50": (0, 20), "90": (0, 20), "99": (0, 20)}, id="all in the first"),
@@ -133,7 +134,7 @@ def test_a_counter_that_appears_starts_from_nothing() -> None:
     assert (found.generation_tokens, found.reset) == (7, False)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "snapshots",
     [
         pytest.param([counted(m=10), counted(m=9)], id="went backwards"),
@@ -163,7 +164,7 @@ def test_a_sum_of_seconds_may_fall_with_the_wall_clock() -> None:
     assert not window(timed(1, 1, 1, total_s=5.0), timed(2, 2, 2, total_s=4.0)).reset
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("asked", "tokens"),
     [("a", 5), ("b", 7), pytest.param("alias of a", 12, id="a name the server does not count under")],
 )
@@ -185,7 +186,7 @@ def test_samples_keep_their_moments_and_peaks() -> None:
     assert [found.peak(gauge) for gauge in ("running", "waiting", "kv_cache_usage")] == [8, 1, None]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("before", "after", "error"),
     [
         (MetricsSnapshot(error="x"), counted(m=1), "x"),
@@ -235,7 +236,7 @@ def test_their_histograms_are_pooled() -> None:
     assert found.brackets_ms["50"] == (40, None)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("second", "expected"),
     [
         (part(50, 10), ServerWindow(names="vllm", reset=True)),

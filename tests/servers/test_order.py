@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from builders.loops import loop_over
 
 ROOT = Path(__file__).parents[2]
 SERVERS, BENCHMARKS = ROOT / "servers" / "loadgen_servers", ROOT / "benchmarks"
@@ -51,14 +51,14 @@ def imported(package: Path, module: str) -> Iterator[str]:
                     yield "/".join(names)
 
 
-@pytest.mark.parametrize("package", ORDER, ids=lambda path: path.name)
+@loop_over("package", ORDER)
 def test_every_module_has_its_place(package: Path) -> None:
     assert sorted(modules(package)) == sorted(ORDER[package])
     folders = [name.rpartition("/")[0] for name in ORDER[package]]
     assert len(set(folders)) == sum(a != b for a, b in zip(folders, [*folders[1:], None], strict=True))
 
 
-@pytest.mark.parametrize("package", ORDER, ids=lambda path: path.name)
+@loop_over("package", ORDER)
 def test_imports_point_left(package: Path) -> None:
     for at, module in enumerate(ORDER[package]):
         for target in imported(package, module):

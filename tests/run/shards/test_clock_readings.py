@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.loops import loop_over
 from loadgen.run.shards import clock_readings
 from loadgen.run.shards.clock_readings import RoundTrips, boot_id, reading
 from loadgen.verdict.shard_facts import ClockReading
@@ -37,7 +37,7 @@ def test_this_machine_has_a_reading() -> None:
     assert found.error_ns >= clock_readings.UNKNOWN_NS
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("boot", "namespace", "expected"),
     [
         ("a-b\n", None, "a-b"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.run.options import parse
 from loadgen.run.shards import command
@@ -47,10 +48,8 @@ def pod(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    "more", ["", "--name a-b --namespace bench --secret keys/openai --memory 4Gi --start-in 30"]
-)
+@loop_over("version", VERSIONS)
+@loop_over("more", ["", "--name a-b --namespace bench --secret keys/openai --memory 4Gi --start-in 30"])
 def test_kubernetes_own_schema_takes_the_manifest(
     version: str, more: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +89,7 @@ def test_the_api_key_is_taken_from_a_secret(capsys: pytest.CaptureFixture[str]) 
     }
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "word",
     ["$(HOME)", "$$(HOME)", "$", 'a "b": c', "# no comment", "- x", "ünï", "yes", "1e3", "{}", "a\\b", "'"],
 )
@@ -110,7 +109,7 @@ def test_a_seed_is_drawn_where_none_is_given(capsys: pytest.CaptureFixture[str])
     assert None not in seeds
 
 
-@pytest.mark.parametrize("way", ["--slurm", "--mpi"])
+@loop_over("way", ["--slurm", "--mpi"])
 def test_a_script_is_a_shells_and_begins_all_together(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = printed(f"{way} --shards 3 --start-in 9 --name x", f"{FLAGS} --label 'a b$c'", capsys)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
@@ -124,7 +123,7 @@ def test_a_script_is_a_shells_and_begins_all_together(way: str, capsys: pytest.C
     assert counted in script
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "message"),
     [
         (f"--shards 3 -- {FLAGS}", "one of the arguments --k8s --slurm --mpi is required"),
@@ -172,8 +171,8 @@ ODD_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", ODD_TEXTS)
-@pytest.mark.parametrize("loader", ["SafeLoader", "CSafeLoader"])
+@loop_over("text", ODD_TEXTS)
+@loop_over("loader", ["SafeLoader", "CSafeLoader"])
 def test_any_text_of_a_flag_is_read_from_the_manifest_as_given(
     text: str, loader: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,8 +191,8 @@ def test_a_manifest_is_ascii_and_has_no_surrogates(capsys: pytest.CaptureFixture
 WAYS = [JOB, "--slurm --shards 2", "--mpi --shards 2"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
+@loop_over("way", WAYS)
+@loop_over(
     ("flags", "message"),
     [
         ("--base-url http://user:urlPassw0rd@h:8000", "put the credentials into --header"),
@@ -222,7 +221,7 @@ def test_what_bench_refuses_is_refused_by_every_way_and_not_shown(
         assert "urlPassw0rd" not in refused.err
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("flags", "named"),
     [
         ("""--extra-body '{"api_key":"sk-bodySECRET"}'""", ["--extra-body"]),
@@ -236,7 +235,7 @@ def test_what_bench_refuses_is_refused_by_every_way_and_not_shown(
         ("--metadata gpu=H100 --label nightly --extra-body '{\"guided\": 3}'", []),
     ],
 )
-@pytest.mark.parametrize("way", WAYS)
+@loop_over("way", WAYS)
 def test_a_flag_that_is_printed_with_a_key_is_named(
     way: str, flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,8 +244,8 @@ def test_a_flag_that_is_printed_with_a_key_is_named(
     assert [line.split()[1] for line in lines if "is printed as it was given" in line] == named
 
 
-@pytest.mark.parametrize("name", ["a b", "$(x)", "a;b", "", "-x", "x" * 101, "a\nb"])
-@pytest.mark.parametrize("way", ["--slurm", "--mpi"])
+@loop_over("name", ["a b", "$(x)", "a;b", "", "-x", "x" * 101, "a\nb"])
+@loop_over("way", ["--slurm", "--mpi"])
 def test_a_name_that_a_script_cannot_hold_is_refused(
     way: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.run.shards import ranks
 from loadgen.transport.share import Share
 
@@ -13,7 +14,7 @@ HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "8"}
 JOB = {"JOB_COMPLETION_INDEX": "3"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "environ", "share"),
     [
         ("0/1", {}, Share(0, 1)),
@@ -34,7 +35,7 @@ def test_a_shard_is_read(text: str, environ: dict[str, str], share: Share) -> No
     assert ranks.read(text, environ) == share
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "environ", "message"),
     [
         ("", {}, "'' is no shard: give I/N as 0/4 (the last is 3/4), auto, or auto/N"),

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.run.measure import TransportOptions
 from loadgen.run.progress import Display
@@ -40,7 +41,7 @@ class Clocks:
         self.on_sleep()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "expected"),
     [
         ("1800000060", PlannedStart(1_800_000_060 * S)),
@@ -56,15 +57,13 @@ def test_an_instant_is_read(text: str, expected: PlannedStart) -> None:
     assert start_at.read(text, Clocks()) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "soon", "-5", "1e9", "2027-01-15T08:01:00", "inf", "nan", "+", "9" * 30]
-)
+@loop_over("text", ["", "soon", "-5", "1e9", "2027-01-15T08:01:00", "inf", "nan", "+", "9" * 30])
 def test_what_is_no_instant_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no instant: give seconds since 1970"):
         start_at.read(text, Clocks())
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("ahead_s", "message"),
     [
         (-3, r"was 3\.0 s ago: give a later instant, the same to all shards"),
@@ -78,7 +77,7 @@ def test_an_instant_past_or_absurd_is_refused(ahead_s: int, message: str) -> Non
         PlannedStart((NOW_S + ahead_s) * S).check(NOW_S * S)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "message"),
     [
         ("0001-01-01T00:00:00+23:59", "-62135683140.000 s since 1970 was 63935683140.0 s ago"),
@@ -93,7 +92,7 @@ def test_an_instant_beyond_the_calendar_is_refused_in_words(text: str, message: 
         start_at.read(text, Clocks()).check(NOW_S * S)
 
 
-@pytest.mark.parametrize(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])
+@loop_over(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])
 def test_many_connections_are_opened_sooner(connections: int, seconds: float) -> None:
     assert lead_s(connections) == seconds
 
@@ -173,7 +172,7 @@ def test_an_instant_that_has_passed_is_an_error() -> None:
         wait(0, clocks).begun(TransportOptions(TARGET))
 
 
-@pytest.mark.parametrize(("ready_s", "late"), [(64.9, False), (65.0, False), (66.5, True)])
+@loop_over(("ready_s", "late"), [(64.9, False), (65.0, False), (66.5, True)])
 def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, late: bool) -> None:
     begun = wait(60, Clocks()).begun(replace(TransportOptions(TARGET), gone=lambda: True))
     assert begun.gone()  # as before

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
+from builders.loops import loop_over
 from loadgen_servers import http_server
 from loadgen_servers.engine.messages import CHOICES, CYCLE, Dialect, ResponseOptions, ids_of, text_of
 from loadgen_servers.engine.reply import DetailedStream, PlainStream, Reply, reply_for
@@ -86,14 +86,14 @@ def written(reply: Reply, tokens: int, reason: str = "length") -> bytes:
     return b"".join([*parts, reply.last(tokens, reason)])
 
 
-@pytest.mark.parametrize("name", SAME_SHAPE)
+@loop_over("name", SAME_SHAPE)
 def test_a_stream_has_the_recorded_shape(name: str) -> None:
     path, interval, tokens, wanted = SAME_SHAPE[name]
     body = unchunk(written(reply_for(dialect(path, interval), wanted), tokens))
     assert events(body) == events((RESPONSES / f"{name}.txt").read_bytes())
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@loop_over("name", WHOLE)
 def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
     path, tokens, wanted = WHOLE[name]
     reply = reply_for(dialect(path), wanted)
@@ -105,9 +105,9 @@ def test_an_answer_not_streamed_has_the_recorded_shape(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("path", CHOICES)
-@pytest.mark.parametrize("interval", [1, 4, 7])
-@pytest.mark.parametrize("tokens", [1, 2, 5, 40])
+@loop_over("path", CHOICES)
+@loop_over("interval", [1, 4, 7])
+@loop_over("tokens", [1, 2, 5, 40])
 def test_prebuilt_messages_say_what_formatted_ones_say(path: str, interval: int, tokens: int) -> None:
     wanted = ResponseOptions(3, include_usage=True)
     plain, formatted = (
@@ -126,7 +126,7 @@ def test_an_aborted_stream_ends_cleanly_and_says_so() -> None:
     assert usage["usage"] == {"prompt_tokens": 3, "total_tokens": 10, "completion_tokens": 7}
 
 
-@pytest.mark.parametrize("path", CHOICES)
+@loop_over("path", CHOICES)
 def test_cached_tokens_are_told_where_they_are_to_be(path: str) -> None:
     wanted = ResponseOptions(9, include_usage=True)
     streamed = unchunk(PlainStream(dialect(path), wanted).last(1, "length", 0)).split(b"\n\n")[-3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen_servers.engine.metrics import Histogram, Metrics
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence
 from loadgen_servers.engine.step_times import FittedTiming
@@ -29,7 +30,7 @@ def samples(text: bytes) -> dict[str, float]:
     return {name: float(value) for name, _, value in rows}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("name", "value"),
     [
         ('vllm:num_requests_running{engine="0",model_name="m"}', 0),
@@ -62,7 +63,7 @@ def test_after_three_requests(name: str, value: float) -> None:
     assert samples(metrics.text(scheduler))[name] == pytest.approx(value)
 
 
-@pytest.mark.parametrize(("caching", "queries", "hits"), [(True, 80, 32), (False, 0, 0)])
+@loop_over(("caching", "queries", "hits"), [(True, 80, 32), (False, 0, 0)])
 def test_prefix_hits_count_as_vllm_counts_them(caching: bool, queries: int, hits: int) -> None:
     scheduler = Scheduler(Limits(8, 1000, 10_000, prefix_caching=caching), FittedTiming(overhead_ms=10.0))
     metrics = Metrics("m")

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen_servers.engine import prefix_cache
 from loadgen_servers.engine.prefix_cache import PrefixCache, block_hashes
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, Step, StepOutput
@@ -229,8 +230,8 @@ def test_a_preempted_request_finds_its_prompt_unless_evicted() -> None:
     assert [step.work.prefill_tokens for step, _ in steps(scheduler) if step.chunks] == [80, 21]
 
 
-@pytest.mark.parametrize("preempt", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@loop_over("preempt", [False, True])
+@loop_over("seed", range(10))
 def test_every_request_gets_its_tokens_and_the_cache_its_room_back(seed: int, preempt: bool) -> None:
     draw = random.Random(seed)
     scheduler = engine(kv=300, batched=64, preempt=preempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from builders.virtual_engine import Outcome, closed_loop
 from loadgen_servers.engine.presets import DEFAULT, Preset, Published, preset, presets
 from loadgen_servers.engine.scheduler import Scheduler, Sequence
@@ -47,7 +48,7 @@ def test_every_preset_names_its_source_and_can_run() -> None:
         assert row.max_model_len <= row.limits.kv_cache_tokens
 
 
-@pytest.mark.parametrize("row", HIGH.values(), ids=HIGH)
+@loop_over("row", HIGH.values())
 def test_high_load_is_as_published(row: Preset) -> None:
     run = next(run for run in row.published if run.concurrency == 8)
     outcome = simulate(row, run)
@@ -60,7 +61,7 @@ def test_high_load_is_as_published(row: Preset) -> None:
     assert outcome.gap_percentile_ns(99) / 1e6 == pytest.approx(run.p99_itl_ms, rel=0.17)
 
 
-@pytest.mark.parametrize("row", HIGH.values(), ids=HIGH)
+@loop_over("row", HIGH.values())
 def test_low_load_decodes_as_published_and_prefills_for_real(row: Preset) -> None:
     low = next(run for run in row.published if run.concurrency == 1)
     outcome = simulate(row, low)
@@ -69,7 +70,7 @@ def test_low_load_decodes_as_published_and_prefills_for_real(row: Preset) -> Non
     assert outcome.mean_ttft_ns > 4 * outcome.mean_tpot_ns
 
 
-@pytest.mark.parametrize(("name", "published_ms"), LOW_TTFT_MS.items())
+@loop_over(("name", "published_ms"), LOW_TTFT_MS.items())
 def test_the_published_low_load_ttft_is_that_of_a_prompt_sent_before(name: str, published_ms: float) -> None:
     row = TABLE[f"jetson-thor/qwen3-8b-{name}"]
     scheduler = Scheduler(row.limits, row.timing)
@@ -86,7 +87,7 @@ def test_the_published_low_load_ttft_is_that_of_a_prompt_sent_before(name: str, 
     assert published_ms < ttfts_ms[0] / 5
 
 
-@pytest.mark.parametrize(("row", "run"), SPEED.values(), ids=SPEED)
+@loop_over(("row", "run"), SPEED.values())
 def test_batch_one_speed_is_as_published(row: Preset, run: Published) -> None:
     assert simulate(row, run).duration_ns / 1e9 == pytest.approx(run.duration_s, rel=0.016)
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from builders.loops import loop_over
 from loadgen_servers.engine.request import GenerationRequest, Refusal, ServedModel, parse, whole_tokens
 
 SERVED = ServedModel("m", max_model_len=100, vocab_size=1000)
@@ -33,7 +34,7 @@ PROMPTS = {
 }
 
 
-@pytest.mark.parametrize(("body", "tokens"), PROMPTS.values(), ids=PROMPTS)
+@loop_over(("body", "tokens"), PROMPTS.values())
 def test_prompt_tokens_of(body: dict[str, Any], tokens: int) -> None:
     assert ask(chat="messages" in body, **body).response.prompt_tokens == tokens
 
@@ -47,7 +48,7 @@ LENGTHS = {
 }
 
 
-@pytest.mark.parametrize(("chat", "body", "tokens"), LENGTHS.values(), ids=LENGTHS)
+@loop_over(("chat", "body", "tokens"), LENGTHS.values())
 def test_output_tokens(chat: bool, body: dict[str, Any], tokens: int) -> None:
     asked = ask(chat, **body)
     assert (asked.max_tokens, asked.output_tokens, asked.finish_reason) == (tokens, tokens, "length")
@@ -78,7 +79,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("body", "status", "kind", "param"), REFUSED.values(), ids=REFUSED)
+@loop_over(("body", "status", "kind", "param"), REFUSED.values())
 def test_refused(body: dict[str, Any], status: str, kind: str, param: str | None) -> None:
     with pytest.raises(Refusal) as caught:
         ask(**body)
@@ -93,7 +94,7 @@ def test_bad_json_is_refused() -> None:
     assert caught.value.status == "400 Bad Request"
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@loop_over("stream", [False, True])
 def test_an_unknown_token_id_is_told_in_band_on_a_stream(stream: bool) -> None:
     with pytest.raises(Refusal, match="999999") as caught:
         ask(prompt=[999999], stream=stream)
@@ -113,7 +114,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("options", "usage"), OPTIONS.values(), ids=OPTIONS)
+@loop_over(("options", "usage"), OPTIONS.values())
 def test_stream_options(options: dict[str, bool], usage: tuple[bool, bool]) -> None:
     wanted = ask(prompt=[1], stream=True, stream_options=options).response
     assert (wanted.include_usage, wanted.continuous_usage) == usage
@@ -130,7 +131,7 @@ def test_early_eos_ends_its_share_at_the_same_token_every_time() -> None:
     assert {asked.output_tokens for asked in first if asked.finish_reason == "length"} == {64}
 
 
-@pytest.mark.parametrize(("member", "value", "least"), [("ignore_eos", True, 64), ("min_tokens", 60, 60)])
+@loop_over(("member", "value", "least"), [("ignore_eos", True, 64), ("min_tokens", 60, 60)])
 def test_early_eos_obeys(member: str, value: int, least: int) -> None:
     served = ServedModel("m", max_model_len=100_000, early_eos=1.0)
     bodies: list[dict[str, Any]] = [{"prompt": [i], "max_tokens": 64, member: value} for i in range(50)]
@@ -138,7 +139,7 @@ def test_early_eos_obeys(member: str, value: int, least: int) -> None:
     assert min(lengths) >= least
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2)])
+@loop_over(("text", "tokens"), [("", 0), ("a", 1), ("abcd", 1), ("abcde", 2)])
 def test_a_text_fills_whole_tokens(text: str, tokens: int) -> None:
     assert len(whole_tokens(text)) == tokens * 4
     assert whole_tokens(text).rstrip(b"\0") == text.encode()
@@ -170,7 +171,7 @@ SAME_BEGINNING = {
 }
 
 
-@pytest.mark.parametrize(("one", "other", "shared"), SAME_BEGINNING.values(), ids=SAME_BEGINNING)
+@loop_over(("one", "other", "shared"), SAME_BEGINNING.values())
 def test_prompts_share_the_full_blocks_they_begin_with(
     one: dict[str, Any], other: dict[str, Any], shared: int
 ) -> None:

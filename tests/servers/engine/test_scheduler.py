@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from builders.loops import loop_over
 from builders.virtual_engine import TURNAROUND_NS, closed_loop, open_loop
 from loadgen_servers.engine.scheduler import Limits, Scheduler, Sequence, StepOutput
 from loadgen_servers.engine.step_times import Age, FittedTiming, UnsteadyTiming, Work
@@ -43,7 +42,7 @@ TIMINGS = {
 }
 
 
-@pytest.mark.parametrize(("timing", "work", "step_ns"), TIMINGS.values(), ids=TIMINGS)
+@loop_over(("timing", "work", "step_ns"), TIMINGS.values())
 def test_step_time_is_the_documented_formula(timing: FittedTiming, work: Work, step_ns: int) -> None:
     assert timing.step_ns(work, Age(0, 0)) == step_ns
 
@@ -60,7 +59,7 @@ UNSTEADY = {
 }
 
 
-@pytest.mark.parametrize(("timing", "age", "step_ns"), UNSTEADY.values(), ids=UNSTEADY)
+@loop_over(("timing", "age", "step_ns"), UNSTEADY.values())
 def test_an_unsteady_machine_is_slower_by_its_age(timing: UnsteadyTiming, age: Age, step_ns: int) -> None:
     assert timing.step_ns(Work(1, 0, 0, 0), age) == step_ns
 
@@ -149,7 +148,7 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize(("scheduler", "prompts", "admitted"), WAITS.values(), ids=WAITS)
+@loop_over(("scheduler", "prompts", "admitted"), WAITS.values())
 def test_requests_wait_for(scheduler: Scheduler, prompts: list[int], admitted: int) -> None:
     for prompt in prompts:
         scheduler.add(sequence(prompt, 5))
@@ -167,7 +166,7 @@ def test_the_reservation_is_for_max_tokens_not_for_an_early_end() -> None:
     assert scheduler.cache.in_use == 80
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 4], ids=["waiting", "prefilling", "first token", "decoding"])
+@loop_over("steps", [0, 1, 2, 4])
 def test_an_aborted_request_frees_its_kv_and_produces_no_more(steps: int) -> None:
     scheduler = engine()
     scheduler.add(sequence(10, 6, "kept"))

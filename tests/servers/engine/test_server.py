@@ -15,6 +15,7 @@ import httpx
 import msgspec
 import pytest
 
+from builders.loops import loop_over
 from loadgen_servers.engine.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -229,7 +230,7 @@ USAGE = {
 }
 
 
-@pytest.mark.parametrize(("argv", "message"), USAGE.values(), ids=USAGE)
+@loop_over(("argv", "message"), USAGE.values())
 def test_usage_errors_are_one_line_and_exit_2(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,7 +240,7 @@ def test_usage_errors_are_one_line_and_exit_2(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "argv",
     [
         ["--early-eos", "2"],

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.secrecy import shown
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
@@ -110,7 +111,7 @@ def test_the_whole_command_on_each_kind_of_machine(
     assert found.directories == (f"{tmp_path}/hf",)  # made at the start, or docker would make it, as root
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("settings", "asked", "end"),
     [
         ({"serves": "sglang"}, {}, ["--entrypoint", "python3", IMAGE, "-m", "sglang.launch_server"]),
@@ -218,7 +219,7 @@ def test_no_two_containers_have_one_name(on_path: Callable[..., Path]) -> None:
     assert first != second
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engines", "settings", "asked", "says"),
     [
         ([], {}, {}, "neither docker nor podman is on PATH: install one"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen_servers.launch.custom import command
 from loadgen_servers.launch.secrecy import shown, without_secrets
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
@@ -24,7 +25,7 @@ CUSTOM = [
 ]
 
 
-@pytest.mark.parametrize(("template", "argv", "environment"), CUSTOM)
+@loop_over(("template", "argv", "environment"), CUSTOM)
 def test_a_command_of_ones_own_is_filled_in_and_seen_by_no_shell(
     template: str, argv: str, environment: dict[str, str]
 ) -> None:
@@ -37,7 +38,7 @@ def test_a_custom_command_gets_arguments_last_and_the_environment() -> None:
     assert command("A=1 sh {port}", spec) == Command(("sh", "1", "--x", "a b"), {"A": "2"})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("template", "asked", "says"),
     [
         ("", {}, r"has no \{port\}"),
@@ -75,7 +76,7 @@ def test_what_is_put_before_path_is_shown_as_that(monkeypatch: pytest.MonkeyPatc
     assert shown(Command(("x",), {"PATH": "/a b:/usr/bin"})) == """PATH='/a b:'"$PATH" x"""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("argv", "environment", "line"),
     [
         (("x",), {"HF_TOKEN": "hf_1", "A": "1"}, "HF_TOKEN='***' A=1 x"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
 
@@ -23,12 +25,14 @@ Venv = Callable[..., Path]
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Venv:
-    """Makes a venv whose interpreter answers what is installed, as the real one would print it."""
+    """Makes venvs, each new, whose interpreter answers what is installed as the real one would print it."""
+    number = count()
 
     def make(
         versions: Mapping[str, str], missing: str = "", name: str = "venv", says: str | None = None
     ) -> Path:
-        binaries = tmp_path / name / "bin"
+        place = tmp_path / str(next(number)) / name
+        binaries = place / "bin"
         binaries.mkdir(parents=True)
         cases = "".join(f"{package}) echo '{version}';;" for package, version in versions.items())
         answer = f'case "$3" in {cases} *) echo;; esac; echo "{missing}"' if says is None else says
@@ -36,7 +40,7 @@ def venv(tmp_path: Path) -> Venv:
             _program(binaries / file, f"#!/bin/sh\n{answer}\n")
         for package in versions:
             _program(binaries / package, f"#!{binaries}/python3\n")
-        return tmp_path / name
+        return place
 
     return make
 
@@ -106,14 +110,14 @@ TRANSFORMERS = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "said"), VLLM)
+@loop_over(("asked", "said"), VLLM)
 def test_vllm_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
     place = venv(RECENT)
     start = [str(place / "bin/vllm"), "serve", "Qwen/Qwen3-8B", "--host", "127.0.0.1", "--port", "8123"]
     assert list(command("vllm", place, **asked).argv) == [*start, *said]
 
 
-@pytest.mark.parametrize(("asked", "said"), SGLANG)
+@loop_over(("asked", "said"), SGLANG)
 def test_sglang_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
     place = venv(RECENT)
     start = [str(place / "bin/python"), "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B"]
@@ -126,7 +130,7 @@ def test_sglang_is_told_its_name_between_the_model_and_the_port(venv: Venv) -> N
     assert argv[3:7] == ("--model-path", "Qwen/Qwen3-8B", "--served-model-name", "qwen3")
 
 
-@pytest.mark.parametrize(("asked", "said"), TRANSFORMERS)
+@loop_over(("asked", "said"), TRANSFORMERS)
 def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
     place = venv(RECENT)
     start = [str(place / "bin/transformers"), "serve", "Qwen/Qwen3-8B"]
@@ -134,7 +138,7 @@ def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, A
     assert list(command("transformers", place, **asked).argv) == [*start, *where, *said]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "asked", "own"),
     [
         ("vllm", {}, VLLM_ENVIRONMENT),
@@ -161,7 +165,7 @@ def test_a_venv_that_is_on_path_leaves_path_alone(
     assert LAUNCHERS["vllm"](SPEC).environment == {**safe, **VLLM_ENVIRONMENT}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("version", "by_variable"), [("0.12.0", True), ("0.13.0", False), ("0.1.dev1+gabc", False), ("", False)]
 )
 def test_the_trace_is_asked_for_as_the_version_wants_it(venv: Venv, version: str, by_variable: bool) -> None:
@@ -177,7 +181,7 @@ def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytes
     assert found.environment["SGLANG_TORCH_PROFILER_DIR"] == str(place / "traces")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "asked", "says"),
     [
         ("transformers", {"context_len": 4096}, r"context len \(4096\): the model's own limit applies"),
@@ -202,8 +206,8 @@ def test_what_an_engine_cannot_be_told_is_refused_by_name(
         command(engine, venv(RECENT), **asked)
 
 
-@pytest.mark.parametrize("engine", list(RECENT))
-@pytest.mark.parametrize(
+@loop_over("engine", list(RECENT))
+@loop_over(
     ("model", "says"),
     [
         ("", "no model to serve"),
@@ -226,7 +230,7 @@ def test_a_model_that_is_none_is_refused_before_anything_starts(
         command(engine, place, model=model)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "model", ["dense", "mistral", "weights.gguf", "gpt2", "Qwen/Qwen3-8B", "Qwen/X-GGUF:Q4_K_M", "s3://b/m"]
 )
 def test_a_directory_a_gguf_file_and_a_hubs_name_pass(
@@ -266,7 +270,7 @@ def test_sglang_is_found_by_its_own_command_on_path(alone: Path, venv: Venv) -> 
     assert LAUNCHERS["sglang"](SPEC).argv[0] == str(place / "bin/python3")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "says"),
     [
         ("vllm", r"no vllm in the environment of .*python or on PATH: pip install -U vllm"),
@@ -279,7 +283,7 @@ def test_an_engine_that_is_nowhere_ends_in_its_install_line(alone: Path, engine:
         LAUNCHERS[engine](SPEC)
 
 
-@pytest.mark.parametrize("engine", list(RECENT))
+@loop_over("engine", list(RECENT))
 def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
     alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
@@ -288,7 +292,7 @@ def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
         command(engine, venv({}, name="bare"))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "version", "says"),
     [
         ("vllm", "0.6.3.post1", r"vllm 0.6.3.post1 \(.*/bin/vllm\) is older than 0.8.0: pip"),
@@ -303,7 +307,7 @@ def test_an_engine_that_is_too_old_says_how_old_it_may_be(
         command(engine, venv({engine: version}))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("engine", "version"),
     [
         ("vllm", "0.8.0"),
@@ -317,7 +321,7 @@ def test_a_version_that_may_be_recent_is_served(venv: Venv, engine: str, version
     assert command(engine, venv({engine: version})).argv
 
 
-@pytest.mark.parametrize("says", ["exit 1", "echo one line", "exit 0"])
+@loop_over("says", ["exit 1", "echo one line", "exit 0"])
 def test_a_silent_interpreter_is_no_reason_to_refuse_a_command(venv: Venv, says: str) -> None:
     assert command("vllm", venv(RECENT, says=says)).argv[1] == "serve"
 
@@ -327,10 +331,8 @@ def test_transformers_without_its_serving_extra_says_what_is_missing(venv: Venv)
         command("transformers", venv(RECENT, missing="fastapi uvicorn"))
 
 
-@pytest.mark.parametrize(
-    ("python", "says"), [("nowhere", "is not an interpreter"), (".", r"has no bin/python")]
-)
-@pytest.mark.parametrize("engine", list(RECENT))
+@loop_over(("python", "says"), [("nowhere", "is not an interpreter"), (".", r"has no bin/python")])
+@loop_over("engine", list(RECENT))
 def test_a_server_python_that_is_none_is_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, python: str, says: str
 ) -> None:

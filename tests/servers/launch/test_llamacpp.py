@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS
 from loadgen_servers.launch.spec import Command, LaunchError, ServerSpec
@@ -37,7 +38,7 @@ def command(place: Path, model: str = "m.gguf", python: str | None = "llama-serv
     return LAUNCHERS["llamacpp"](ServerSpec(model=model, port=8123, python=python, **asked))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("asked", "flags"),
     [
         ({}, [*PORT, *OWN]),
@@ -65,7 +66,7 @@ def test_a_name_of_the_hub_is_downloaded_by_the_server(place: Path) -> None:
     assert made.environment == {"LLAMA_ARG_THREADS": "2"}
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("python", "found"),
     [
         ("llama-server", "llama-server"),
@@ -85,7 +86,7 @@ def test_without_a_place_it_is_the_one_on_path(place: Path, monkeypatch: pytest.
     assert command(place, python=None).argv[0] == str(place / "build" / "bin" / "llama-server")
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("asked", "says"),
     [
         ({"python": "nowhere"}, "--server-python nowhere is no program: build"),

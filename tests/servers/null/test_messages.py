@@ -7,6 +7,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
+from builders.loops import loop_over
 from builders.recorded import capture
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
@@ -57,8 +58,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("api", ["completions", "chat"])
-@pytest.mark.parametrize(("words", "tokens", "writes", "shared"), CASES)
+@loop_over("api", ["completions", "chat"])
+@loop_over(("words", "tokens", "writes", "shared"), CASES)
 def test_the_client_sees_each_message_when_it_was_complete(
     api: str, words: str, tokens: list[int], writes: int, shared: int
 ) -> None:
@@ -73,8 +74,8 @@ def test_the_client_sees_each_message_when_it_was_complete(
     assert [int(digits) for digits in said] == logged
 
 
-@pytest.mark.parametrize("api", ["completions", "chat"])
-@pytest.mark.parametrize("words", [words for words, *_ in CASES])
+@loop_over("api", ["completions", "chat"])
+@loop_over("words", [words for words, *_ in CASES])
 def test_an_answer_of_one_token_is_whole_in_every_shape(api: str, words: str) -> None:
     record, logged, _ = played(api, answer(api, 1, words))
     assert (record.failure, record.output_tokens, record.arrival_ns.tolist()) == (None, 1, logged)
@@ -92,7 +93,7 @@ def test_a_message_is_as_long_whenever_it_is_sent() -> None:
     assert len(one.data % 1) == len(one.data % (2**63 - 1))
 
 
-@pytest.mark.parametrize(("tokens", "paused"), [(1, []), (2, [0]), (3, [1]), (12, [5])])
+@loop_over(("tokens", "paused"), [(1, []), (2, [0]), (3, [1]), (12, [5])])
 def test_a_stall_is_one_pause_in_the_middle(tokens: int, paused: list[int]) -> None:
     writes = answer("completions", tokens, "--stall-ms 1.5")
     assert {i: write.pause_ns for i, write in enumerate(writes) if write.pause_ns} == dict.fromkeys(
@@ -100,7 +101,7 @@ def test_a_stall_is_one_pause_in_the_middle(tokens: int, paused: list[int]) -> N
     )
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("flag", "value"),
     [
         ("--tokens-per-message", "0"),

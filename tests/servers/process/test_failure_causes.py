@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen_servers.process.failure_causes import cause
 
 LOGS = Path(__file__).parents[2] / "data" / "server_logs"
@@ -60,7 +59,7 @@ def test_every_kept_log_is_looked_at() -> None:
     assert {path.stem for path in LOGS.glob("*.log")} == {*SAID, *SERVED}
 
 
-@pytest.mark.parametrize("name", SAID)
+@loop_over("name", SAID)
 def test_a_known_last_word_is_explained_in_one_line(name: str) -> None:
     found = cause(log(name), 1)
     assert SAID[name] in found
@@ -68,18 +67,18 @@ def test_a_known_last_word_is_explained_in_one_line(name: str) -> None:
     assert "{" not in found
 
 
-@pytest.mark.parametrize("name", SAID)
+@loop_over("name", SAID)
 def test_the_explanation_survives_what_the_tail_clips(name: str) -> None:
     clipped = "\n".join(line[:200] for line in log(name).splitlines())
     assert cause(clipped, 1) == cause(log(name), 1)
 
 
-@pytest.mark.parametrize("name", SERVED)
+@loop_over("name", SERVED)
 def test_what_a_server_logs_and_lives_with_is_no_cause(name: str) -> None:
     assert cause(log(name), 1) == ""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "begin"),
     [
         (
@@ -140,7 +139,7 @@ def test_a_line_is_explained(line: str, begin: str) -> None:
     assert cause(f"Loading weights\n{line}", 1).startswith(begin)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "line",
     [
         "WARNING 11-20 12:00:00 [x.py:1] ModuleNotFoundError: No module named 'flash_attn'",
@@ -153,7 +152,7 @@ def test_what_does_not_explain_an_end_is_not_taken_for_it(line: str) -> None:
     assert cause(line, 1) == ""
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("exit_code", "begin"),
     [
         (-9, "killed, as the kernel does"),

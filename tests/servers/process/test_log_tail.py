@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen_servers.launch.spec import Command
 from loadgen_servers.process.running import Running
 
@@ -16,7 +15,7 @@ def kept(log: Path) -> Running:
     return Running(Command((), {}), 0, log, 0.0, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("written", "shown"),
     [
         (b"", []),

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from builders.loops import loop_over
 from fakes.supervised import HAS_WORKER, LISTENS, listens, server, until
 from loadgen_servers.process.port_owner import ForeignListener, PortOwner, check, listening, tree
 from loadgen_servers.process.running import free_port
@@ -99,7 +100,7 @@ def listeners(port: int) -> list[int | None]:
     ]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("connections", "running", "owner"),
     [
         ([listener("0.0.0.0", 8000, ME)], [ME], PortOwner.OURS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.run.options import bench_parser
 from loadgen.settings.setting import Makes
@@ -19,13 +20,13 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("key", [key for key in profile_keys(*set(Makes) - {Makes.REQUEST}) if key in NAMES])
+@loop_over("key", [key for key in profile_keys(*set(Makes) - {Makes.REQUEST}) if key in NAMES])
 def test_all_but_the_request_belongs_in_a_profile(key: str) -> None:
     with pytest.raises(UsageError, match="belongs in a profile: all checkpoints get the same requests"):
         keys.words({NAMES[key]: "1"}, PARSER)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("flags", "words"),
     [
         ({"temperature": 0.5}, ["--temperature=0.5"]),

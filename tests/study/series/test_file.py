@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import INSTANT, written
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.plan import profile
 from loadgen.run.options import bench_parser, parse
@@ -66,7 +67,7 @@ BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("checkpoints", "keys", "says"), BAD)
+@loop_over(("checkpoints", "keys", "says"), BAD)
 def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
     checkpoints: list[dict[str, Any]],
     keys: dict[str, Any],
@@ -130,7 +131,7 @@ def test_campaigns_are_no_profiles() -> None:
     assert not set(file.shipped()) & set(profile.shipped())
 
 
-@pytest.mark.parametrize("name", ["demo", "qwen3-h20-ladder", "qwen3-thor"])
+@loop_over("name", ["demo", "qwen3-h20-ladder", "qwen3-thor"])
 def test_the_shipped_campaigns_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODELS", raising=False)
     path = file.locate(name)
@@ -190,7 +191,7 @@ WORDS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "line"), WORDS)
+@loop_over(("flags", "line"), WORDS)
 def test_a_key_is_the_flag_of_that_name(flags: dict[str, Any], line: list[str]) -> None:
     assert words(flags, bench_parser()) == line
     bench_parser().parse_args(line)

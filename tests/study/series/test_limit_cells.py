@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import INSTANT, cells, failures, the_directory, written
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
@@ -88,7 +89,7 @@ def test_a_dry_run_estimates_searches_by_their_budget(
     assert "\nestimated time: at most 40 min of searches; starts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "message"),
     [
         ({"slo": "tttf p99 < 500ms"}, r"\[limit\].*tttf"),
@@ -105,7 +106,7 @@ def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
         file.load(written(tmp_path, INSTANT, limit=LIMIT | changes))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("changes", "message"),
     [
         ({"lowest": 8, "highest": 2}, "lowest = 8 is not below highest = 2"),
@@ -151,7 +152,7 @@ def test_the_commands_of_a_preview_are_searches(tmp_path: Path) -> None:
     assert "--repeat" not in words
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("over", "settings", "expected"),
     [
         (None, {"max_concurrency": 4}, "concurrency"),

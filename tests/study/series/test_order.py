@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import INSTANT, written
+from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
@@ -54,7 +55,7 @@ def test_the_order_turns_about_with_every_repeat(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("repeats", [2, 4, 6])
+@loop_over("repeats", [2, 4, 6])
 def test_a_steady_drift_falls_on_all_arms_alike(repeats: int, tmp_path: Path) -> None:
     found = starts(written(tmp_path, *ABC, repeats=repeats))
     places = dict.fromkeys("ABC", 0)
@@ -88,7 +89,7 @@ def test_each_checkpoint_has_its_own_servers_and_workloads(tmp_path: Path) -> No
     assert [arm.settings.context_len for arm in made(path)] == [None, 5, 5]
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("flags", "server"),
     [
         ({"preset": "instant"}, "embedded"),
@@ -145,7 +146,7 @@ CHANGES: list[tuple[tuple[dict[str, Any], ...], dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("checkpoints", "keys", "changed"), CHANGES)
+@loop_over(("checkpoints", "keys", "changed"), CHANGES)
 def test_there_may_be_more_of_everything_and_what_was_run_stays_as_it_was(
     checkpoints: tuple[dict[str, Any], ...], keys: dict[str, Any], changed: list[str], tmp_path: Path
 ) -> None:
@@ -176,7 +177,7 @@ def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Pat
     assert sorted(new.order) == sorted(old.order)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "says"),
     [
         ("", "is damaged: Expecting value"),
@@ -220,7 +221,7 @@ def test_before_the_first_cell_the_roofline_tells_the_least(tmp_path: Path) -> N
         starts(written(tmp_path, table, hardware="h200-of-mine"))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("seconds", "said"),
     [(0.4, "0 s"), (89, "89 s"), (100, "2 min"), (3600, "1 h 00 min"), (7800, "2 h 10 min")],
 )
@@ -253,7 +254,7 @@ def test_a_preview_of_one_repeat_and_one_arm_is_short(
     assert "  r0: instant\n" in out
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "seconds"),
     [
         pytest.param({"trace": "t", "trace_window": "600:1200"}, 600.0, id="a trace's window"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builders.campaign_files import written
+from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 from loadgen.run import launched_server
@@ -232,7 +233,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "given", "key"), KEYS)
+@loop_over(("flags", "given", "key"), KEYS)
 def test_a_host_named_by_a_file_gets_the_key_only_on_request(
     flags: dict[str, Any], given: Trust, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +244,7 @@ def test_a_host_named_by_a_file_gets_the_key_only_on_request(
     assert headers == ({"Authorization": f"Bearer {key}"} if key else {})
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "said"),
     [
         ([], "the key in OPENAI_API_KEY is not sent to stranger.example, which the file names"),
@@ -267,14 +268,14 @@ def test_it_is_said_where_the_key_is_not_sent(
     assert SECRET not in out
 
 
-@pytest.mark.parametrize("key", ["api_key_env", "api_key_file"])
+@loop_over("key", ["api_key_env", "api_key_file"])
 def test_a_file_names_no_place_of_keys(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, {"name": "x", "base_url": "http://stranger.example", key: "AWS_SECRET"})
     assert cli.main(["campaign", str(path), "--dry-run"]) == 2
     assert f"{key} is a flag of `loadgen campaign`: a file cannot hold keys" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("place", "shipped"),
     [
         (lambda tmp: file.locate("qwen3-thor"), True),
@@ -299,7 +300,7 @@ def test_the_line_that_goes_on_allows_the_same() -> None:
     assert trust.Trust().words == []
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("words", "says"),
     [
         (["--allow-env", "A=b"], "--allow-env 'A=b': give the name of one variable"),

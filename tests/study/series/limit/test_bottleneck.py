@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from builders.made_runs import run
 from loadgen.figures.objectives import Objective
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
@@ -26,7 +27,7 @@ def queued(mean_ms: float) -> ServerWindow:
     return window(9.0, queue=ServerLatency(count=24, mean_ms=mean_ms, brackets_ms={}))
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("objective", "counters", "cause"),
     [
         pytest.param(TTFT, window(9.0, 0.99), "kv-cache", id="full cache"),
@@ -57,7 +58,7 @@ def test_the_evidence_has_every_part_of_the_latency() -> None:
     )
 
 
-@pytest.mark.parametrize("objective", [TTFT, TPOT, E2EL])
+@loop_over("objective", [TTFT, TPOT, E2EL])
 def test_a_run_without_an_answer_points_to_nothing(objective: Objective) -> None:
     assert pointed_to(run(failed=24, window=window(0.0)), objective) == (
         "unknown", "the server reports no queue time",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
@@ -34,7 +35,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("argv", "message"),
     [
         pytest.param([], "--slo is missing", id="no objective"),
@@ -79,7 +80,7 @@ def test_a_wrong_command_ends_with_a_line_and_2(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("start", "enough_s", "asked"), [(0.05, 20_964, "350m"), (7.7, 140.2, "141s")])
+@loop_over(("start", "enough_s", "asked"), [(0.05, 20_964, "350m"), (7.7, 140.2, "141s")])
 def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
     start: float, enough_s: float, asked: str
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
     assert bounds.seconds(asked) >= enough_s
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("percentiles", "start", "budget_s", "words"),
     [
         (

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.study.series.limit.edge import EdgePoint, fitted
 
 
@@ -32,7 +33,7 @@ def test_a_jump_from_none_to_all_has_the_interval_between_both() -> None:
     assert fit.high == pytest.approx(9, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     "runs",
     [
         pytest.param([], id="no runs"),
@@ -75,7 +76,7 @@ def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
     assert 51 <= fit.low < fit.high <= 52.1
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("at_8", "least", "most"),
     [
         pytest.param((52, 52), 1.0, 1.0, id="alike"),

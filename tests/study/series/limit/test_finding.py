@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from builders import made_runs
+from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.figures.objectives import Standing, parse
 from loadgen.plan.plan_inputs import Seed
@@ -163,9 +164,7 @@ def test_a_server_of_ours_that_dies_fails_its_run_and_is_started_again(
     assert (record.ended, record.highest_passing, record.lowest_failing) == ("within", MOST, MOST + 1)
 
 
-@pytest.mark.parametrize(
-    ("ours", "notes"), [(False, ()), (True, ("it does not start",))], ids=["attached", "ours"]
-)
+@loop_over(("ours", "notes"), [(False, ()), (True, ("it does not start",))])
 def test_a_server_that_is_gone_for_good_ends_the_search(
     ours: bool, notes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +188,7 @@ def test_an_objective_whose_latency_no_answer_has_is_refused(
         searching.find()
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("end", "lowest_failing", "bottleneck"),
     [("client-limited", 20.0, "client"), ("client-limited", None, "client"), ("within", None, "client")],
 )

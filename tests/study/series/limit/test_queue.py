@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.bars.limits import CASES, Case, evidence, searched
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
+from builders.loops import loop_over
 from builders.virtual_engine import open_loop
 from loadgen.figures.judging import judged
 from loadgen.figures.objectives import Objective
@@ -25,7 +26,7 @@ def test_the_engine_with_one_slot_is_the_queue() -> None:
     assert waited_ns == pytest.approx(1e9 * waits_s(arrivals_ns / 1e9, 0.01), abs=1)
 
 
-@pytest.mark.parametrize(("utilisation", "services"), [(0.5, 2.3), (0.8, 6.7), (0.9, 12.0)])
+@loop_over(("utilisation", "services"), [(0.5, 2.3), (0.8, 6.7), (0.9, 12.0)])
 def test_the_formula_is_the_share_of_a_long_queue(utilisation: float, services: float) -> None:
     arrivals_s = np.cumsum(np.random.default_rng(2).exponential(1 / utilisation, 2_000_000))
     over = float((waits_s(arrivals_s, 1.0) > services).mean())
@@ -36,7 +37,7 @@ def test_the_utilisation_is_the_one_whose_share_was_asked() -> None:
     assert share_over(utilisation_at(0.01, 6.0), 6.0) == pytest.approx(0.01, rel=1e-9)
 
 
-@pytest.mark.parametrize("percentile", [50, 90, 99])
+@loop_over("percentile", [50, 90, 99])
 def test_waits_after_bursts_show_what_records_of_them_show(percentile: float) -> None:
     random = np.random.default_rng(3)
     arrivals_s = np.cumsum(random.gamma(0.25, 4 * 0.0125, 2000))

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from builders.loops import loop_over
 from builders.made_runs import run
 from loadgen.figures.objectives import parse
 from loadgen.report.limit_record import LimitRun
@@ -32,7 +33,7 @@ def test_a_load_that_the_client_did_not_hold_is_not_counted() -> None:
     assert entry(1, 4, made(few), OBJECTIVES, "runs/1").passed
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("requests", "slo", "standing", "reason"),
     [
         (600, "e2el p50 < 60s, ttft p99 < 10s", "meets", ""),
@@ -50,9 +51,7 @@ def test_a_run_meets_fails_or_does_not_show(requests: int, slo: str, standing: s
     assert json.loads(row.model_dump_json())["standing"] == standing
 
 
-@pytest.mark.parametrize(
-    ("gone", "standing", "disturbed"), [(True, "fails", False), (False, "not shown", True)]
-)
+@loop_over(("gone", "standing", "disturbed"), [(True, "fails", False), (False, "not shown", True)])
 def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
     gone: bool, standing: str, disturbed: bool
 ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from builders.loops import loop_over
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.report.limit_record import LimitEstimate, SearchEnd
 from loadgen.study.series.limit.answer import binding, estimate, highest_passing, lowest_failing
@@ -40,7 +41,7 @@ def searched(settings: SearchSettings, server: Callable[[NextRun], Trial]) -> tu
     return trials, step
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7, 48, 300])
+@loop_over("limit", [1, 2, 7, 48, 300])
 def test_the_last_concurrency_that_meets_the_objective_is_found(limit: int) -> None:
     trials, end = searched(STREAMS, lambda run: trial(run, 50.0 if run.load <= limit else 50.1))
     found = estimate(STREAMS, trials)
@@ -53,7 +54,7 @@ def test_the_last_concurrency_that_meets_the_objective_is_found(limit: int) -> N
     assert len(trials) <= 12
 
 
-@pytest.mark.parametrize("limit", [0.05, 1.3, 50, 500])
+@loop_over("limit", [0.05, 1.3, 50, 500])
 def test_a_rate_above_which_all_is_late_is_found_within_5_percent(limit: float) -> None:
     trials, end = searched(RATE, lambda run: trial(run, 10.0 if run.load <= limit else 900.0))
     passing, failing = highest_passing(RATE, trials), lowest_failing(RATE, trials)
@@ -87,7 +88,7 @@ def test_a_run_that_the_client_limited_never_fails_the_server() -> None:
     assert highest_passing(RATE, trials) == pytest.approx(10, rel=0.05)
 
 
-@pytest.mark.parametrize("fault", ["invalid", "saturated"])
+@loop_over("fault", ["invalid", "saturated"])
 def test_an_invalid_or_saturated_run_never_passes(fault: str) -> None:
     trials, _ = searched(RATE, lambda run: trial(run, 49.0, **{fault: run.load > 10}))
     found = estimate(RATE, trials)
@@ -105,7 +106,7 @@ def test_runs_of_a_server_that_ended_give_a_bracket_but_no_estimate() -> None:
     assert shown.value is not None
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("rate", "percentile", "seconds"),
     [
         (0.05, 99, 524 / 0.05),  # 459 and three standard deviations: 2.9 h
@@ -233,15 +234,13 @@ def test_a_run_without_samples_of_an_objective_shows_nothing_of_it() -> None:
     assert limiting(RATE, trials) == limiting(RATE, trials[1:])
 
 
-@pytest.mark.parametrize(
-    ("percentile", "over", "beyond"), [(90, 100, False), (99, 10, False), (90, 101, True)]
-)
+@loop_over(("percentile", "over", "beyond"), [(90, 100, False), (99, 10, False), (90, 101, True)])
 def test_the_share_that_a_percentile_allows_is_not_above_it(percentile: int, over: int, beyond: bool) -> None:
     evidence = ObjectiveEvidence(Objective("tpot", percentile, 50), 1000, over, 49.0, 49.0)
     assert Trial(1, 60, 60, (evidence,)).beyond is beyond
 
 
-@pytest.mark.parametrize("settings", [RATE, STREAMS])
+@loop_over("settings", [RATE, STREAMS])
 def test_a_search_goes_no_higher_than_the_client_could_send(settings: SearchSettings) -> None:
     def server(run: NextRun) -> Trial:
         """It is saturated from 1600 on; the client can send 400."""
@@ -263,7 +262,7 @@ def few(run: NextRun, samples: int, metric: str = "tpot") -> Trial:
     return Trial(run.load, run.duration_s, run.duration_s, (evidence,), requests_per_s=rate)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("metric", "samples", "seconds"),
     [
         pytest.param("tpot", 131, 240.0, id="requests"),  # 524 of 131 in 60 s
@@ -300,7 +299,7 @@ def test_a_load_that_was_short_of_samples_is_not_one_that_fails() -> None:
     assert lowest_failing(STREAMS, [open_ended]) is None
 
 
-@pytest.mark.parametrize("settings", [RATE, STREAMS])
+@loop_over("settings", [RATE, STREAMS])
 def test_one_disturbed_run_is_made_again_and_ends_no_search(settings: SearchSettings) -> None:
     loads: list[float] = []
 
@@ -341,7 +340,7 @@ def test_a_load_that_the_client_sent_in_another_run_is_no_bound() -> None:
     assert step.load == 16
 
 
-@pytest.mark.parametrize(("over_at_1", "high"), [(30, 1.0), (900, None)])
+@loop_over(("over_at_1", "high"), [(30, 1.0), (900, None)])
 def test_a_limit_below_one_user_is_not_one_user(over_at_1: int, high: float | None) -> None:
     def at(load: float, over: int) -> Trial:
         made = trial(NextRun(load, 60), 51.0)

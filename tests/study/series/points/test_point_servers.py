@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
@@ -17,7 +18,7 @@ from loadgen.study.series.points.point_servers import PointServers, overlaid
 TINY = Profile(name="tiny", input_len=8, output_len=4, num_prompts=6, max_concurrency=2)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("serve", "expected"),
     [
         ({}, {}),
@@ -39,7 +40,7 @@ def test_a_varied_flag_is_a_setting_of_ours_or_the_engines(
     assert overlaid(asked, serve) == asked.model_copy(update=expected)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("serve", "message"),
     [
         ({"context-len": "many"}, "--context-len 'many': input should be a valid integer"),

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report.sweep_record import SweepRecord
@@ -17,7 +16,7 @@ from loadgen.study.series.sweep.sweep_store import SweepStore
 from loadgen.study.series.sweep.sweeping import Sweeping
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("keys", "line"),
     [
         ({"request_rate": 0.05, "num_prompts": 50}, "[1/1] rate=0.05: measuring 50 requests, about 17 min"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
@@ -66,7 +67,7 @@ def test_linked_lists_vary_together() -> None:
     assert variation.axis == "rate"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("dimension", "given", "expected"),
     [
         (concurrency("1,8"), {}, (50, 80)),
@@ -83,7 +84,7 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
     assert tuple(point.workload.num_prompts for point in made) == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("dimension", "given", "expected"),
     [
         (concurrency("1,8"), {"turns": 4}, [(None, 50), (None, 80)]),
@@ -100,7 +101,7 @@ def test_a_point_of_conversations_has_as_many_sessions(
     assert [(point.workload.num_prompts, point.workload.num_sessions) for point in made] == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("make", "message"),
     [
         (
@@ -140,7 +141,7 @@ def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> Non
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("variation", "given", "launched", "message"),
     [
         (Variation(), {}, True, "nothing is varied: pass --concurrency 1,2,4…64"),
@@ -185,7 +186,7 @@ def test_what_is_no_sweep_is_refused(
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("dimension", "given", "message"),
     [
         (grid.varied("input_len=8,0"), {}, "--random-input-len 0: "),
@@ -224,7 +225,7 @@ def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("dimension", "given"),
     [
         (grid.varied("output_len=8,16"), {"dataset_path": "rows.jsonl"}),

@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+from builders.loops import loop_over
 from loadgen.study.series.sweep import value_lists
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "expected"),
     [
         ("1,2,4…512", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
@@ -29,7 +30,7 @@ def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float
     assert value_lists.numbers(text) == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("text", "message"),
     [
         ("1…8", "'1…8': two numbers before the … show how it goes on, as in 1,2…64"),
@@ -65,7 +66,7 @@ def test_a_list_that_makes_no_sense_is_refused(text: str, message: str) -> None:
         value_lists.numbers(text)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("key", "text", "expected"),
     [
         ("input_len", "512,1024…4096", (512, 1024, 2048, 4096)),
@@ -83,7 +84,7 @@ def test_a_keys_values_have_the_keys_type(key: str, text: str, expected: tuple[o
     assert value_lists.of_field(key, text) == expected
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("key", "text", "message"),
     [
         (

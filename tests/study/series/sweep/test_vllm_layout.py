@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
+from builders.loops import loop_over
 from loadgen.plan.profile import Profile
 from loadgen.study.series.sweep import vllm_layout
 from loadgen.study.series.sweep.grid import GridPoint
@@ -22,7 +21,7 @@ def test_a_folder_is_named_by_what_is_varied() -> None:
     assert vllm_layout._combination(of) == "SERVE--max_num_seqs=8-BENCH--max_concurrency=4-temperature=0.5"
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("one", "other"),
     [
         ({"dataset_path": "ds/a.jsonl"}, {"dataset_path": "ds_a.jsonl"}),
