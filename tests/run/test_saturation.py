@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ def wide() -> Scheduler:
     return Scheduler(Limits(256, 8192, 1 << 20), STEADY)
 
 
+SERVED = [("small", "equal"), ("small", "varied"), ("cold", "varied"), ("small", "chunked prefill")]
 ENGINES = {"small": small, "cold": cold, "wide": wide}
 
 
+@cache
 def capacity_per_s(engine: str, lengths: str) -> float:
     """Requests per second of an engine with enough to do: two of the four waves of its widest batch."""
     requests = LENGTHS[lengths](np.random.default_rng(1), 1024)
@@ -78,12 +81,9 @@ def stopped_s(
     return None
 
 
-@pytest.mark.parametrize("burstiness", [math.inf, 1.0, 0.5], ids=["constant", "poisson", "bursts"])
-@pytest.mark.parametrize("times", [1.5, 2.0, 5.0])
-@pytest.mark.parametrize(
-    ("engine", "lengths"),
-    [("small", "equal"), ("small", "varied"), ("cold", "varied"), ("small", "chunked prefill")],
-)
+@pytest.mark.parametrize(("engine", "lengths"), SERVED)
+@loop_over("burstiness", [math.inf, 1.0, 0.5])
+@loop_over("times", [1.5, 2.0, 5.0])
 def test_a_hopeless_load_ends_within_30_s(engine: str, lengths: str, times: float, burstiness: float) -> None:
     rate_per_s = times * capacity_per_s(engine, lengths)
     assert stopped_s(engine, lengths, rate_per_s, burstiness, 30.0, seed=3) is not None
@@ -97,22 +97,16 @@ def test_a_load_of_1_3_times_the_capacity_ends_within_30_s(burstiness: float, se
     assert stopped_s("cold", "varied", rate_per_s, burstiness, 30.0, seed) is not None
 
 
-@pytest.mark.parametrize("burstiness", [1.0, 0.5], ids=["poisson", "bursts"])
-@pytest.mark.parametrize("times", [0.5, 0.9])
-@pytest.mark.parametrize(
-    ("engine", "lengths"),
-    [
-        ("small", "equal"),
-        ("small", "varied"),
-        ("cold", "varied"),
-        ("small", "chunked prefill"),
-        ("wide", "long outputs"),
-    ],
-)
-def test_no_healthy_load_of_200_is_ended(engine: str, lengths: str, times: float, burstiness: float) -> None:
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 11), marks=pytest.mark.long)])
+@pytest.mark.parametrize(("engine", "lengths"), [*SERVED, ("wide", "long outputs")])
+@loop_over("burstiness", [1.0, 0.5])
+@loop_over("times", [0.5, 0.9])
+def test_no_healthy_load_is_ended(
+    engine: str, lengths: str, times: float, burstiness: float, seeds: range
+) -> None:
     rate_per_s = times * capacity_per_s(engine, lengths)
-    ended = [stopped_s(engine, lengths, rate_per_s, burstiness, 60.0, seed) for seed in range(10)]
-    assert ended == [None] * 10
+    ended = [stopped_s(engine, lengths, rate_per_s, burstiness, 60.0, seed) for seed in seeds]
+    assert ended == [None] * len(seeds)
 
 
 def test_too_few_requests_show_nothing() -> None:

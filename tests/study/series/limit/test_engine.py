@@ -24,6 +24,7 @@ ENGINE = Engine(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "objective", [Objective("tpot", 90, 95), Objective("tpot", 99, 120), Objective("e2el", 95, 2500)], ids=str
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +21,7 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.report.limit_record import LimitRecord, LimitRun, SearchEnd
 from loadgen.report.run import Run
+from loadgen.report.run_directory import Result
 from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.signals import Stopped
@@ -40,6 +43,7 @@ ASKED = LimitRecord(
     budget_s=None,
 )
 MOST = 10  # requests in flight at which a request still takes 200 ms, and not 800
+SAVED: list[Path] = []  # where runs are saved that several tests copy
 DIED = MeasuredPoint(reason="the server ended", duration_s=1.0, server_gone=True)
 
 
@@ -77,11 +81,22 @@ class Played:
         if point is not None:
             return point
         streams = workload.max_concurrency or 1
-        made = made_runs.run(
-            requests=60, concurrency=streams, speed=2.0 if streams <= MOST else 0.5, seed=seed.repeat
-        )
-        directory = Run(made).save(place / f"{seed.repeat:03}")
+        made, saved = _saved(streams, seed.repeat)
+        directory = shutil.copytree(saved, place / f"{seed.repeat:03}")
         return MeasuredPoint(made, directory, duration_s=made.metrics.duration_s)
+
+
+@cache
+def _saved(streams: int, number: int) -> tuple[Result, Path]:
+    """A run with so many requests in flight, and a directory that holds it: to save one takes long."""
+    speed = 2.0 if streams <= MOST else 0.5
+    made = made_runs.run(requests=60, concurrency=streams, speed=speed, seed=number)
+    return made, Run(made).save(SAVED[0] / f"{streams}-{number}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _place_of_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    SAVED[:] = [tmp_path_factory.mktemp("runs")]
 
 
 def search(
