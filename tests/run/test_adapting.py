@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from fakes.hosted_api import KEY, HostedApi, openai_error
-from fakes.scripted_server import ScriptedServer
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
 
@@ -54,7 +54,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def bench(api: HostedApi, *words: str) -> int:
-    with ScriptedServer(api) as server:
+    with VirtualServing(api) as server:
         return cli.main(["bench", "--quiet", "--base-url", server.base_url, *words])
 
 

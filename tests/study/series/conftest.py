@@ -1,12 +1,24 @@
-"""Campaigns are of the server and the client alone, whatever other tests run next to them."""
+"""Where a series is measured: in virtual time as a unit test, by processes in the whole tier."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from pathlib import Path
 
-from loadgen.run import session
+import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "cpu_watch", lambda *given, **named: None)
+def _surroundings(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A directory of its own, and an embedded engine that a unit test has without a process."""
+    if request.node.get_closest_marker("unit") is None:
+        request.getfixturevalue("ports")
+        yield
+        return
+    from fakes.virtual_serving import virtual_engines
+
+    monkeypatch.chdir(tmp_path)
+    with virtual_engines():
+        yield

@@ -13,6 +13,7 @@ import pytest
 import loadgen
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
 from fakes.supervised import until
+from fakes.virtual_serving import VirtualServing
 
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
@@ -27,7 +28,6 @@ SEARCH: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.whole
 def test_a_sweep_is_its_points_each_with_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,7 +49,6 @@ def _without(key: str) -> dict[str, Any]:
     return {name: value for name, value in TINY.items() if name != key}
 
 
-@pytest.mark.whole
 def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Path) -> None:
     rows = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
     for path in rows:
@@ -60,7 +59,6 @@ def test_an_output_length_is_that_of_every_data_set_that_is_varied(tmp_path: Pat
     assert [run.metrics.total_output_tokens for run in sweep.runs] == [6, 6]
 
 
-@pytest.mark.whole
 def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     value = loadgen.Profile(name="mine", input_len=8, output_len=3, num_prompts=2, max_concurrency=9)
     sweep = loadgen.sweep(
@@ -82,12 +80,11 @@ def test_a_sweep_takes_a_profile_as_bench_does(tmp_path: Path) -> None:
     assert [run.seed for run in again.runs] == [run.seed for run in sweep.runs]
 
 
-@pytest.mark.whole
 def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
     def answer(asked: Asked) -> Answer:
         return Answer([b"HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"]) if asked.number > 12 else stream()
 
-    with ScriptedServer(api(answer, owner="vllm")) as server:
+    with VirtualServing(api(answer, owner="vllm")) as server:
         keys = {**TINY, "num_prompts": 6, "ready_check_timeout_s": 1.0}
         del keys["preset"]
         sweep = loadgen.sweep(server.base_url, concurrency=[1, 2, 3], **keys)
@@ -97,7 +94,6 @@ def test_a_failed_point_has_its_reason_and_the_others_their_runs() -> None:
     assert [run.profile.max_concurrency for run in sweep.runs] == [1, 2]
 
 
-@pytest.mark.whole
 def test_a_limit_is_a_value_with_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +115,6 @@ def test_a_limit_is_a_value_with_its_runs(
     assert compared.json()["limits"][0]["rows"][1]["name"] == "b"
 
 
-@pytest.mark.whole
 def test_a_search_on_a_disk_goes_on_and_is_compared(tmp_path: Path) -> None:
     limit = loadgen.limit(slo="e2el p50 < 60s", run_dir=str(tmp_path), **SEARCH)
     assert limit.directory is not None

@@ -12,7 +12,8 @@ import pytest
 
 from builders.campaign_files import TINY, cells, contents, facts, failures, the_directory, written
 from builders.serving_scripts import engine_command, launch_command
-from fakes.scripted_server import Answer, ScriptedServer, api, closed_port, stream, whole
+from fakes.scripted_server import Answer, api, closed_port, stream, whole
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import load
 from loadgen.run import session
@@ -21,7 +22,6 @@ from loadgen.study.series.cooling import Cooling
 from loadgen.study.series.file import CoolDown
 
 pytestmark = [
-    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
@@ -30,7 +30,7 @@ IDS = ["r0-A-embedded-tiny", "r0-B-embedded-tiny", "r1-A-embedded-tiny", "r1-B-e
 
 
 @pytest.fixture(autouse=True)
-def compared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The directories that were compared, which is tested elsewhere; a server that failed soon lives."""
     found: list[Path] = []
     monkeypatch.setattr(command, "_compare", lambda kept: found.append(kept.directory))
@@ -91,6 +91,7 @@ def test_every_cell_is_a_run_that_says_where_it_stands(
     assert compared == [place]
 
 
+@pytest.mark.whole
 def test_one_server_serves_a_repeat_and_the_next_starts_another(tmp_path: Path, ports: list[int]) -> None:
     path = written(
         tmp_path,
@@ -116,6 +117,7 @@ def test_one_server_serves_a_repeat_and_the_next_starts_another(tmp_path: Path, 
     assert all((place / "cells" / known / "server.log").stat().st_size for known in starts)
 
 
+@pytest.mark.whole
 def test_a_server_that_is_started_once_has_all_repeats(tmp_path: Path, ports: list[int]) -> None:
     table = {"name": "A", "launch_command": engine_command("--preset", "instant")}
     assert campaign(written(tmp_path, table, starts="once")) == 0
@@ -125,7 +127,7 @@ def test_a_server_that_is_started_once_has_all_repeats(tmp_path: Path, ports: li
 
 
 def test_a_server_that_is_there_is_measured_and_stays(tmp_path: Path) -> None:
-    with ScriptedServer(api(lambda asked: stream())) as server:
+    with VirtualServing(api(lambda asked: stream())) as server:
         assert campaign(written(tmp_path, {"name": "A", "base_url": server.base_url})) == 0
         place = the_directory()
         assert [facts(place, known)["cell"]["start"] for known in cells(place)] == ["attached", "attached"]
@@ -154,6 +156,7 @@ def test_a_ladder_is_a_cell_with_a_run_for_each_length(
 DIES = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
 
 
+@pytest.mark.whole
 def test_a_server_killed_by_one_length_is_restarted_for_the_next(tmp_path: Path, ports: list[int]) -> None:
     path = written(tmp_path, serving(tmp_path, "A", DIES), profiles=["./up.toml"], repeats=1)
     (tmp_path / "up.toml").write_text("ladder = [2, 64, 4]\noutput_len = 3\nnum_prompts = 1\n", "utf-8")
@@ -177,6 +180,7 @@ FAILING = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("code", "reason"), FAILING)
 def test_a_failed_cell_has_its_reason_and_the_campaign_goes_on(
     code: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -198,7 +202,7 @@ def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_pat
     """The same for every arm, since the attempt is a part of what they are drawn from."""
     broken = ["until it is resumed"]
 
-    with ScriptedServer(
+    with VirtualServing(
         api(lambda asked: Answer([whole(b"{}", "500 Oh")]) if broken else stream())
     ) as server:
         rows = [{"name": name, "base_url": server.base_url} for name in "AB"]
@@ -215,6 +219,7 @@ def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_pat
     assert len({each["plan_digest"] for each in again + first}) == 2
 
 
+@pytest.mark.whole
 def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:
     code = "print('first line'); print('what it died of'); die(3, 'last line')"
     assert campaign(written(tmp_path, serving(tmp_path, "A", code), AB[1], repeats=1)) == 0
@@ -222,6 +227,7 @@ def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:
     assert "\n  | what it died of\n  | last line" in reason
 
 
+@pytest.mark.whole
 def test_a_server_that_dies_fails_its_cell_and_is_restarted(tmp_path: Path, ports: list[int]) -> None:
     path = written(tmp_path, serving(tmp_path, "A", DIES), profiles=["./long.toml", "./tiny.toml"], repeats=1)
     (tmp_path / "long.toml").write_text(TINY.replace("input_len = 8", "input_len = 9"), "utf-8")
@@ -235,6 +241,7 @@ def test_a_server_that_dies_fails_its_cell_and_is_restarted(tmp_path: Path, port
     assert len(ports) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
@@ -266,6 +273,7 @@ def test_a_campaign_whose_every_cell_failed_says_so(
     assert compared == []
 
 
+@pytest.mark.whole
 def test_ctrl_c_drops_the_running_cell_and_prints_how_to_resume(
     tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,14 +19,13 @@ from loadgen.study.series.limit.command import read
 from loadgen.study.series.limit.finding import LimitSearch
 from loadgen.study.series.limit.limit_request import axis_of
 
-PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # slow enough for the client to hold any load
+PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # a slow one: few requests are simulated
 LIMIT: dict[str, Any] = {
     "slo": "ttft p50 < 10s", "over": "concurrency", "max_runs": 3, "min_duration_s": 0.3, "budget_s": 10,
     "highest": 2,
 }  # fmt: skip
 
 
-@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_each_cell_is_a_search_and_the_limits_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -51,14 +50,12 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     assert "2 of 2 cells are finished" in out
 
 
-@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    roomy = LIMIT | {"budget_s": 40}  # a busy machine is not to end the search
-    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=roomy)
+    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT)
     add = LimitSearch._add
 
     def once(self: LimitSearch, *given: Any) -> None:

@@ -39,7 +39,7 @@ AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing is tested elsewhere."""
     monkeypatch.setattr(command, "_compare", lambda kept: None)
 
@@ -102,7 +102,6 @@ def _reached(finished: int) -> bool:
     )
 
 
-@pytest.mark.whole
 def test_a_campaign_grows(tmp_path: Path) -> None:
     assert campaign(written(tmp_path, AB[0], repeats=1)) == 0
     place = the_directory()
@@ -115,7 +114,6 @@ def test_a_campaign_grows(tmp_path: Path) -> None:
     assert (record.repeats, len(record.order)) == (2, 4)
 
 
-@pytest.mark.whole
 def test_only_some_checkpoints_now_and_the_others_later(tmp_path: Path) -> None:
     path = written(tmp_path, *AB, repeats=1)
     assert campaign(path, "--only", "B") == 0
@@ -124,7 +122,6 @@ def test_only_some_checkpoints_now_and_the_others_later(tmp_path: Path) -> None:
     assert cells(the_directory()) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
 
 
-@pytest.mark.whole
 def test_failed_cells_stay_until_they_are_asked_for_once_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +138,6 @@ def test_failed_cells_stay_until_they_are_asked_for_once_more(
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
 
 
-@pytest.mark.whole
 def test_what_is_left_of_a_preview_is_estimated_from_what_is_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +194,7 @@ def _holds(directory: Path, ready: int) -> None:
         time.sleep(1000)
 
 
+@pytest.mark.whole
 def test_two_in_one_directory_are_refused_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     read, write = os.pipe()
     child = os.fork()
@@ -225,7 +222,6 @@ def test_a_strangers_directory_that_links_elsewhere_is_refused(tmp_path: Path, n
     assert [(path.name, path.read_text()) for path in own.iterdir()] == [("kept", "own")]
 
 
-@pytest.mark.whole
 def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +248,6 @@ def test_a_full_disk_ends_the_campaign_and_what_is_done_stays(
     assert len(cells(place)) == 4
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("how", ["records", "report", "log"])
 def test_a_disk_that_fills_while_a_run_is_written_ends_the_campaign_too(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

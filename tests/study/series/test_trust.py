@@ -11,7 +11,8 @@ import pytest
 
 from builders.campaign_files import written
 from builders.loops import loop_over
-from fakes.scripted_server import ScriptedServer, api, stream
+from fakes.scripted_server import api, stream
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.run import launched_server
 from loadgen.run.credentials import credentials
@@ -195,7 +196,7 @@ def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
 ) -> None:
     monkeypatch.setenv("SOME_SECRET", SECRET)
     monkeypatch.delenv("NOT_SET", raising=False)
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         path = written(tmp_path, {"name": "x", "base_url": server.base_url, **flags}, repeats=1)
         assert cli.main(["campaign", str(path), "--dry-run", *words]) == 0
         preview = capsys.readouterr().out

@@ -26,7 +26,7 @@ from loadgen.study.series.limit.finding import check_budget, time_words
 from loadgen.study.series.limit.search import NextRun, first_run, next_run
 from loadgen.study.series.limit.trial import SearchSettings
 
-PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for the client to hold any load
+PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
 SLO = ["--slo", "ttft p99 < 500ms"]
 
 
@@ -155,7 +155,6 @@ def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
         continued(before, asked.model_copy(update={"fixed": "another"}))
 
 
-@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_what_a_search_learned_is_kept_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

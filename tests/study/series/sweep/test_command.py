@@ -25,10 +25,8 @@ from loadgen.study.series.sweep import sweeping
 from loadgen.study.series.sweep.sweep_store import SweepStore
 
 pytestmark = [
-    pytest.mark.whole,
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-    pytest.mark.usefixtures("ports"),
 ]
 TINY = ("--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet")
 TWELVE = ("--preset", "instant", "--concurrency", "1,2,4…32", "--vary", "temperature=0,1", *TINY)
@@ -101,6 +99,7 @@ def test_the_runs_lie_as_the_plots_of_vllm_read_them() -> None:
     )
 
 
+@pytest.mark.whole
 def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -130,6 +129,7 @@ def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     assert {path: path.read_bytes() for path in kept} == kept
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: int) -> None:
     words = ("--preset", "instant", "--vary", "num_prompts=6,40000,8", *TINY[:4])
@@ -182,6 +182,7 @@ def states(record: SweepRecord) -> list[tuple[dict[str, Any], str, str]]:
     return [(point.settings, point.state, point.directory.split("/")[0]) for point in record.points]
 
 
+@pytest.mark.whole
 def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     code = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
     assert launched(tmp_path, code, "--vary", "input_len=4,64,8", "--max-concurrency", "1") == 0
@@ -196,6 +197,7 @@ def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     assert len(sources.read([str(the_store().directory)]).reported) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [("4,64,8", ["done", "failed", "planned"]), ("64,4,8", ["failed", "planned", "planned"])],
@@ -222,6 +224,7 @@ def test_a_sweep_stops_at_the_point_whose_server_is_gone(
     assert [point.state for point in the_store().record().points] == ["done"] * 3
 
 
+@pytest.mark.whole
 def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,6 +242,7 @@ def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
     assert not (place / "failed" / "001-input_len-64").exists()
 
 
+@pytest.mark.whole
 def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> None:
     words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
     assert launched(tmp_path, "Server().serve()", *words) == 0
@@ -253,6 +257,7 @@ def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> No
     assert [run.profile.name for run in runs] == ["max-num-seqs=8"] * 2 + ["max-num-seqs=16"] * 2
 
 
+@pytest.mark.whole
 def test_a_server_that_does_not_start_is_tried_twice_and_names_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,6 +275,7 @@ def test_a_server_that_does_not_start_is_tried_twice_and_names_its_log(
     assert all(len(line) <= 80 or log in line for line in capsys.readouterr().out.splitlines()[:6])
 
 
+@pytest.mark.whole
 def test_a_start_that_fails_once_fails_no_point(tmp_path: Path) -> None:
     fails = "if not os.path.exists('tried'):\n    open('tried', 'w')\n    sys.exit(2)"
     code = f"import os, sys\n{fails}\nServer().serve()"
@@ -343,6 +349,7 @@ def test_a_log_shows_how_many_points_there_are_and_what_begins(
     assert not any("nan" in line or " 0 s left" in line for line in lines[:3])
 
 
+@pytest.mark.whole
 def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep("--base-url", f"http://127.0.0.1:{closed_port()}", "--concurrency", "1,2", *TINY) == 1
     assert "is not ready" in capsys.readouterr().err

@@ -21,7 +21,6 @@ from loadgen.study.series.sweep.sweep_store import SweepStore
 pytestmark = [
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-    pytest.mark.usefixtures("ports"),
 ]
 TINY = ("--preset", "instant", "--input-len", "8", "--output-len", "4", "--num-prompts", "4", "--quiet")
 TWO = ("--concurrency", "1,2", "--seed", "7", *TINY)
@@ -124,6 +123,7 @@ def test_only_an_empty_directory_that_was_begun_here_is_removed(
     assert store.directory.exists() is not removed
 
 
+@pytest.mark.whole
 def test_a_server_that_is_down_costs_no_run_of_a_sweep_that_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -141,7 +141,6 @@ def broken(run: Path) -> None:
     (run / "result.json").write_text("{")
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("damage", [broken, shutil.rmtree], ids=["broken", "gone"])
 def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
@@ -163,7 +162,6 @@ def test_a_finished_point_whose_run_cannot_be_read_is_measured_again(
     assert kept.exists() is (damage is broken)
 
 
-@pytest.mark.whole
 def test_what_a_kill_kept_from_the_layout_of_vllm_is_written_on_resume() -> None:
     assert sweep(*TWO, "--repeat", "2") == 0
     place = only_store().directory / "vllm"

@@ -1,0 +1,92 @@
+"""Servers in the place of real ones: commands run as they do, in virtual time and within the process.
+
+Nothing listens, no process is forked, and no pause takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import pytest
+
+from fakes.scripted_server import Answer, Asked
+from fakes.virtual_network import VirtualServer
+from fakes.virtual_run import BASE_URL, run_on
+from fakes.virtual_servers import EngineServer
+from fakes.virtual_time import VirtualTime
+from loadgen.run import embedded_engine, session
+from loadgen.transport import outgoing
+from loadgen_servers.process.embedded import Listening
+
+
+class VirtualServing:
+    """A virtual server that a script answers for, with all runs of the process on it; a context manager.
+
+    It stands where a `ScriptedServer` would.
+    """
+
+    base_url = BASE_URL
+
+    def __init__(self, script: Callable[[Asked], Answer]) -> None:
+        self.server = VirtualServer(script)
+        self._patch = pytest.MonkeyPatch()
+
+    @property
+    def asked(self) -> list[Asked]:
+        """Every request so far."""
+        return self.server.asked
+
+    def __enter__(self) -> Self:
+        run_on(self.server, self._patch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+
+class _Latest:
+    """The virtual server that was begun last; all have one clock."""
+
+    def __init__(self) -> None:
+        self.time = VirtualTime()
+        self.server: VirtualServer | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.server, name)
+
+    def begin(self, flags: Sequence[str]) -> None:
+        """Begin an embedded engine."""
+        self.server = EngineServer(lambda _: Answer([]), flags=flags, time=self.time)
+
+
+@contextmanager
+def virtual_engines() -> Iterator[None]:
+    """Have each run that starts an embedded engine take place on a virtual one."""
+    latest: Any = _Latest()
+
+    class Embedded:
+        """As the real one, which is a process."""
+
+        def __init__(self, arguments: Sequence[str]) -> None:
+            self.arguments = arguments
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def begin(self) -> None:
+            latest.begin(self.arguments)
+
+        def listening(self) -> Listening:
+            return Listening(BASE_URL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        run_on(latest, patch)
+        patch.setattr(embedded_engine, "Embedded", Embedded)
+        patch.setattr(outgoing, "_MOST_READY", 64)  # no time passes while a body is built
+        patch.setattr(session, "cpu_watch", lambda *_, **__: None)  # this machine's CPUs are not the run's
+        yield
