@@ -50,6 +50,15 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture
+def engines() -> Iterator[None]:
+    """Embedded engines in virtual time, within this process."""
+    from fakes.virtual_serving import virtual_engines
+
+    with virtual_engines():
+        yield
+
+
+@pytest.fixture
 def ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Every port that was given out; afterwards nothing listens there, and no process is left."""
     from fakes.supervised import MARK, listens, marked

@@ -12,25 +12,26 @@ from typing import Any, Self
 import pytest
 
 from fakes.scripted_server import Answer, Asked
-from fakes.virtual_network import VirtualServer
+from fakes.virtual_network import PORT, VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from fakes.virtual_servers import EngineServer
 from fakes.virtual_time import VirtualTime
 from loadgen.run import embedded_engine, session
 from loadgen.transport import outgoing
+from loadgen_servers.engine import cli as engine_cli
 from loadgen_servers.process.embedded import Listening
 
 
 class VirtualServing:
-    """A virtual server that a script answers for, with all runs of the process on it; a context manager.
+    """A virtual server, given or made of its script, with all runs of the process on it.
 
-    It stands where a `ScriptedServer` would.
+    A context manager that stands where a `ScriptedServer` would.
     """
 
-    base_url = BASE_URL
+    base_url, port = BASE_URL, PORT
 
-    def __init__(self, script: Callable[[Asked], Answer]) -> None:
-        self.server = VirtualServer(script)
+    def __init__(self, server: VirtualServer | Callable[[Asked], Answer]) -> None:
+        self.server = server if isinstance(server, VirtualServer) else VirtualServer(server)
         self._patch = pytest.MonkeyPatch()
 
     @property
@@ -58,6 +59,7 @@ class _Latest:
 
     def begin(self, flags: Sequence[str]) -> None:
         """Begin an embedded engine."""
+        flags = ["--preset", engine_cli.parser().get_default("preset"), *flags]
         self.server = EngineServer(lambda _: Answer([]), flags=flags, time=self.time)
 
 

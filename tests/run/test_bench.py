@@ -27,6 +27,7 @@ from fakes.scripted_server import (
     token,
     whole,
 )
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
@@ -61,7 +62,7 @@ def _no_process_left() -> Iterator[None]:
         os.waitpid(-1, os.WNOHANG)
 
 
-def bench(server: ScriptedServer, *words: str) -> int:
+def bench(server: ScriptedServer | VirtualServing, *words: str) -> int:
     return cli.main(["bench", "--quiet", "--base-url", server.base_url, *LOAD, *words])
 
 
@@ -73,7 +74,7 @@ def run_directory() -> Path:
 def test_two_profiles_print_a_block_each_and_share_no_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         Path(f"{name}.toml").write_text('description = "of the test"\n')
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, "--profile", "./one.toml,./two.toml", "--seed", "1") == 0
         assert len({asked.body for asked in server.asked if asked.body}) == 8
     out = capsys.readouterr().out
@@ -82,6 +83,7 @@ def test_two_profiles_print_a_block_each_and_share_no_prompt(capsys: pytest.Capt
     assert len(list(Path("runs").iterdir())) == 2
 
 
+@pytest.mark.whole
 def test_the_key_is_sent_and_appears_in_no_file_nor_on_the_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,13 +106,13 @@ def test_the_key_is_sent_and_appears_in_no_file_nor_on_the_screen(
 
 def test_a_key_in_a_header_of_ones_own_is_not_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, "--header", "authorization=Bearer mine") == 0
         assert all("Bearer mine" in asked.head and "sk-1" not in asked.head for asked in server.asked)
 
 
 def test_print_request_sends_none_and_shows_what_would_be_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, "--print-request", "--temperature", "0") == 0
         assert not [asked for asked in server.asked if asked.head.startswith("POST")]
         port = server.port
@@ -127,7 +129,7 @@ def test_print_request_sends_none_and_shows_what_would_be_sent(capsys: pytest.Ca
 
 def test_the_request_that_is_printed_is_the_first_that_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "1", "--request-id-prefix", "mine-", "--max-concurrency", "1", "--temperature", "0.5"]
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, *words, "--print-request", "--save-result", "--result-dir", "results") == 0
         assert not list(Path().iterdir())
         head, _, body = capsys.readouterr().out.partition("\n\n")
@@ -139,7 +141,7 @@ def test_the_request_that_is_printed_is_the_first_that_is_sent(capsys: pytest.Ca
 
 
 def test_the_printed_id_is_one_that_a_run_would_draw(capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, "--print-request") == 0
     assert re.search(r"^x-request-id: loadgen-[0-9a-f]{8}-0$", capsys.readouterr().out, re.MULTILINE)
 
@@ -162,7 +164,7 @@ IN_BAND = Answer([HEAD, chunk(b'data: {"error":{"message":"boom","code":500}}\n\
 def test_when_every_request_fails_nothing_was_measured_and_it_says_why(
     answer: Answer, told: str, transport: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ScriptedServer(api(lambda _: answer)) as server:
+    with VirtualServing(api(lambda _: answer)) as server:
         assert bench(server, "--transport", transport) == 1
     said = capsys.readouterr()
     assert f"failed: {told}" in " ".join(said.out.split())
@@ -173,7 +175,7 @@ def test_when_every_request_fails_nothing_was_measured_and_it_says_why(
 
 def test_some_failures_are_shown_and_the_figures_stand(capsys: pytest.CaptureFixture[str]) -> None:
     failing = iter([True, False, False, False])
-    with ScriptedServer(api(lambda _: IN_BAND if next(failing) else stream())) as server:
+    with VirtualServing(api(lambda _: IN_BAND if next(failing) else stream())) as server:
         assert bench(server, "--max-concurrency", "1") == 0
     out = capsys.readouterr().out
     assert "Successful requests:                     3" in out
@@ -194,7 +196,7 @@ def test_what_the_server_cannot_do_is_told_in_one_line(
     def script(asked: Asked) -> Answer:
         return Answer([ERRED]) if "/wrong" in asked.head else stream()
 
-    with ScriptedServer(api(script, owner="vllm")) as server:
+    with VirtualServing(api(script, owner="vllm")) as server:
         assert bench(server, *words) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -211,7 +213,7 @@ def test_nobody_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_result_files_are_written_where_and_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         words = ["--save-result", "--append-result", "--result-dir", "out/x", "--result-filename", "r.json"]
         for _ in range(2):
             assert bench(server, *words, "--metadata", "gpu=H20", "--label", "mine") == 0
@@ -222,7 +224,7 @@ def test_result_files_are_written_where_and_as_asked(capsys: pytest.CaptureFixtu
 
 def test_text_is_sent_where_it_is_asked_for() -> None:
     pytest.importorskip("transformers")
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         words = ["--backend", "openai-chat", "--tokenizer", TOKENIZER]
         assert bench(server, *words) in (0, 1)  # the answers are those of the other API
         (first, *_) = [asked for asked in server.asked if asked.body]
@@ -305,7 +307,7 @@ def test_a_capturing_process_that_dies_leaves_a_partial_report(
     assert "PARTIAL: the capturing process died (status -9)" in " ".join(out.split())
 
 
-@pytest.mark.whole
+@pytest.mark.usefixtures("engines")
 def test_a_simulation_is_marked_from_its_display_to_its_files(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +328,6 @@ def test_a_simulation_is_marked_from_its_display_to_its_files(
     assert (stored["simulated"], stored["model_id"]) == (True, "Qwen/Qwen3-8B (simulated)")
 
 
-@pytest.mark.whole
 def test_an_unknown_preset_is_refused_and_leaves_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--quiet", "--preset", "nonesuch", *LOAD]) == 2
     assert "nonesuch" in capsys.readouterr().err
@@ -340,7 +341,7 @@ def test_the_display_is_closed_whatever_happens(monkeypatch: pytest.MonkeyPatch)
             closed.append(True)
 
     monkeypatch.setattr(progress, "display", lambda quiet: Shown())
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server) == 0
     assert closed == [True]
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from fakes.hosted_api import KEY, MODEL, HostedApi, openai_error
-from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, ScriptedServer, chunk, whole
+from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, chunk, whole
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
 
@@ -41,7 +42,7 @@ def counted(text: str) -> int:
 
 
 def bench(api: Any, *more: str) -> int:
-    with ScriptedServer(api) as server:
+    with VirtualServing(api) as server:
         return cli.main(["bench", "--quiet", "--base-url", server.base_url, *CHAT, *more])
 
 

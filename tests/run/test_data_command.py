@@ -177,6 +177,7 @@ def test_the_plan_is_written_as_rows(capsys: pytest.CaptureFixture[str]) -> None
     assert "sent by: loadgen bench --dataset-path out.jsonl --ignore-eos" in lines
 
 
+@pytest.mark.usefixtures("engines")
 def test_a_run_writes_the_plan_that_it_sends(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--quiet --preset instant --num-prompts 3 --input-len 4 --output-len 2 --export-requests f.jsonl"
     assert cli.main(["bench", *words.split()]) == 0

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from fakes.virtual_servers import engine_server
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 
-pytestmark = [
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("engines")
 ENGINE = ["--preset", "bench/1024x50"]  # 20 ms a token
 SHORT = ["-p", "64", "-n", "4", "--num-prompts", "2"]
 
@@ -33,7 +32,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.whole
 def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     rows = measured(*ENGINE, "--depth", "0,256", *SHORT)
     assert [(row["test"], row["cached_tokens"]) for row in rows] == [
@@ -52,20 +50,13 @@ def test_each_depth_has_a_prompt_and_an_answer(capsys: pytest.CaptureFixture[str
     assert "@ dN: after N tokens that the server had in its cache" in out
 
 
-@pytest.mark.whole
 def test_a_prefix_that_is_not_cached_gives_no_speed() -> None:
-    rows = measured("--launch-command", _uncached(), "--depth", "256", *SHORT, code=1)
+    with VirtualServing(engine_server(*ENGINE, "--no-enable-prefix-caching")) as server:
+        rows = measured("--base-url", server.base_url, "--depth", "256", *SHORT, code=1)
     assert [row["tok_s"] for row in rows] == [None, None]
     assert all(row["note"].startswith("not at that depth: 0 of 256 tokens were cached") for row in rows)
 
 
-def _uncached() -> str:
-    from builders.serving_scripts import engine_command
-
-    return engine_command("--preset", "bench/1024x50", "--no-enable-prefix-caching")
-
-
-@pytest.mark.whole
 def test_a_depth_beyond_the_context_is_a_row_with_the_reason() -> None:
     rows = measured(*ENGINE, "--depth", "0,9999999", *SHORT)
     assert [row["tok_s"] is None for row in rows] == [False, False, True, True]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from builders.serving_scripts import engine_command, launch_command
-from fakes.scripted_server import ScriptedServer, api, stream
+from fakes.scripted_server import Answer, Asked, api, stream, whole
+from fakes.virtual_servers import engine_server
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report import speed_ladder
 from loadgen.report.run_directory import Result, load
@@ -28,8 +30,10 @@ ENGINE = ["--preset", "bench/1024x50", "--served-model-name", "Qwen/Qwen3-8B"]  
 
 
 @pytest.fixture(autouse=True)
-def _at_the_foot(ports: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _at_the_foot(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile to climb; a server that failed is soon known to live."""
+    request.getfixturevalue("engines" if request.node.get_closest_marker("unit") else "ports")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "_FAILED_S", 1.0)
     (tmp_path / "p.toml").write_text(LADDER, "utf-8")
 
@@ -40,6 +44,12 @@ def climb(*words: str) -> int:
 
 def on(line: str, *words: str) -> int:
     return climb("--launch-command", line, *words)
+
+
+def on_engine(*flags: str, words: tuple[str, ...] = ()) -> int:
+    """Climb on the embedded engine as a server that runs already, with flags of its own."""
+    with VirtualServing(engine_server(*ENGINE, *flags)) as server:
+        return climb("--base-url", server.base_url, *words)
 
 
 def directory() -> Path:
@@ -89,10 +99,9 @@ def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.C
     assert out.endswith(f"tables and runs: {place}\n")
 
 
-@pytest.mark.whole
 def test_a_ladder_climbs_on_a_server_that_is_there_and_leaves_it_there() -> None:
     (Path("p.toml")).write_text("ladder = [3, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")
-    with ScriptedServer(api(lambda asked: stream())) as server:
+    with VirtualServing(api(lambda asked: stream())) as server:
         assert climb("--base-url", server.base_url) == 0
         bodies = [json.loads(asked.body) for asked in server.asked if asked.body]
     assert [len(body["prompt"]) for body in bodies] == [3, 3, 5, 5]
@@ -100,18 +109,16 @@ def test_a_ladder_climbs_on_a_server_that_is_there_and_leaves_it_there() -> None
     assert not list(directory().rglob("server.log"))
 
 
-@pytest.mark.whole
 def test_without_a_server_a_ladder_climbs_on_the_embedded_engine() -> None:
     assert climb("--preset", "instant") == 0
     assert outcome() == [(1, "measured"), (8, "measured"), (64, "measured")]
 
 
-@pytest.mark.whole
 def test_the_two_formulas_differ_by_the_prompt() -> None:
     (Path("p.toml")).write_text("ladder = [12]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
     speeds = {}
     for formula in (TOTAL, OUTPUT):
-        assert on(engine_command(*ENGINE), "--formula", formula) == 0
+        assert on_engine(words=("--formula", formula)) == 0
         (row,) = rows()
         records = measured(12).records
         speeds[formula] = float(row.speed_tok_s or 0) * float(records.end_ns[0] - records.sent_ns[0]) / 1e9
@@ -121,41 +128,39 @@ def test_the_two_formulas_differ_by_the_prompt() -> None:
     assert speeds == {TOTAL: pytest.approx(16, rel=1e-3), OUTPUT: pytest.approx(4, rel=1e-3)}
 
 
-@pytest.mark.whole
 def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("p.toml").write_text("ladder = [64, 8]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
-    assert on(engine_command(*ENGINE, "--max-model-len", "32")) == 0
+    assert on_engine("--max-model-len", "32") == 0
     assert outcome() == [(64, "needs 68 tokens, the context limit is 32"), (8, "measured")]
     assert rows()[0].model == "Qwen3-8B"
     out = capsys.readouterr().out
     assert out.startswith("input 64: - (needs 68 tokens, the context limit is 32)\ninput 8: ")
 
 
-@pytest.mark.whole
 def test_where_no_length_fits_nothing_was_measured() -> None:
     Path("p.toml").write_text(LADDER.replace("[1, 8, 64]", "[13, 64]"), "utf-8")
-    assert on(engine_command(*ENGINE, "--max-model-len", "16")) == 1
+    assert on_engine("--max-model-len", "16") == 1
     assert [why for _, why in outcome()] == [f"needs {n} tokens, the context limit is 16" for n in (17, 68)]
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(
     ("warmups", "why"),
     [
-        (0, "2 of 2 failed: http-status: 400: as it was told"),
-        (1, "every warm-up request failed, the first with http-status: 400: as it was told"),
+        (0, "2 of 2 failed: http-status: 400: no"),
+        (1, "every warm-up request failed, the first with http-status: 400: no"),
     ],
 )
-def test_a_length_that_the_server_refuses_is_a_row_of_the_ladder(
-    warmups: int,
-    why: str,
-    tmp_path: Path,
-) -> None:
+def test_a_length_that_the_server_refuses_is_a_row_of_the_ladder(warmups: int, why: str) -> None:
     Path("p.toml").write_text(f"{LADDER.replace('8', '9')}num_warmups = {warmups}\n", "utf-8")
-    line = launch_command(tmp_path, "Server(lambda asked: 400 if asked.prompt_tokens == 9 else None).serve()")
-    assert on(line) == 0
+
+    def refuse(asked: Asked) -> Answer:
+        refused = len(json.loads(asked.body)["prompt"]) == 9
+        return Answer([whole(b'{"error": {"message": "no"}}', "400 Bad")]) if refused else stream(4)
+
+    with VirtualServing(api(refuse)) as server:
+        assert climb("--base-url", server.base_url) == 0
     assert [length for length, why in outcome() if why == "measured"] == [1, 64]
     assert outcome()[1][1].startswith(why)
 
@@ -223,10 +228,9 @@ Server(heed).serve()"""
     assert f"tables and runs: {directory()}" in capsys.readouterr().out
 
 
-@pytest.mark.whole
 def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.toml").write_text("ladder = [1, 2]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
-    assert on(engine_command(*ENGINE)) == 0
+    assert on_engine() == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Published on" in out
     assert "SGLang, 1× H20" in out
@@ -285,13 +289,13 @@ def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
     assert ladder._native(workload, options, engine).backend == backend
 
 
-@pytest.mark.whole
 def test_the_throughput_profiles_print_their_rows_after_the_blocks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = ["--random-input-len", "30", "--random-output-len", "10", "--num-warmups", "1"]
     words = ["--profile", "qwen-throughput-100,qwen-throughput-1000", *small, "--quiet"]
-    assert cli.main(["bench", "--launch-command", engine_command(*ENGINE), *words]) == 0
+    with VirtualServing(engine_server(*ENGINE)) as server:
+        assert cli.main(["bench", "--base-url", server.base_url, *words]) == 0
     out = capsys.readouterr().out
     block, _, table = out.rpartition("\n\n")
     assert block.count("Serving Benchmark Result") == 2

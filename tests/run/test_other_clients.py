@@ -9,6 +9,8 @@ import pytest
 
 import loadgen
 from builders.loops import loop_over
+from fakes.virtual_servers import engine_server
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.run.ladder import ladder_parser
@@ -18,7 +20,6 @@ from loadgen.settings.other_clients import lookup, vllm
 from loadgen.settings.other_clients.client import OtherClient
 from loadgen.study.series.limit.command import limit_parser
 from loadgen.study.series.sweep.command import sweep_parser
-from loadgen_servers.process.embedded import Embedded
 
 FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
 CLIENTS = {client.name.lower(): client for client in lookup.CLIENTS}
@@ -208,8 +209,8 @@ def test_a_recipe_of_2025_runs_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Embedded(("--preset", "instant")) as server:
-        code = cli.main(["bench", "serve", *shlex.split(RECIPE), "--base-url", server.start().base_url])
+    with VirtualServing(engine_server("--preset", "instant")) as server:
+        code = cli.main(["bench", "serve", *shlex.split(RECIPE), "--base-url", server.base_url])
     printed = capsys.readouterr()
     assert code == 0
     assert "Successful requests:                     8" in printed.out

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.scripted_server import ScriptedServer, api, stream
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.report.sample_file import SAMPLES
@@ -21,7 +22,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def bench(server: ScriptedServer, *words: str) -> int:
+def bench(server: ScriptedServer | VirtualServing, *words: str) -> int:
     return cli.main(["bench", "--quiet", "--base-url", server.base_url, *LOAD, *words])
 
 
@@ -30,6 +31,7 @@ def run_directory() -> Path:
     return directory
 
 
+@pytest.mark.whole
 def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(api(lambda _: stream(3, 0.002))) as server:
         assert bench(server, "--seed", "7", "--num-warmups", "2") == 0
@@ -52,7 +54,7 @@ def test_a_run_prints_its_report_and_writes_its_directory(capsys: pytest.Capture
 def test_with_explain_the_whole_report_is_printed_with_every_doubt(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with ScriptedServer(api(lambda _: stream())) as server:
+    with VirtualServing(api(lambda _: stream())) as server:
         assert bench(server, "--explain") == 0
     directory = run_directory()
     out = capsys.readouterr().out
@@ -63,7 +65,7 @@ def test_with_explain_the_whole_report_is_printed_with_every_doubt(
 def test_a_seed_that_was_not_given_is_drawn_said_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
     bodies = []
     for _ in range(2):
-        with ScriptedServer(api(lambda _: stream())) as server:
+        with VirtualServing(api(lambda _: stream())) as server:
             assert bench(server) == 0
             bodies.append({asked.body for asked in server.asked if asked.body})
     assert bodies[0].isdisjoint(bodies[1])

@@ -11,7 +11,6 @@ from loadgen import cli
 WORKLOAD = "input_len = 8\noutput_len = 2\nnum_prompts = 2\nmax_concurrency = {}\nnum_warmups = 1\n"
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(
     ("profiles", "rows"),
     [
@@ -20,10 +19,15 @@ WORKLOAD = "input_len = 8\noutput_len = 2\nnum_prompts = 2\nmax_concurrency = {}
         pytest.param("./light.toml,./heavy.toml", 2, id="two loads"),
     ],
 )
-@pytest.mark.usefixtures("ports")
+@pytest.mark.usefixtures("engines")
 def test_a_table_of_loads_is_printed_last(
-    profiles: str, rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    profiles: str,
+    rows: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name, limit in (("light", 1), ("heavy", 2)):
         (tmp_path / f"{name}.toml").write_text(WORKLOAD.format(limit), "utf-8")
     assert cli.main(["bench", "--quiet", "--preset", "instant", "--profile", profiles]) == 0

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from builders.serving_scripts import launch_command
-from fakes.scripted_server import ScriptedServer, api, stream
+from fakes.scripted_server import api, stream
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.run import progress
 from loadgen.run.progress import Display, Shown
@@ -68,13 +69,14 @@ MEASURED = [
 
 
 def test_the_waits_for_a_running_server(shown: list[str]) -> None:
-    with ScriptedServer(api(lambda _: stream(3, 0.002))) as server:
+    with VirtualServing(api(lambda _: stream(3, 0.002))) as server:
         words = ["--base-url", server.base_url, *LOAD, "--ready-check-timeout-sec", "5"]
         assert cli.main(["bench", *words]) == 0
     idle = "measuring idle power"
     assert [line for line in shown if not line.startswith(idle)] == ["waiting for … at most", *MEASURED]
 
 
+@pytest.mark.whole
 def test_the_waits_for_a_server_that_is_started(shown: list[str], tmp_path: Path, ports: list[int]) -> None:
     assert cli.main(["bench", "--launch-command", launch_command(tmp_path, "Server().serve()"), *LOAD]) == 0
     unlike = ("measuring idle power", "reading the server's counters")  # sensors differ; it has no counters
@@ -88,6 +90,7 @@ def test_the_waits_for_a_server_that_is_started(shown: list[str], tmp_path: Path
     ]
 
 
+@pytest.mark.usefixtures("engines")
 def test_the_waits_of_a_simulation(shown: list[str]) -> None:
     assert cli.main(["bench", "--preset", "instant", *LOAD]) == 0
     simulated = [f"SIMULATED {line}" if line in ("warming up", "bench") else line for line in MEASURED]

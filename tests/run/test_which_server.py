@@ -12,7 +12,8 @@ from msgspec.structs import asdict
 
 import loadgen
 from builders.loops import loop_over
-from fakes.scripted_server import ScriptedServer, api, closed_port, stream
+from fakes.scripted_server import api, closed_port, stream
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.plan.profile import Profile
 from loadgen.run import attach, keywords, which_server
@@ -191,7 +192,7 @@ def test_an_address_that_was_given_has_no_such_advice(capsys: pytest.CaptureFixt
 def test_the_copied_command_measures_the_server_there(
     default_port: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ScriptedServer(api(lambda _: stream(), owner="vllm")) as server:
+    with VirtualServing(api(lambda _: stream(), owner="vllm")) as server:
         moved(default_port, server.base_url)
         small = "--model m --dataset-name random --random-input-len 8 --random-output-len 3 --num-prompts 4"
         assert cli.main(["bench", "--quiet", *small.split(), "--save-result"]) == 0

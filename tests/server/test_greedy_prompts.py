@@ -25,6 +25,7 @@ from fakes.scripted_server import (
     token,
     whole,
 )
+from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -97,7 +98,7 @@ def test_an_answer_is_kept_as_the_server_gave_it(
     assert found.form == (CHAT if "backend" in settings and engine is VLLM else COMPLETION)
 
 
-def sent(server: ScriptedServer) -> list[dict[str, Any]]:
+def sent(server: ScriptedServer | VirtualServing) -> list[dict[str, Any]]:
     """Every request's body, its path beside."""
     posts = [asked for asked in server.asked if asked.head.startswith("POST")]
     return [{"path": asked.head.split(" ")[1], **json.loads(asked.body)} for asked in posts]
@@ -271,7 +272,7 @@ def whole_way(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
-def bench(server: ScriptedServer, *words: str) -> int:
+def bench(server: VirtualServing, *words: str) -> int:
     return cli.main(["bench", "--quiet", "--base-url", server.base_url, *LOAD, *words])
 
 
@@ -286,7 +287,7 @@ def kept() -> list[Fingerprint | None]:
 def test_a_session_is_asked_once_and_every_run_keeps_the_answers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with ScriptedServer(api(lambda _: stream(3))) as server:
+    with VirtualServing(api(lambda _: stream(3))) as server:
         assert bench(server, "--fingerprint", "--repeat", "2") == 0
         texts = [body["prompt"] for body in sent(server)]
     assert [isinstance(prompt, str) for prompt in texts] == [False] * 4 + [True] * COUNT + [False] * 4
@@ -301,7 +302,7 @@ def test_a_session_is_asked_once_and_every_run_keeps_the_answers(
 
 @whole_way
 def test_without_the_flag_nothing_is_asked() -> None:
-    with ScriptedServer(api(lambda _: stream(3))) as server:
+    with VirtualServing(api(lambda _: stream(3))) as server:
         assert bench(server) == 0
         assert len(sent(server)) == 4
     assert kept() == [None]
@@ -310,7 +311,7 @@ def test_without_the_flag_nothing_is_asked() -> None:
 @whole_way
 def test_a_ladder_asks_once_and_each_rung_keeps_the_answers() -> None:
     Path("short.toml").write_text("ladder = [4, 8]\noutput_len = 3\nnum_prompts = 1\nmax_concurrency = 1\n")
-    with ScriptedServer(api(lambda _: stream(3))) as server:
+    with VirtualServing(api(lambda _: stream(3))) as server:
         words = ["ladder", "--quiet", "--base-url", server.base_url, "--profile", "./short.toml"]
         assert cli.main([*words, "--fingerprint"]) == 0
         assert len(sent(server)) == 2 + COUNT
@@ -322,7 +323,7 @@ def test_a_ladder_asks_once_and_each_rung_keeps_the_answers() -> None:
 
 @whole_way
 def test_a_run_in_which_nothing_was_answered_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(api(lambda _: Answer([whole(b"{}", "500 Oops")]))) as server:
+    with VirtualServing(api(lambda _: Answer([whole(b"{}", "500 Oops")]))) as server:
         assert bench(server, "--fingerprint") == 1
         assert len(sent(server)) == 4
     assert "fingerprint: none: every request failed" in capsys.readouterr().out
@@ -336,7 +337,7 @@ def test_ctrl_c_while_it_is_asked_keeps_the_run_and_ends_the_command(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(greedy_prompts, "ask", interrupted)
-    with ScriptedServer(api(lambda _: stream(3))) as server:
+    with VirtualServing(api(lambda _: stream(3))) as server:
         assert bench(server, "--fingerprint", "--repeat", "2") == 130
         assert len(sent(server)) == 4
     out = capsys.readouterr().out
@@ -348,6 +349,7 @@ def test_ctrl_c_while_it_is_asked_keeps_the_run_and_ends_the_command(
 
 
 @whole_way
+@pytest.mark.usefixtures("engines")
 def test_the_embedded_engine_is_not_asked_for_what_it_makes_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--quiet", "--preset", "instant", *LOAD, "--fingerprint", "--no-observe"]) == 0
     assert "fingerprint: none: the embedded engine's answers are made up" in capsys.readouterr().out

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def _surroundings(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def _surroundings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory of its own, and an embedded engine that a unit test has without a process."""
     if request.node.get_closest_marker("unit") is None:
         request.getfixturevalue("ports")
-        yield
         return
-    from fakes.virtual_serving import virtual_engines
-
+    request.getfixturevalue("engines")
     monkeypatch.chdir(tmp_path)
-    with virtual_engines():
-        yield
