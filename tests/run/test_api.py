@@ -22,6 +22,7 @@ import pytest
 import loadgen
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream
+from fakes.virtual_serving import VirtualServing
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first-run.ipynb"
@@ -40,13 +41,20 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
+def virtual() -> Iterator[VirtualServing]:
+    """The same in virtual time, for what is asked of a run as a value."""
+    with VirtualServing(api(lambda _: stream(), owner="vllm")) as server:
+        yield server
+
+
+@pytest.fixture
 def hanging() -> Iterator[ScriptedServer]:
     """A server that answers five requests and keeps the others waiting."""
     with ScriptedServer(api(slow_stream, owner="vllm")) as server:
         yield server
 
 
-def small(server: ScriptedServer, **more: Any) -> loadgen.Run:
+def small(server: ScriptedServer | VirtualServing, **more: Any) -> loadgen.Run:
     return loadgen.bench(server.base_url, **{**SMALL, **more})
 
 
@@ -111,9 +119,8 @@ def test_a_run_is_a_value_and_nothing_else_is_seen_of_it(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.whole
-def test_requests_are_columns(server: ScriptedServer) -> None:
-    run = small(server)
+def test_requests_are_columns(virtual: VirtualServing) -> None:
+    run = small(virtual)
     columns = run.requests()
     assert columns["index"].tolist() == [0, 1, 2, 3]
     assert columns["ok"].all()
@@ -124,9 +131,8 @@ def test_requests_are_columns(server: ScriptedServer) -> None:
     assert {len(column) for column in columns.values()} == {4}
 
 
-@pytest.mark.whole
-def test_requests_as_a_frame_need_pandas(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = small(server)
+def test_requests_as_a_frame_need_pandas(virtual: VirtualServing, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small(virtual)
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pandas", None)
         with pytest.raises(loadgen.LoadgenError, match=r"in the clone, .venv/bin/pip install '.\[pandas\]'"):
@@ -138,9 +144,8 @@ def test_requests_as_a_frame_need_pandas(server: ScriptedServer, monkeypatch: py
     assert frame["index"].dtype == pandas.Int64Dtype()
 
 
-@pytest.mark.whole
-def test_a_saved_run_is_loaded_and_judged_as_it_was(server: ScriptedServer, tmp_path: Path) -> None:
-    run = small(server)
+def test_a_saved_run_is_loaded_and_judged_as_it_was(virtual: VirtualServing, tmp_path: Path) -> None:
+    run = small(virtual)
     assert run.directory is None
     assert run.save(tmp_path / "a" / "b") == run.directory == tmp_path / "a" / "b"
     loaded = loadgen.load(tmp_path / "a" / "b")
@@ -153,9 +158,8 @@ def test_a_saved_run_is_loaded_and_judged_as_it_was(server: ScriptedServer, tmp_
         loadgen.load(tmp_path)
 
 
-@pytest.mark.whole
-def test_a_run_directory_is_that_of_the_command(server: ScriptedServer, tmp_path: Path) -> None:
-    run = small(server, run_dir=tmp_path)
+def test_a_run_directory_is_that_of_the_command(virtual: VirtualServing, tmp_path: Path) -> None:
+    run = small(virtual, run_dir=tmp_path)
     assert run.directory is not None
     assert run.directory.parent == tmp_path
     files = {path.name for path in run.directory.iterdir()}
@@ -163,24 +167,23 @@ def test_a_run_directory_is_that_of_the_command(server: ScriptedServer, tmp_path
     assert loadgen.load(run.directory).metrics.e2el == run.metrics.e2el
 
 
-@pytest.mark.whole
+@pytest.mark.usefixtures("engines")
 def test_the_embedded_engine_answers_without_an_address() -> None:
     run = loadgen.bench(preset="instant", num_prompts=2, max_concurrency=1, input_len=8, output_len=2)
     assert run.simulated
     assert run.metrics.completed == 2
 
 
-@pytest.mark.whole
-def test_a_profile_is_a_name_a_path_or_a_value(server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_profile_is_a_name_a_path_or_a_value(virtual: VirtualServing, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("input_len = 5\noutput_len = 3\nnum_prompts = 2\nmax_concurrency = 1\n")
-    assert loadgen.bench(server.base_url, path, observe=False).profile.name == "mine"
+    assert loadgen.bench(virtual.base_url, path, observe=False).profile.name == "mine"
     value = loadgen.Profile(input_len=6, output_len=3, num_prompts=9, max_concurrency=1)
-    run = loadgen.bench(server.base_url, value, num_prompts=2, observe=False)
+    run = loadgen.bench(virtual.base_url, value, num_prompts=2, observe=False)
     assert (run.profile.input_len, run.profile.num_prompts) == (6, 2)
-    run = loadgen.bench(server.base_url, value, duration=0.2, observe=False)
+    run = loadgen.bench(virtual.base_url, value, duration=0.2, observe=False)
     assert (run.profile.duration, run.profile.num_prompts) == (0.2, None)
-    run = loadgen.bench(server.base_url, "low-load", **SMALL)
+    run = loadgen.bench(virtual.base_url, "low-load", **SMALL)
     assert (run.profile.name, run.profile.input_len) == ("low-load", 8)
 
 
@@ -222,7 +225,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=[" ".join(map(str, one)) for one, _ in BAD])
+@loop_over(("options", "message"), BAD)
 def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: str) -> None:
     with pytest.raises(loadgen.LoadgenError, match=message), nothing_left():
         loadgen.bench(**options)
@@ -253,10 +256,9 @@ def test_a_server_that_does_not_answer_is_an_error_of_ours() -> None:
         asyncio.run(loadgen.bench_async(url))
 
 
-@pytest.mark.whole
-def test_a_key_is_sent_and_never_kept(server: ScriptedServer, tmp_path: Path) -> None:
-    run = small(server, api_key="sk-very-secret-0123456789", run_dir=tmp_path)
-    assert any("Bearer sk-very-secret-0123456789" in asked.head for asked in server.asked)
+def test_a_key_is_sent_and_never_kept(virtual: VirtualServing, tmp_path: Path) -> None:
+    run = small(virtual, api_key="sk-very-secret-0123456789", run_dir=tmp_path)
+    assert any("Bearer sk-very-secret-0123456789" in asked.head for asked in virtual.asked)
     assert run.directory is not None
     assert all(b"very-secret" not in path.read_bytes() for path in run.directory.iterdir())
 
@@ -282,10 +284,9 @@ def test_an_awaited_run_leaves_the_loop_free(server: ScriptedServer) -> None:
     assert ticks > 3
 
 
-@pytest.mark.whole
-def test_a_run_that_blocks_works_inside_a_running_loop(server: ScriptedServer) -> None:
+def test_a_run_that_blocks_works_inside_a_running_loop(virtual: VirtualServing) -> None:
     async def cell() -> loadgen.Run:
-        return small(server)
+        return small(virtual)
 
     assert asyncio.run(cell()).metrics.completed == 4
 

@@ -20,7 +20,7 @@ def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str
     assert facts.learned(followup.bounded(facts, Flags(hardware=hardware))).gpus == count
 
 
-@pytest.mark.whole
+@pytest.mark.usefixtures("engines")
 def test_the_gpus_of_a_simulation_are_those_that_are_given() -> None:
     run = loadgen.bench(preset="instant", num_prompts=4, input_len=8, output_len=4, gpus=2, observe=False)
     metrics = run.metrics
