@@ -16,10 +16,20 @@ from fakes.virtual_network import PORT, VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from fakes.virtual_servers import EngineServer
 from fakes.virtual_time import VirtualTime
+from loadgen.host import throttling
 from loadgen.run import embedded_engine, session
 from loadgen.transport import outgoing
 from loadgen_servers.engine import cli as engine_cli
 from loadgen_servers.process.embedded import Listening
+
+
+def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
+    """Have every run of this process on a virtual server, and nothing of this machine in it."""
+    run_on(server, patch)
+    patch.setattr(outgoing, "_MOST_READY", 64)  # no time passes while a body is built
+    patch.setattr(session, "cpu_watch", lambda *_, **__: None)
+    patch.setattr(session, "git_state", lambda: "")
+    patch.setattr(throttling, "snapshot", throttling.HostState)
 
 
 class VirtualServing:
@@ -40,7 +50,7 @@ class VirtualServing:
         return self.server.asked
 
     def __enter__(self) -> Self:
-        run_on(self.server, self._patch)
+        _run_on(self.server, self._patch)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,8 +97,6 @@ def virtual_engines() -> Iterator[None]:
             return Listening(BASE_URL)
 
     with pytest.MonkeyPatch.context() as patch:
-        run_on(latest, patch)
+        _run_on(latest, patch)
         patch.setattr(embedded_engine, "Embedded", Embedded)
-        patch.setattr(outgoing, "_MOST_READY", 64)  # no time passes while a body is built
-        patch.setattr(session, "cpu_watch", lambda *_, **__: None)  # this machine's CPUs are not the run's
         yield
