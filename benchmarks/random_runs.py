@@ -406,7 +406,7 @@ def _files(run: Result, directory: Path) -> Iterator[str]:
             yield f"{key} in {run_directory.RESULT}: {stored.get(key)}, not {value}"
     for name in ("completed", "failed", "requests", "cancelled", "total_output_tokens"):
         if stored["loadgen"]["metrics"][name] != getattr(metrics, name):
-            yield f"loadgen.figures.{name} differs in {run_directory.RESULT}"
+            yield f"loadgen.metrics.{name} differs in {run_directory.RESULT}"
     rows = [json.loads(line) for line in (directory / "requests.jsonl").read_text("utf-8").splitlines()]
     made = [row for batch in request_rows.rows(run) for row in batch]
     if rows != made:

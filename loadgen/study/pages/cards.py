@@ -47,7 +47,7 @@ class Card(msgspec.Struct, frozen=True):
 
 def of_run(run: Result, metrics: Metrics) -> Iterator[Card]:
     """The cards of a run of ours; `metrics` have the percentile 99, whichever were requested."""
-    ours = "loadgen.figures."
+    ours = "loadgen.metrics."
     output, total, requests = (f"{name}_throughput_per_s" for name in ("output", "total", "request"))
     if run.facts.saturated:
         arrived = saturated_run.figures(run).get("output_throughput")
@@ -130,10 +130,10 @@ def _failures(run: Result) -> Card:
     """Failures, none included: that no request failed is worth knowing; one that was cut off did not."""
     requests, failed, cut_off = run.metrics.requests, run.metrics.failed, run.metrics.cut_off
     share = 100 * failed / max(requests, 1)
-    count = Number("loadgen.figures.failed", failed, f"{failed:,}")
+    count = Number("loadgen.metrics.failed", failed, f"{failed:,}")
     figures = [CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}")]
     figures += [
-        CardFigure(Number("loadgen.figures.cut_off", cut_off, f"{cut_off:,}"), "cut off by the run's end")
+        CardFigure(Number("loadgen.metrics.cut_off", cut_off, f"{cut_off:,}"), "cut off by the run's end")
     ] * bool(cut_off)
     return Card("Failure rate", tuple(figures), _FAILURES)
 
@@ -141,7 +141,7 @@ def _failures(run: Result) -> Card:
 def _goodput(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:
     """Requests that met every objective, a second and of all."""
     per_s, share = metrics.goodput_per_s or 0.0, 100 * (metrics.slo_attainment or 0.0)
-    rate = Number("loadgen.figures.goodput_per_s", per_s, f"{per_s:,.2f}")
+    rate = Number("loadgen.metrics.goodput_per_s", per_s, f"{per_s:,.2f}")
     of_all = CardFigure(Number("", share, f"{share:.3g} %"), "of requests")
     limits = ", ".join(f"{name.upper()} ≤ {limit_ms:g} ms" for name, limit_ms in objectives_ms.items())
     return Card("Goodput", (CardFigure(rate, "requests/s"), of_all), f"{_GOODPUT}{limits}.")

@@ -173,7 +173,7 @@ def _latencies(run: Result, metrics: Metrics) -> FigureTable:
     ranks = sorted({*_COLUMNS, *requested} - {50.0})
     rows: list[tuple[Entry, ...]] = []
     for figure, latency in cards.shown_latencies(metrics):
-        at = f"loadgen.figures.{figure.field_name}"
+        at = f"loadgen.metrics.{figure.field_name}"
         row = [number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
         row.append(_percentile(f"{at}.median_ms", latency.median_ms, 50.0, latency.n))
         for rank in ranks:

@@ -12,7 +12,6 @@ import pytest
 
 import loadgen.study.pages
 from builders import made_runs
-from builders.loops import loop_over
 from loadgen import cli
 from loadgen.report import report
 from loadgen.study.pages.command import report_parser
@@ -78,7 +77,7 @@ def test_several_in_a_layout_are_their_blocks(runs: Path, capsys: pytest.Capture
 
 
 @pytest.mark.long
-@loop_over(
+@pytest.mark.parametrize(
     ("words", "written"),
     [
         (["--html", "a.html", "runs"], "a.html"),

@@ -111,9 +111,9 @@ def test_every_number_of_a_run_is_that_of_its_json() -> None:
     assert len(numbers) > 60
     assert {key: value for key, value in numbers if repr(looked_up(result, key)) != value} == {}
     for key in (
-        "loadgen.figures.ttft.percentiles_ms.99",
+        "loadgen.metrics.ttft.percentiles_ms.99",
         "output_throughput",
-        "loadgen.figures.failed",
+        "loadgen.metrics.failed",
     ):
         assert key in dict(numbers)
 
@@ -295,9 +295,9 @@ def test_latencies_have_their_percentiles_whichever_were_requested() -> None:
     shown_ms = [float(value) for value in re.findall(r'data-value="([^"]+)"', row)]
     assert shown_ms[4:-1] == pytest.approx(values.tolist(), rel=1e-9)
     assert re.findall(r'data-key="([^"]+)"', row)[4:] == [
-        "loadgen.figures.ttft.median_ms",
-        "loadgen.figures.ttft.percentiles_ms.99.9",
-        "loadgen.figures.ttft.max_ms",
+        "loadgen.metrics.ttft.median_ms",
+        "loadgen.metrics.ttft.percentiles_ms.99.9",
+        "loadgen.metrics.ttft.max_ms",
     ]
 
 
