@@ -33,12 +33,20 @@ if TYPE_CHECKING:
 else:
     _Server = create_model(
         "_Server",
-        __config__={"extra": "forbid", "frozen": True, "strict": True, "allow_inf_nan": False},
+        __config__={
+            "extra": "forbid",
+            "frozen": True,
+            "strict": True,
+            "allow_inf_nan": False,
+            "defer_build": True,
+        },
         **model_fields((ServerKeys,), {}),
     )
 
 
-class ServerSettings(_Server, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+class ServerSettings(
+    _Server, extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=False
+):
     """The `[server]` table of a profile, or the flags of the same names; None leaves it to the engine."""
 
     def overlaid(self, other: ServerSettings) -> ServerSettings:
