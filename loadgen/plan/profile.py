@@ -36,7 +36,7 @@ from loadgen.settings.request_class import RequestClass
 from loadgen.settings.requests import SAMPLING, FigureKeys, RequestKeys
 from loadgen.settings.sessions import NO_SESSIONS, SessionKeys
 from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, model_fields, setting
-from loadgen.settings.table import PROFILE_KEYS, profile_keys
+from loadgen.settings.table import PROFILE_KEYS, profile_keys, rows_of
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -75,6 +75,8 @@ class FileKeys(KeyRows, frozen=True):
 
 _NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
 SUBJECTS: tuple[Subject, ...] = (*PROFILE_KEYS, FileKeys)
+
+_REPLACING = [row for row in rows_of(*PROFILE_KEYS) if row.replaces]
 
 if TYPE_CHECKING:
 
@@ -375,15 +377,22 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
 def load(name_or_path: str, overrides: Mapping[str, Any], flags: bool = False) -> Profile:
     """A shipped profile by name, or anyone's by path, with overrides, maybe typed; raises UsageError."""
     path = locate(name_or_path)
-    table = read_toml(path)
-    if overrides.get("duration") is not None:
-        table.pop("num_prompts", None)  # one for the other; a count given as a flag too is the most
-    for key in load_conflicts.superseded(overrides, table) | session_conflicts.superseded(overrides):
-        table.pop(key, None)
+    table = kept_keys(read_toml(path), overrides)
     typed = overrides if flags else ()
     made = validated(Profile, {"name": path.stem, **table, **overrides}, str(path), typed)
     _check(made, overrides)
     return described(made, table, overrides)
+
+
+def kept_keys(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a profile that none of those given over them stands in place of: one load for another."""
+    given = {key for key, value in overrides.items() if value is not None}
+    replaced = {key for row in _REPLACING if overrides.get(row.name) for key in row.replaces}
+    if load_conflicts.is_stepped(overrides):
+        replaced |= {"max_concurrency", "bursts"}
+    if "max_concurrency" in given and load_conflicts.is_stepped(table):
+        replaced.add("schedule")
+    return {key: value for key, value in table.items() if key not in replaced - given}
 
 
 def described(made: Profile, table: Mapping[str, Any], overrides: Mapping[str, Any]) -> Profile:

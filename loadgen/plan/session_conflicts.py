@@ -13,7 +13,6 @@ from loadgen.settings.table import ARRIVALS
 
 Values = Mapping[str, Any]
 _CONVERSATIONS = "pass --dataset-path FILE of conversations, or --turns N"
-_MADE = ("turns", "think_time")  # keys of conversations that are made here
 
 
 def check(values: Values, typed: Collection[str] = ()) -> None:
@@ -42,22 +41,6 @@ def check_none(values: Values, kind: str) -> None:
             f"{flag_of(key)} applies to conversations, and --dataset-path{path} holds {kind}: "
             f"{_CONVERSATIONS}"
         )
-
-
-def superseded(overrides: Values) -> set[str]:
-    """The keys of a profile's table that these flags stand in place of."""
-    dropped: set[str] = set()
-    if overrides.get("num_sessions") is not None:
-        dropped |= {"num_prompts"}
-    if overrides.get("num_prompts") is not None or overrides.get("duration") is not None:
-        dropped |= {"num_sessions"}
-    if overrides.get("users") is not None:
-        dropped |= {"max_concurrency", "turn_delays", "think_time", *ARRIVALS}
-    if overrides.get("max_concurrency") is not None or any(overrides.get(key) for key in ARRIVALS):
-        dropped |= {"users", "user_rate"}
-    if overrides.get("dataset_path") or overrides.get("trace"):
-        dropped |= {*_MADE}
-    return dropped - {key for key in overrides if overrides[key] is not None}
 
 
 def _given(values: Values) -> list[str]:

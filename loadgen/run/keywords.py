@@ -15,7 +15,7 @@ from msgspec import Meta
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide
 from loadgen.base.spelling import nearest
-from loadgen.plan import data_files, profile, session_conflicts
+from loadgen.plan import data_files, profile
 from loadgen.plan.profile import Profile
 from loadgen.run import which_server
 from loadgen.run.credentials import NO_KEY, checked_key
@@ -222,11 +222,7 @@ def profile_of(
     if workload is None:
         made = profile.build(overrides, call)
     elif isinstance(workload, Profile):
-        given = workload.model_dump(exclude_unset=True, warnings=False)
-        if overrides.get("duration") is not None:
-            given.pop("num_prompts", None)  # one for the other, as of a profile by name
-        for key in session_conflicts.superseded(overrides):
-            given.pop(key, None)
+        given = profile.kept_keys(workload.model_dump(exclude_unset=True, warnings=False), overrides)
         made = profile.described(profile.build({**given, **overrides}, call), given, overrides)
     elif isinstance(workload, str | os.PathLike):
         made = profile.load(os.fspath(workload), overrides)

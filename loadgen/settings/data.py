@@ -58,7 +58,7 @@ class DataKeys(KeyRows, frozen=True):
         read=dataset, metavar="NAME", names_server=True, compared=Identity.AS_READ)
     dataset_path: str = _data("", "without a name: prompts, whole bodies, conversations or "
         "ShareGPT, known by its keys; `loadgen data FILE` shows what it holds", metavar="FILE",
-        names_server=True, compared=Identity.AS_READ)
+        names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"))
     disable_shuffle: bool = _data(False, "rows in the order of the file", **_SWITCH)
     no_oversample: bool = _data(False, "never send a row twice", **_SWITCH)
     skip_chat_template: bool = _data(False,
@@ -110,7 +110,7 @@ class TraceKeys(KeyRows, frozen=True):
     """Which trace is sent, and what is changed of it."""
 
     trace: str = _trace("", "send a trace's requests at its times; of ServeGen, a directory",
-        metavar="FILE", names_server=True, compared=Identity.AS_READ)
+        metavar="FILE", names_server=True, compared=Identity.AS_READ, replaces=("turns", "think_time"))
     trace_format: TraceFormat = _trace("", f"{', '.join(_TRACES)} (default: by its keys, where they tell)",
         choices=_TRACES, metavar="NAME", compared=Identity.AS_READ)
     self_timed: bool = _trace(True, "at its own times (default), not by rate and concurrency",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from loadgen.settings.request_class import RequestClass
 
 VLLM_PROMPTS = 1000  # requests of `vllm bench serve` without a flag
+_RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+_USERS = ("users", "user_rate")
 _RATES: dict[str, Any] = {"read": float, "least": 0.0, "most": 1e9, "metavar": "RPS"}
 
 
@@ -94,12 +96,12 @@ class ShapeKeys(KeyRows, frozen=True):
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
         read=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_schedule, arrivals=True,
-        swept=False)
+        swept=False, replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS))
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
-        read=given("`50 every 10s`"), metavar="BURSTS", check=_bursts, arrivals=True)
+        read=given("`50 every 10s`"), metavar="BURSTS", check=_bursts, arrivals=True, replaces=_USERS)
     ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
         None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"),
-        arrivals=True)
+        arrivals=True, replaces=("schedule", "request_rate", "duration", *_USERS))
     ramp_up_start_rps: float | None = _shape(None, "rate at the first request", **_RATES)
     ramp_up_end_rps: float | None = _shape(None, "rate at the last request", **_RATES)
 
@@ -132,15 +134,18 @@ class LoadKeys(KeyRows, frozen=True):
     # None: as many as there is time for, or rows in a file
     num_prompts: int | None = _load(VLLM_PROMPTS,
         "requests in all (default: the profile's or the file's, else 1000)", read=int, metavar="N",
-        least=1, most=bounds.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED)
+        least=1, most=bounds.MOST_REQUESTS, keyword="int | None", compared=Identity.AS_PLANNED,
+        replaces=("num_sessions",))
     max_concurrency: int | None = _load(None, "most requests in flight (default: no limit)", read=int,
-        metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED)
+        metavar="N", least=1, most=bounds.MOST_STREAMS, keyword="int | None", compared=Identity.AS_PLANNED,
+        replaces=_USERS)
     request_rate: float = _load(math.inf, "requests per second (default inf)", read=float, metavar="RPS",
-        infinite=True, compared=Identity.AS_PLANNED, arrivals=True)
+        infinite=True, compared=Identity.AS_PLANNED, arrivals=True, replaces=("schedule", *_RAMP, *_USERS))
     burstiness: float = _load(1.0, "1 Poisson (default), <1 bursts, >1 even, inf constant", read=float,
         metavar="B", infinite=True, compared=Identity.AS_SPREAD)
     duration: float | None = _load(None, "send for S seconds, instead of a number of prompts", read=float,
-        metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED)
+        metavar="S", least=0.001, most=bounds.YEAR_S, keyword="float | None", compared=Identity.AS_PLANNED,
+        replaces=("num_prompts", "num_sessions"))
     num_warmups: int | Literal["wave"] = setting(Makes.CLIENT, 0,
         "requests before the measured ones, or `wave`", group=WORKLOAD, rank=2, read=_warmups, metavar="N",
         least=0, most=bounds.MOST_REQUESTS)

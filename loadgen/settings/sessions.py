@@ -14,6 +14,7 @@ from loadgen.settings.setting import KeyRows, Makes, setting
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _OWN_HEADERS = ("host", "content-type", "content-length", "x-request-id", "transfer-encoding", "connection")
 _MOST_FACTOR = 1000.0
+_ARRIVALS = ("request_rate", "schedule", "bursts", "ramp_up_strategy")
 RECORDED_DELAYS, NO_DELAYS = "recorded", "none"
 
 
@@ -51,7 +52,7 @@ class SessionKeys(KeyRows, frozen=True):
 
     num_sessions: int | None = _session(None, "conversations to send (default: all of the file); "
         "--max-concurrency is how many at once, --request-rate how many begin per second",
-        read=whole(1, bounds.MOST_REQUESTS), metavar="N", keyword="int | None")
+        read=whole(1, bounds.MOST_REQUESTS), metavar="N", keyword="int | None", replaces=("num_prompts",))
     turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
         "--random-output-len are those of a turn", read=whole(1, bounds.MOST_TURNS), metavar="N",
         keyword="int | None")
@@ -68,7 +69,8 @@ class SessionKeys(KeyRows, frozen=True):
         group=SESSIONS, read=real(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0,
         most=bounds.MOST_SECONDS, keyword="float | None")
     users: int | None = _session(None, "users, each with a session at a time, whose turns are due at "
-        "--user-rate", read=whole(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None")
+        "--user-rate", read=whole(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None",
+        replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS))
     user_rate: float | None = _session(None, "turns per second of each user", read=real(1e-9, 1e9),
         metavar="R", above=0.0, most=1e9, keyword="float | None")
 # fmt: on

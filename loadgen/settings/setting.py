@@ -73,6 +73,7 @@ class Setting(msgspec.Struct):
     compared: Identity = Identity.AS_GIVEN
     arrivals: bool = False  # it gives times at which requests, or sessions, begin
     swept: bool = True  # a sweep may vary it; not what names it, or is a table or a list
+    replaces: tuple[str, ...] = ()  # keys of a file that it stands in place of when it is given over them
     path: bool = False  # of which a campaign fills in ~
     series: str = ""  # why a sweep or a search refuses it
     cluster: str = ""  # why a cluster refuses it

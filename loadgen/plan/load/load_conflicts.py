@@ -31,22 +31,7 @@ def check(values: Values, typed: Collection[str] = ()) -> None:
             raise UsageError(message)
 
 
-def superseded(overrides: Values, table: Values) -> set[str]:
-    """The keys of a profile's table that these flags stand in place of: one load for another."""
-    dropped: set[str] = set()
-    if overrides.get("schedule"):
-        dropped |= {"duration", "num_prompts", "request_rate", *_RAMP}
-        dropped |= {"max_concurrency", "bursts"} if _stepped(overrides) else set()
-    if overrides.get("ramp_up_strategy"):
-        dropped |= {"schedule", "request_rate", "duration"}
-    if overrides.get("request_rate") is not None:
-        dropped |= {"schedule", *_RAMP}
-    if overrides.get("max_concurrency") is not None and _stepped(table):
-        dropped |= {"schedule"}
-    return dropped - {key for key in overrides if overrides[key] is not None}
-
-
-def _stepped(values: Values) -> bool:
+def is_stepped(values: Values) -> bool:
     """Whether a schedule is one of concurrency."""
     return str(values.get("schedule") or "").strip().startswith("concurrency")
 
@@ -110,7 +95,7 @@ def _own_duration(values: Values, _: Collection[str]) -> Iterator[str]:
 
 
 def _own_limit(values: Values, _: Collection[str]) -> Iterator[str]:
-    if not _stepped(values):
+    if not is_stepped(values):
         return
     if values.get("bursts"):
         yield "--bursts goes with a rate, and --schedule has a concurrency: leave out one of them"

@@ -30,13 +30,13 @@ from loadgen.run import bench, signals
 from loadgen.run.asked_settings import settings
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.signals import Interrupts
-from loadgen.study.series.fixed_options import digest
 from loadgen.study.series.kept_directory import KeptDirectory
 from loadgen.study.series.limit import answer
 from loadgen.study.series.limit.finding import LimitSearch
 from loadgen.study.series.limit.limit_request import LimitRequest, SearchLoads, axis_of, check_options
 from loadgen.study.series.points import resuming
 from loadgen.study.series.points.point_servers import PointServers
+from loadgen.study.series.series_options import digest_options
 from loadgen.verdict import run_metadata
 from loadgen.verdict.verdict import Level
 
@@ -111,7 +111,7 @@ def find(
         budget_s=request.budget_s,
         most_runs=request.most_runs,
         least_run_s=request.least_run_s,
-        fixed=digest(options, content, axis, list(slo)),
+        fixed=digest_options(options, content, axis, list(slo)),
         seed=bench.seeded(options).value,
         start=request.start,
         lowest=request.lowest,

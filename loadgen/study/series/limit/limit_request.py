@@ -8,7 +8,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.run.options import Options
-from loadgen.study.series.points.refused_flags import refuse
+from loadgen.study.series.series_options import refuse_flags
 from loadgen.verdict import run_metadata
 
 BUDGET_S = 1800.0
@@ -80,7 +80,7 @@ def check_options(options: Options) -> None:
     """Raises UsageError for flags of `loadgen bench` that a search would not heed."""
     shortest = "--min-duration is the least time of a run"
     varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
-    refuse(
+    refuse_flags(
         options,
         "a search",
         {

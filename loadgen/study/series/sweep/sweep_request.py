@@ -15,9 +15,8 @@ from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.asked_settings import settings
 from loadgen.run.bench import check
 from loadgen.run.options import Options
-from loadgen.study.series.fixed_options import digest
 from loadgen.study.series.points.point_servers import overlaid
-from loadgen.study.series.points.refused_flags import refuse
+from loadgen.study.series.series_options import digest_options, refuse_flags
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
 from loadgen.verdict import run_metadata
@@ -37,7 +36,7 @@ class SweepRequest(msgspec.Struct, frozen=True):
         """A digest of all that changes a figure: what the points measure, files included, and with what."""
         workloads = [point.workload for point in self.points]
         measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
-        return digest(self.options, measured, data_files.digest(workloads))
+        return digest_options(self.options, measured, data_files.digest(workloads))
 
 
 def by_flags(options: Options) -> Build:
@@ -86,4 +85,4 @@ def _refuse(options: Options) -> None:
     if len(options.profiles) > 1:
         raise UsageError("--profile: one workload is swept at a time")
     saves = options.saves, "the run directories have every figure"
-    refuse(options, "a sweep", {"--save-result": saves})
+    refuse_flags(options, "a sweep", {"--save-result": saves})
