@@ -12,8 +12,7 @@ from benchmarks.clients.adapters import Installed
 from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from loadgen.figures import confidence
-from loadgen.figures.judging import dispersion, slow_share
-from loadgen.figures.objectives import Objective, ObjectiveEvidence
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, dispersion, slow_share
 from loadgen.study.series.limit.search import limiting, next_run
 from loadgen.study.series.limit.trial import SearchSettings, Trial, allowed
 
@@ -134,7 +133,7 @@ def _trial(case: Case, load: float, duration_s: float, random: np.random.Generat
 def evidence(
     objective: Objective, values_ms: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> ObjectiveEvidence:
-    """What values in order of sending show of an objective, as `judging.judged` has it of records."""
+    """What values in order of sending show of an objective, as `objectives.judged` has it of records."""
     ordered, n = np.sort(values_ms), len(values_ms)
     index = confidence.upper_index(n, objective.percentile)
     over = values_ms > objective.limit_ms

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.figures.judging import judged
-from loadgen.figures.objectives import Objective
+from loadgen.figures.objectives import Objective, judged
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Record, Records
 from loadgen.study.series.limit.search import NextRun

@@ -1,14 +1,20 @@
-"""Answer shape: how the tokens of each answer lie on its messages and in time, from Records alone."""
+"""Answer shape: how the tokens of each answer lie on its messages, in time and by the words in them."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.figures.record import Records
+from loadgen.figures.record import Record, Records
 
 LEAST_TOKENS = 8  # of an answer that is judged: fewer may well come at once (speculative decoding)
+EXAMINED = 64  # answers of a run: their texts are parsed a second time
+MORE_TOKENS = 1.25  # than messages with text, in an answer that is examined
+_GAP = re.compile(r"(?<=\S)\s+(?=\S)")
 
 
 class AnswerShapes(msgspec.Struct, frozen=True):
@@ -69,3 +75,20 @@ class AnswerShapes(msgspec.Struct, frozen=True):
         """The mean gap between the messages after the second, float64[answers]; 0 where there are none."""
         later = self.messages - 2
         return np.where(later > 0, (self.span_ns - self.second_ns) / np.maximum(later, 1), 0.0)
+
+
+def is_to_examine(record: Record) -> bool:
+    """Whether an answer's words may show where its tokens are: usage counts more than there are messages."""
+    more = record.output_tokens >= MORE_TOKENS * max(len(record.tokens), 2)
+    return more and record.usage and not record.exact_tokens
+
+
+def count_gaps(texts: Iterable[str]) -> tuple[int, int]:
+    """The gaps between words in the messages after the first one, and how many of these are within a message.
+
+    A token holds no blank between two words, in any tokenizer that cuts a text into words first. So of
+    messages of one token each nearly none has one within it; of messages of two, about every third.
+    The first one may well hold more tokens than the others.
+    """
+    later = [text for text in texts if text][1:]
+    return len(_GAP.findall("".join(later))), sum(len(_GAP.findall(text)) for text in later)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -12,19 +12,18 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.untrusted import NOT_JSON, Hide, as_is, error_text, line
 from loadgen.figures import streams
-from loadgen.figures.arrivals import arrivals
-from loadgen.figures.reasoning import Reasoning, first_visible
+from loadgen.figures.answer_shape import EXAMINED, count_gaps, is_to_examine
 from loadgen.figures.record import UNKNOWN, Record
 from loadgen.figures.streams import DecodedStream, content_type, has_many_objects, is_one_body
 from loadgen.figures.text_tokens import needs_text, written
 from loadgen.figures.token_counts import StreamSummary, count, summarize, too_many, without_usage
-from loadgen.figures.word_gaps import EXAMINED, count_gaps, is_to_examine
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
 from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, remark
 from loadgen.wire.turn_refusals import past_context
+from loadgen.wire.typical import TypicalMessages
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
 _FOREIGN = "no message has choices: is it another API? the first"
@@ -35,6 +34,22 @@ _LONGEST_TIME_MS = 1e9  # eleven days: what a server reports beyond it is no tim
 _OUTRANKED = (FailureKind.TRUNCATED, FailureKind.CONNECT, FailureKind.USER_CANCELLED)
 _TELLING = (FailureKind.HTTP_STATUS, FailureKind.RATE_LIMITED, FailureKind.IN_BAND, FailureKind.ABORTED)
 _MAY_BE_LONG = (FailureKind.HTTP_STATUS, FailureKind.IN_BAND)
+_WAITED_NS = 1_000_000  # a read lag that is seldom the client's own
+NEVER = -1  # no message of an answer was visible
+
+
+class Reasoning(msgspec.Struct):
+    """Counts of the answers so far."""
+
+    shown: int = 0  # that began with reasoning
+    hidden: int = 0  # whose usage counts reasoning, and whose first token was none
+
+    def note(self, visible: int, usage: Usage | None) -> None:
+        """Count a stream that carried a token, of which `first_visible` is known."""
+        if visible:
+            self.shown += 1
+        elif usage is not None and usage.thought_tokens:
+            self.hidden += 1
 
 
 class Decoder(msgspec.Struct, eq=False):
@@ -355,3 +370,92 @@ def _emptiness(stream: DecodedStream, total: int) -> str:
     if total:
         return f"usage counts {total} tokens, but none of {messages} messages can have carried one"
     return f"a complete stream of {messages} messages without a token"
+
+
+def arrivals(capture: Capture) -> tuple[Int64, Int64, int, int]:
+    """When each read arrived and the client's lag, int64[reads]; how many reads go by the client's clock.
+
+    The last is how many of these have a kernel timestamp that cannot be true. Segments have no lag: each has
+    its own timestamp, no matter what came by the time it was read.
+    """
+    user_ns, kernel_ns = capture.user_ns(), capture.kernel_ns()
+    reads = len(user_ns)
+    stamped = int(np.count_nonzero(kernel_ns))
+    if not stamped:
+        return user_ns, np.zeros(reads, np.int64), reads, 0
+    if capture.out_of_order > 0 and not capture.segments:
+        arrival_ns = _readable(user_ns, kernel_ns)
+        return arrival_ns, user_ns - arrival_ns, reads - stamped, 0
+    lag_ns = user_ns - kernel_ns
+    usual = stamped == reads and kernel_ns[0] >= capture.sent_ns and np.minimum.reduce(lag_ns) >= 0
+    # Counted, which of all ways to ask whether there is any is the quickest.
+    if usual and not np.count_nonzero(kernel_ns[1:] < kernel_ns[:-1]):
+        return kernel_ns, np.zeros(reads, np.int64) if capture.segments else lag_ns, 0, 0
+    arrival_ns, impossible = _possible(user_ns, kernel_ns, capture.sent_ns)
+    lag_ns = np.zeros(reads, np.int64) if capture.segments else user_ns - arrival_ns
+    return arrival_ns, lag_ns, reads - stamped + impossible, impossible
+
+
+def _readable(user_ns: Int64, kernel_ns: Int64) -> Int64:
+    """When each read of an answer with segments out of order could be read at all, int64[reads].
+
+    A read has the timestamp of its last segment, which may have waited for one before it that was lost or
+    slower: then it was read much later than that, and right after it could be. So of reads with such a lag
+    the client's own time counts.
+    """
+    lag_ns = user_ns - kernel_ns
+    arrival_ns = np.where((lag_ns < 0) | (lag_ns > _WAITED_NS), user_ns, kernel_ns)
+    in_order: Int64 = np.maximum.accumulate(arrival_ns)
+    return in_order
+
+
+def _possible(user_ns: Int64, kernel_ns: Int64, sent_ns: int) -> tuple[Int64, int]:
+    """The kernel's timestamps where they can be true, else the client's own; how many cannot.
+
+    A read arrived after the request was sent, not before the read ahead of it, and before the client
+    read it. Where that does not hold, the kernel's clock was set in between.
+    """
+    arrival_ns, impossible, earliest_ns = user_ns.copy(), 0, sent_ns
+    for i, (seen_ns, stamp_ns) in enumerate(zip(user_ns.tolist(), kernel_ns.tolist(), strict=True)):
+        if stamp_ns == 0:
+            continue
+        if earliest_ns <= stamp_ns <= seen_ns:
+            arrival_ns[i] = earliest_ns = stamp_ns
+        else:
+            impossible += 1
+            earliest_ns = max(earliest_ns, seen_ns)
+    return arrival_ns, impossible
+
+
+def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
+    """Which of the messages that carried tokens is the first one that a user sees; NEVER where none is.
+
+    `carrying` are their positions, int64[messages that carried tokens]. Visible are the answer's text and
+    tool calls. Without reasoning before them it is the first message, even if its token has no text.
+    """
+    if not len(carrying):
+        return NEVER
+    if _shows(messages[int(carrying[0])]):
+        return 0
+    candidates: Iterable[tuple[int, Message]]
+    if isinstance(messages, TypicalMessages) and not _shows(messages.typical):
+        # Thousands of messages that are all of reasoning need not be gone through.
+        reasoned, candidates = _reasons(messages.typical), messages.parsed.items()
+    else:
+        places = carrying.tolist()
+        reasoned, candidates = False, zip(places, map(messages.__getitem__, places), strict=True)
+    for at, message in candidates:
+        if _shows(message):
+            place = int(carrying.searchsorted(at))
+            if place < len(carrying) and carrying[place] == at:
+                return place if reasoned else 0
+        reasoned = reasoned or _reasons(message)
+    return NEVER if reasoned else 0
+
+
+def _shows(message: Message) -> bool:
+    return True in [choice.shows() for choice in message.choices or ()]  # quicker than any()
+
+
+def _reasons(message: Message) -> bool:
+    return any(choice.reasons() for choice in message.choices or ())

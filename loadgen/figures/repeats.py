@@ -1,4 +1,8 @@
-"""Repeats: one workload run several times; the run is the unit, and its figures have a spread."""
+"""Repeats: one workload run several times; the run is the unit, and its figures have a spread.
+
+Two runs that lie far apart have an interval of any size by Student's t, 12.7 times their standard error. Its
+digits would look like a result: what bounds nothing is written in words.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base import layout
-from loadgen.figures import interval_words
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.steady_state import Steady, Unsteady
@@ -28,6 +31,10 @@ _T = (
     2.079614, 2.073873, 2.068658, 2.063899, 2.059539, 2.055529, 2.051831, 2.048407, 2.045230, 2.042272,
 )
 # fmt: on
+WIDE = 10.0  # times the estimate, or a part of it: an interval that reaches further bounds nothing
+UNBOUNDED = "not bounded"
+VAGUE = "±>100%"
+VAGUE_LEGEND = f"{VAGUE}: the runs lie too far apart to bound their mean"
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -146,7 +153,7 @@ def _half_width(std: float, runs: int) -> float:
 def _row(spread: Spread, runs: int) -> tuple[str, ...]:
     label = spread.label + (f" (of {spread.runs})" if spread.runs < runs else "")
     cv, half, reach = f"{100 * spread.cv:.1f}", f"{spread.half_width:.2f}", f"{100 * spread.reach:.1f}"
-    if interval_words.is_vague(spread.mean, spread.half_width):
+    if is_vague(spread.mean, spread.half_width):
         half, reach = "> mean", "> 100"  # so many digits of nothing would look like a result
     return label, f"{spread.mean:.2f}", f"{spread.std:.2f}", cv, half, reach
 
@@ -160,3 +167,21 @@ def _verdict(figures: Sequence[Spread]) -> str:
     names = (spread.label.partition(" (")[0] for spread in unstable)
     listed = "; ".join(f"{name}, {need} runs likely" for name, need in zip(names, needs, strict=True))
     return f"not yet stable ({rule}): {listed}"
+
+
+def is_vague(mean: float, half: float) -> bool:
+    """Whether the interval of a mean of figures above zero reaches zero."""
+    return math.isfinite(half) and 0 < abs(mean) <= half
+
+
+def is_bounded(estimate: float, low: float, high: float) -> bool:
+    """Whether both ends of a ratio's, or a load's, interval are within ten times of it."""
+    return math.isfinite(low) and math.isfinite(high) and estimate / WIDE <= low <= high <= estimate * WIDE
+
+
+def difference(share: float) -> str:
+    """A difference of this size, as 79 %, or 3.4 times from 100 % on; "" of one that says nothing."""
+    percent = 100 * share
+    if share < 1:
+        return f"{percent:.{0 if percent >= 10 else 1}f} %"
+    return f"{1 + share:.2g} times" if 1 + share <= WIDE else ""

@@ -1,8 +1,9 @@
-"""Steady: the part of a run in which the load asked for was held, and the figures inside it."""
+"""Steady state: the window in which the load asked for was held, and the figures inside it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -13,12 +14,12 @@ from loadgen.base.arrays import Bool, Float64, Int64, total
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.layout import counted
-from loadgen.figures import slot_ends
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.metrics import latencies
+from loadgen.figures.metrics import Metrics, good, latencies
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
+from loadgen.transport.failure import CUT_OFF, Failure
 
 _MARGIN = re.compile(r"(\d{1,9})|(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)
 
@@ -183,11 +184,11 @@ def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64
     if not any(records.failures):
         return firsts_ns, lasts_ns
     slots = sent.slot[order][first]
-    rows = slot_ends.last_rows(records.slot, records.end_ns)  # those too that found no connection
+    rows = last_rows(records.slot, records.end_ns)  # those too that found no connection
     rows = rows[np.isin(records.slot[rows], slots)]
-    failed = slot_ends.had_failed(records.failures, rows)
+    failed = had_failed(records.failures, rows)
     begun = sent if begins is None else records.where(records.sent & begins)
-    return firsts_ns, slot_ends.without_waits(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
+    return firsts_ns, ends_without_waits(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
 
 
 def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple[int, int]:
@@ -261,3 +262,63 @@ def arrived(records: Records, ok: Bool, begin_ns: int, end_ns: int) -> int:
         inside &= (block.arrival_ns > begin_ns) & (block.arrival_ns <= end_ns)
         arrived += int(block.tokens.sum(where=inside))
     return arrived
+
+
+def had_failed(failures: Sequence[Failure | None], rows: Int64) -> Bool:
+    """Which of these rows failed while the run went on, bool[rows]."""
+    ended = (failures[row] for row in rows.tolist())
+    return np.fromiter((f is not None and f.kind not in CUT_OFF for f in ended), np.bool_, len(rows))
+
+
+def last_rows(slot: Int64, end_ns: Int64) -> Int64:
+    """The row in which each slot ended last, by ascending slot: int64[slots]."""
+    order = np.lexsort((end_ns, slot))
+    last: Int64 = order[np.diff(slot[order], append=-1) != 0]
+    return last
+
+
+def ends_without_waits(
+    slot: Int64, end_ns: Int64, failed: Bool, begun: tuple[Int64, Int64], queues: int
+) -> Int64:
+    """The ends of slots, int64[slots]; one that failed is not at its end before its queue was empty.
+
+    It may wait to connect again, and what it would have begun is begun by others: where the plan ran out
+    meanwhile, it had something to begin until then.
+    `begun` are the slot and the time of all that was begun. Slot s takes from the queue s mod `queues`.
+    """
+    slots, times_ns = begun
+    taken, own = slots % queues, slot[failed] % queues
+    ends_ns = end_ns.copy()
+    for queue in np.unique(own).tolist():
+        emptied_ns = int(times_ns[taken == queue].max(initial=0))
+        at = np.flatnonzero(failed)[own == queue]
+        ends_ns[at] = ends_ns[at].clip(min=emptied_ns)
+    return ends_ns
+
+
+def rates_until(ended: Metrics, records: Records, until_ns: int, ask: MetricOptions) -> Metrics:
+    """The figures of what had `ended` by then, with the rates of all that was done by then.
+
+    A request in flight at that moment counts by the share of its time that lies before, its tokens by each
+    one's arrival: without them throughput is low by half a request for each slot.
+    """
+    each = PerRequest.of(records, ask)
+    begin_ns = int(records.sent_ns[records.sent].min()) - 1  # (begin, end]: nothing is left out at the begin
+    shares = np.where(each.ok & records.sent, shares_of(records, begin_ns, until_ns), 0.0)
+    inputs = float(shares @ each.input_tokens.clip(0))
+    outputs = float(shares @ each.output_tokens)
+    if ask.streamed:
+        outputs = float(arrived(records, each.ok, begin_ns, until_ns))
+    met, duration_s = good(each, ask), ended.duration_s
+    sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]
+    flown_ns = total(end_ns.clip(max=until_ns) - sent_ns.clip(max=until_ns))
+    return replace(
+        ended,
+        request_throughput_per_s=float(shares.sum()) / duration_s,
+        input_throughput_per_s=inputs / duration_s,
+        output_throughput_per_s=outputs / duration_s,
+        total_throughput_per_s=(inputs + outputs) / duration_s,
+        output_throughput_per_gpu_per_s=outputs / duration_s / ask.gpus if ask.gpus else None,
+        goodput_per_s=None if met is None else float(shares @ met) / duration_s,
+        mean_concurrency=flown_ns / SECOND_NS / duration_s,
+    )

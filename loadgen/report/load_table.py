@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.layout import WIDTH, counted, wrapped
 from loadgen.base.printable import printable
-from loadgen.figures import interval_words
+from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON
 from loadgen.figures.objectives import Standing, together
 from loadgen.figures.repeats import t_quantile
@@ -284,8 +284,8 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
     """What the signs in the table mean, and that nothing ran where nothing did."""
     lines = ["± half of the mean's 95 % confidence interval"] * any(row.runs > 1 for row in rows)
     spreads = [row.figures[key] for row in rows for key in _SPREAD if key in row.figures]
-    if any(interval_words.is_vague(each.mean, each.half) for each in spreads):
-        lines.append(interval_words.VAGUE_LEGEND)
+    if any(repeats.is_vague(each.mean, each.half) for each in spreads):
+        lines.append(repeats.VAGUE_LEGEND)
     lines += [saturated_run.LEGEND] * any(row.saturated for row in rows)
     if simulated := list(dict.fromkeys(row.name for row in rows if row.simulated)):
         names = [] if all(row.simulated for row in rows) else [", ".join(simulated)]
@@ -399,8 +399,8 @@ def _written(key: str, row: LoadRow, decimals: int) -> str:
         return "-"
     if key not in _SPREAD or not math.isfinite(figure.half):
         return f"{figure.mean:.{decimals}f}"
-    if interval_words.is_vague(figure.mean, figure.half):
-        return f"{figure.mean:.{decimals}f} {interval_words.VAGUE}"
+    if repeats.is_vague(figure.mean, figure.half):
+        return f"{figure.mean:.{decimals}f} {repeats.VAGUE}"
     if figure.half > 0:  # no more than two digits of what is not known, and no ±0
         first = -math.floor(math.log10(figure.half))
         decimals = max(0, min(decimals, first + 1), min(first, 2))

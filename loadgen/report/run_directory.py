@@ -15,17 +15,14 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
-from loadgen.figures import objectives, steady_state, text_tokens, until_dry
-from loadgen.figures.class_figures import ClassFigures
-from loadgen.figures.judging import judged
+from loadgen.figures import objectives, steady_state, text_tokens
 from loadgen.figures.metrics import Metrics, compute
-from loadgen.figures.objectives import ObjectiveEvidence
+from loadgen.figures.objectives import ObjectiveEvidence, judged
+from loadgen.figures.part_figures import ClassFigures, StageFigures, TurnFigures
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import session_rows
-from loadgen.figures.stages import StageFigures
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
-from loadgen.figures.turn_figures import TurnFigures
 from loadgen.report import journal, sample_file, session_figures, shape_figures
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sample_file import SAMPLES, KeptSamples
@@ -92,7 +89,7 @@ class Result:
         whole = compute(self.records, ask)
         if not ended.duration_s:
             return ended, whole
-        return until_dry.rates(ended, self.records, int(self.counted.end_ns.max()), ask), whole
+        return steady_state.rates_until(ended, self.records, int(self.counted.end_ns.max()), ask), whole
 
     @cached_property
     def verdict(self) -> RunVerdict:

@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from loadgen.figures.part_figures import TurnFigures, turn_figures
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
-from loadgen.figures.session_figures import MeasuredPart, SessionFigures, measured_part, session_figures
-from loadgen.figures.session_rows import SessionRows, dry_ns, session_rows
-from loadgen.figures.turn_figures import TurnFigures, turn_figures
+from loadgen.figures.session_rows import (
+    MeasuredPart,
+    SessionFigures,
+    SessionRows,
+    dry_ns,
+    measured_part,
+    session_figures,
+    session_rows,
+)
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.run_facts import Facts
 from loadgen.wire import turn_refusals

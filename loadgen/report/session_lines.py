@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from loadgen.base.layout import aligned, cell_ms, counted, cut, some
 from loadgen.figures.distribution import Distribution
-from loadgen.figures.session_figures import MeasuredPart, SessionFigures
-from loadgen.figures.turn_figures import TurnFigures
+from loadgen.figures.part_figures import TurnFigures
+from loadgen.figures.session_rows import MeasuredPart, SessionFigures
 from loadgen.report.report_parts import ReportOptions
 from loadgen.report.run_directory import Result
 from loadgen.report.session_figures import EarlyEnd, StoredSessions

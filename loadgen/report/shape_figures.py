@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
-from loadgen.figures import class_figures, stages
-from loadgen.figures.class_figures import ClassFigures
+from loadgen.figures import part_figures
 from loadgen.figures.metrics import good
+from loadgen.figures.part_figures import ClassFigures, StageFigures
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.record import Records
-from loadgen.figures.stages import StageFigures
 from loadgen.plan.load import request_classes, stage_windows
 from loadgen.plan.load.stage_windows import StageWindow
 from loadgen.plan.streams import RandomStream
@@ -34,8 +33,10 @@ def by_stage(facts: Facts, records: Records, ask: MetricOptions) -> list[StageFi
         begin_ns = int(due_ns[0] - offsets_ns[records.index[0]])
     if facts.partial:
         next_ns = None if offsets_ns is None else _next_due_ns(offsets_ns, records) + begin_ns
-        windows = stages.reached(windows, stages.sending_ended_ns(records, next_ns) - begin_ns)
-    return stages.figures(windows, records, PerRequest.of(records, ask), due_ns, begin_ns)
+        windows = part_figures.reached_windows(
+            windows, part_figures.sending_ended_ns(records, next_ns) - begin_ns
+        )
+    return part_figures.stage_figures(windows, records, PerRequest.of(records, ask), due_ns, begin_ns)
 
 
 def unreached(facts: Facts, rows: Sequence[StageFigures]) -> list[str]:
@@ -78,7 +79,7 @@ def by_class(facts: Facts, records: Records, ask: MetricOptions) -> list[ClassFi
     if numbers is None:
         return []
     each = PerRequest.of(records, ask)
-    return class_figures.figures(facts.profile.classes, numbers, each, good(each, ask))
+    return part_figures.class_figures(facts.profile.classes, numbers, each, good(each, ask))
 
 
 def _stream(facts: Facts) -> RandomStream:

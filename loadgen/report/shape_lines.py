@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.base.layout import aligned, cell_ms, cut, some
-from loadgen.figures.class_figures import ClassFigures
+from loadgen.figures.part_figures import ClassFigures
 from loadgen.figures.steady_state import Unsteady
 from loadgen.report import shape_figures
 from loadgen.report.report_parts import ReportOptions

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.figures import live_answer
+from loadgen.base.written_text import read_written
+from loadgen.figures import streams
 from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan
 from loadgen.plan.turns import Turns
 from loadgen.transport.capture import Capture
 from loadgen.transport.session_job import Answer, SessionJob
+from loadgen.wire import sse
+from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
 
-if TYPE_CHECKING:
-    from loadgen.wire.openai import Dialect
+_REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 
 
 def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> SessionJob:
@@ -49,7 +51,40 @@ def _live(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | No
     def answer_of(capture: Capture) -> Answer | None:
         if judged(capture) is None:
             return None
-        lines = live_answer.lines_of(capture, decoder.streamed)
-        return live_answer.message_of(dialect.messages(lines))
+        lines = _lines_of(capture, decoder.streamed)
+        return _message_of(dialect.messages(lines))
 
     return answer_of
+
+
+def _message_of(messages: Iterable[Message]) -> dict[str, Any]:
+    """The assistant's message of a chat answer: its content, and its reasoning under the server's own key.
+
+    Its tool calls are left out: there are results for those of the recorded answer alone.
+    """
+    content, reasoning = "", dict.fromkeys(_REASONING, "")
+    for delta in _deltas(messages):
+        content += read_written(delta.content).answer
+        for key in _REASONING:
+            reasoning[key] += read_written(getattr(delta, key), True).reasoning
+    given = {key: text for key, text in reasoning.items() if text}
+    return {"role": "assistant", "content": content, **given}
+
+
+def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
+    """The JSON of an answer, a line for each of its events."""
+    answer = streams.unframed(capture)
+    if not streamed:
+        return sse.one_line(answer.body)
+    return sse.read(answer.body, answer.complete).lines
+
+
+def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:
+    begun = False
+    for choice in (choice for message in messages for choice in message.choices or ()):
+        if begun and choice.repeats():
+            continue
+        begun = begun or choice.carries() == TOKEN
+        delta = choice.delta or choice.message if isinstance(choice, ChatChoice) else None
+        if choice.index == 0 and delta is not None:
+            yield delta

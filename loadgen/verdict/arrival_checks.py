@@ -10,9 +10,8 @@ import numpy as np
 from loadgen.base.arrays import Bool, total
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, joined, note, suspect
-from loadgen.figures.answer_shape import LEAST_TOKENS, AnswerShapes
+from loadgen.figures.answer_shape import LEAST_TOKENS, MORE_TOKENS, AnswerShapes
 from loadgen.figures.record import UNKNOWN
-from loadgen.figures.word_gaps import MORE_TOKENS
 from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
 
 MOST, SOME = 0.5, 0.01  # of the answers; of the answers or the tokens

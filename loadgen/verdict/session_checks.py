@@ -7,9 +7,9 @@ import numpy as np
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.layout import counted
 from loadgen.base.rule import Evidence, Source, note, suspect
+from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.session_rows import SessionRows, dry_ns
-from loadgen.figures.turn_figures import cached
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.gate import NEVER_NS
 from loadgen.verdict.evidence import RunEvidence, percent
@@ -116,7 +116,7 @@ def session_forgotten(run: RunEvidence) -> Evidence | None:
     shared = 0 if sessions is None else _repeated(run, sessions)
     if sessions is None or not shared:
         return None
-    hits, looked_up = cached(run.records, ~run.begins)
+    hits, looked_up, _ = cached_tokens(run.records, ~run.begins)
     source = "usage"
     if not looked_up:
         window = run.window
@@ -147,7 +147,7 @@ def _repeated(run: RunEvidence, sessions: SessionRows) -> int:
 )
 def cached_tokens_differ(run: RunEvidence) -> Evidence | None:
     """Usage and counters have another share of cached tokens."""
-    window, (hits, looked_up) = run.window, cached(run.records, run.records.ok)
+    window, (hits, looked_up, _) = run.window, cached_tokens(run.records, run.records.ok)
     if run.sessions is None or window is None or not window.prefix_queries or not looked_up:
         return None
     if window.prefix_hits is None or run.failed or run.metrics.cancelled:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.layout import aligned
-from loadgen.figures.distribution import Distribution
+from loadgen.figures.part_figures import part_latencies
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.transport.failure import FailureKind
 
 _NONE = -1
-_P99 = 99.0
 _TITLES = ("Target", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
 _WIDTHS = (-22, 9, 7, 9, 9, 8, 8, 8)
 
@@ -57,23 +55,14 @@ def figures(
 
 
 def _figures(url: str, ours: Bool, each: PerRequest, duration_s: float) -> TargetFigures:
-    ttft = _latencies(each.ttft_ns[ours & each.has_ttft])
-    tpot = _latencies(each.tpot_ns()[ours & each.has_tpot])
     tokens = int(each.output_tokens[ours & each.ok].sum())
     return TargetFigures(
         url=url,
         requests=int(ours.sum()),
         failed=int((ours & each.failed).sum()),
-        mean_ttft_ms=ttft.mean_ms,
-        p99_ttft_ms=ttft.p99_ms,
-        mean_tpot_ms=tpot.mean_ms,
-        p99_tpot_ms=tpot.p99_ms,
         output_throughput_per_s=tokens / duration_s if duration_s > 0 else 0.0,
+        **part_latencies(TargetFigures, each, ours),
     )
-
-
-def _latencies(values_ns: NDArray[np.int64] | NDArray[np.float64]) -> Distribution:
-    return Distribution.of(values_ns.copy(), (_P99,))
 
 
 def render(rows: Sequence[TargetFigures]) -> list[str]:

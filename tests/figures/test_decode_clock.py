@@ -17,8 +17,7 @@ from fakes.virtual_network import VirtualServer
 from figures.test_decode import stream
 from figures.test_decode_bounds import LAST, A, usage
 from loadgen.base.arrays import Int64
-from loadgen.figures.arrivals import arrivals
-from loadgen.figures.decode import Decoder
+from loadgen.figures.decode import Decoder, arrivals
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Records

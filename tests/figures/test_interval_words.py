@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from builders.loops import loop_over
-from loadgen.figures import interval_words
+from loadgen.figures import repeats
 
 
 @loop_over(
@@ -24,7 +24,7 @@ from loadgen.figures import interval_words
     ],
 )
 def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
-    assert interval_words.difference(share) == words
+    assert repeats.difference(share) == words
 
 
 @loop_over(
@@ -38,7 +38,7 @@ def test_a_difference_of_any_size_is_none(share: float, words: str) -> None:
     ],
 )
 def test_the_interval_of_a_mean_that_reaches_zero_is_vague(mean: float, half: float, vague: bool) -> None:
-    assert interval_words.is_vague(mean, half) is vague
+    assert repeats.is_vague(mean, half) is vague
 
 
 @loop_over(
@@ -46,4 +46,4 @@ def test_the_interval_of_a_mean_that_reaches_zero_is_vague(mean: float, half: fl
     [(0.6, 1.4, True), (0.1, 10.0, True), (0.09, 1.1, False), (0.9, 10.1, False), (0.9, math.inf, False)],
 )
 def test_an_interval_of_ten_times_bounds_nothing(low: float, high: float, bounded: bool) -> None:
-    assert interval_words.is_bounded(1.0, low, high) is bounded
+    assert repeats.is_bounded(1.0, low, high) is bounded

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.figures.judging import judged
-from loadgen.figures.objectives import ObjectiveEvidence, parse
+from loadgen.figures.objectives import ObjectiveEvidence, judged, parse
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind

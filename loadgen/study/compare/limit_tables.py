@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from loadgen.base.csv_text import csv_table
 from loadgen.base.printable import printable
-from loadgen.figures import interval_words
+from loadgen.figures import repeats
 from loadgen.report import limit_lines
 from loadgen.report.load_table import SIMULATION, marked_name
 from loadgen.report.speed_tables import Column, Table
@@ -67,8 +67,8 @@ def multiplied(row: LimitRow) -> str:
         return ""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return f"{effect.ratio:.2f}×"
-    bounded = interval_words.is_bounded(effect.ratio, effect.low, effect.high)
-    between = f"{effect.low:.2f}–{effect.high:.2f}" if bounded else interval_words.UNBOUNDED
+    bounded = repeats.is_bounded(effect.ratio, effect.low, effect.high)
+    between = f"{effect.low:.2f}–{effect.high:.2f}" if bounded else repeats.UNBOUNDED
     return f"{effect.ratio:.2f}× ({between})"
 
 
@@ -122,8 +122,8 @@ def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
     limit, ends = row.limit, "-"
     if limit is not None and limit.low is not None and limit.high is not None:
         ends = f"{limit_lines.load(limit.low)} to {limit_lines.load(limit.high)}"
-        if limit.value is not None and not interval_words.is_bounded(limit.value, limit.low, limit.high):
-            ends = interval_words.UNBOUNDED
+        if limit.value is not None and not repeats.is_bounded(limit.value, limit.low, limit.high):
+            ends = repeats.UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
     return _shown(row), value, ends, f"{row.found}", multiplied(row), call

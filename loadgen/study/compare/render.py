@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import LOG_LINE
 from loadgen.base.layout import WIDTH, aligned, counted, middle_cut, wrapped, wrapped_lines
 from loadgen.base.printable import printable
-from loadgen.figures import interval_words
+from loadgen.figures import repeats
 from loadgen.report import load_table, speed_tables
 from loadgen.report.speed_tables import Column, Table
 from loadgen.study.compare import loads, rows, turn_table
@@ -170,7 +170,7 @@ def multiplied(comparison: ComparedLoad, line: Line) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{ratio:.{digits}f}×"
     ends = f"{low:.{digits}f}–{high:.{digits}f}"
-    between = ends if interval_words.is_bounded(ratio, low, high) else interval_words.UNBOUNDED
+    between = ends if repeats.is_bounded(ratio, low, high) else repeats.UNBOUNDED
     return f"{ratio:.{digits}f}× ({between})"
 
 
@@ -185,7 +185,7 @@ def spread(figure: ComparedFigure, summary: Summary | None) -> str:
     if not math.isfinite(half):
         return _mean(figure, summary)
     if is_vague(summary):
-        return f"{_mean(figure, summary)} {interval_words.VAGUE}"
+        return f"{_mean(figure, summary)} {repeats.VAGUE}"
     decimals = _decimals(figure, summary)
     if half > 0:  # no more than two digits of what is not known
         decimals = max(0, min(decimals, 1 - math.floor(math.log10(half))))
@@ -194,7 +194,7 @@ def spread(figure: ComparedFigure, summary: Summary | None) -> str:
 
 def is_vague(summary: Summary) -> bool:
     """Whether the runs lie too far apart to bound this mean."""
-    return interval_words.is_vague(summary.mean, (summary.high - summary.low) / 2)
+    return repeats.is_vague(summary.mean, (summary.high - summary.low) / 2)
 
 
 def _mean(figure: ComparedFigure, summary: Summary | None) -> str:
@@ -229,7 +229,7 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
         if figure.key in line.summaries
     ]
     if any(map(is_vague, shown)):
-        parts.append(interval_words.VAGUE_LEGEND)
+        parts.append(repeats.VAGUE_LEGEND)
     if any(effect.call is not Decision.NONE for line in comparison.lines for effect in line.effects.values()):
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
@@ -269,7 +269,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
 def undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
-    least = interval_words.difference(effect.detectable)
+    least = repeats.difference(effect.detectable)
     power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
     if effect.more_runs is None:
         return power

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loadgen.base.printable import printable
-from loadgen.figures.turn_figures import TurnFigures
+from loadgen.figures.part_figures import TurnFigures
 from loadgen.report.speed_tables import Column, Table
 from loadgen.study.compare.model import ComparedLoad, Line
 

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from loadgen.figures import interval_words
+from loadgen.figures import repeats
 from loadgen.study.compare import render, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported, grouped
@@ -58,7 +58,7 @@ def spread(figure: ComparedFigure, summary: Summary) -> str:
     """Half of a mean's interval, "" without one."""
     half = figure.scaled((summary.high - summary.low) / 2)
     if render.is_vague(summary):
-        return interval_words.VAGUE
+        return repeats.VAGUE
     return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
 
 
@@ -66,7 +66,7 @@ def ends(low: float, high: float) -> str:
     """The ends of a mean's interval, in words where they bound nothing; "" where there is none."""
     if low != low:
         return ""
-    return interval_words.UNBOUNDED if low <= 0 < high else f"{low:,.4g} to {high:,.4g}"
+    return repeats.UNBOUNDED if low <= 0 < high else f"{low:,.4g} to {high:,.4g}"
 
 
 def ratio(value: float) -> str:
@@ -78,8 +78,8 @@ def interval(effect: Effect) -> str:
     """The ratio's 95 % interval, "" without one."""
     if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
         return ""
-    if not interval_words.is_bounded(effect.ratio, effect.low, effect.high):
-        return interval_words.UNBOUNDED
+    if not repeats.is_bounded(effect.ratio, effect.low, effect.high):
+        return repeats.UNBOUNDED
     return f"{ratio(effect.low)[:-1]} to {ratio(effect.high)[:-1]}"
 
 
@@ -87,7 +87,7 @@ def detectable(effect: Effect) -> str:
     """The least difference that runs as these find; a dash where it is not asked, words where it is any."""
     if effect.detectable != effect.detectable:
         return "–"
-    return interval_words.difference(effect.detectable) or "none"
+    return repeats.difference(effect.detectable) or "none"
 
 
 def lead(comparison: ComparedLoad, line: Line) -> str:

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.layout import wrapped
 from loadgen.base.secrecy import hide
-from loadgen.figures.judging import judged
-from loadgen.figures.objectives import Objective, ObjectiveEvidence
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, judged
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import limit_lines, run_directory

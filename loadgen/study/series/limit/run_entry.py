@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from loadgen.base.clock import MS_NS
 from loadgen.base.layout import counted
 from loadgen.base.rule import Severity
-from loadgen.figures.judging import judged
-from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, together
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, judged, together
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import percentiles
 from loadgen.report.limit_record import LimitRun, ObjectiveFigures

@@ -9,8 +9,7 @@ from benchmarks.bars.limits import CASES, Case, evidence, searched
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from builders.loops import loop_over
 from builders.virtual_engine import open_loop
-from loadgen.figures.judging import judged
-from loadgen.figures.objectives import Objective
+from loadgen.figures.objectives import Objective, judged
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen_servers.engine.scheduler import Limits, Scheduler
