@@ -146,6 +146,11 @@ class VirtualServer:
     def __exit__(self, *_: object) -> None:
         pass
 
+    @property
+    def base_url(self) -> str:
+        host, port = self.address
+        return f"http://{host}:{port}"
+
     def target(self) -> Target:
         """Where a job finds this server."""
         return target_of("127.0.0.1", PORT)

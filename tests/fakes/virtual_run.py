@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from fakes.scripted_server import Answer, Asked
 from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import Connection, VirtualServer
 from loadgen.run import attach, measure
@@ -21,7 +22,7 @@ from loadgen.transport.capture_process import CaptureRun, fault_of
 from loadgen.transport.channel import Outbox, pair
 from loadgen.transport.job import CaptureFault, Counters, Health, Job
 
-BASE_URL = "http://127.0.0.1:8000"
+BASE_URL = VirtualServer(lambda asked: Answer([])).base_url
 _SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 _LARGEST_BYTES = 1 << 20
 
@@ -32,6 +33,15 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "_local", lambda access: None)  # no process of this machine is the server
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
+
+
+@contextmanager
+def serving(script: Callable[[Asked], Answer]) -> Iterator[VirtualServer]:
+    """A virtual server that plays a script, on which every run takes place meanwhile."""
+    server = VirtualServer(script)
+    with pytest.MonkeyPatch.context() as patch:
+        run_on(server, patch)
+        yield server
 
 
 class _ThreadRun(CaptureRun):

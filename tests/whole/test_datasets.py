@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,11 @@ import numpy as np
 import pytest
 
 from fakes.counting_api import CountingApi
-from fakes.scripted_server import ScriptedServer
+from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.figures.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 DATA = ROOT / "tests" / "data" / "datasets"
@@ -36,15 +29,9 @@ def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@contextmanager
-def recording(api: CountingApi) -> Iterator[ScriptedServer]:
-    with ScriptedServer(api) as server:
-        yield server
-
-
 def bench(api: CountingApi, *words: str | Path) -> int:
     """A run against a recording server, one request at a time."""
-    with recording(api) as server:
+    with serving(api) as server:
         line = ["bench", "--quiet", "--base-url", server.base_url, "--max-concurrency", "1"]
         return cli.main([*line, *map(str, words)])
 
@@ -141,7 +128,7 @@ def test_a_window_of_a_trace_is_sent_at_its_times_with_its_prefixes() -> None:
     api, file = CountingApi(), EXAMPLES / "mooncake.jsonl"
     window = ["--trace-window", "3:9", "--speed-up", "10"]
     short = ["--trace-max-input-len", "600", "--trace-max-output-len", "3", "--trace-too-long", "clip"]
-    with recording(api) as server:
+    with serving(api) as server:
         line = ["bench", "--quiet", "--base-url", server.base_url, "--trace", str(file), "--trace-format"]
         assert cli.main([*line, "mooncake", *window, *short]) == 0
     wanted = [row for row in map(json.loads, rows(file)) if 3000 <= row["timestamp"] < 9000]

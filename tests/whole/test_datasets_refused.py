@@ -12,16 +12,11 @@ import pytest
 
 from builders.loops import loop_over
 from fakes.counting_api import CountingApi, Refusal, refuses, refuses_ids, refuses_images
-from fakes.scripted_server import ScriptedServer
 from fakes.surroundings import Service, ended, killed, report, started, succeeded
+from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CHAT = ["--backend", "openai-chat"]
 TRACE = ["--trace", str(EXAMPLES / "timed.jsonl"), "--trace-format", "timed"]
@@ -55,7 +50,7 @@ def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
     words: list[str], refusal: Refusal, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = CountingApi(refusal=refusal)
-    with ScriptedServer(api) as server:
+    with serving(api) as server:
         code = cli.main(["bench", "--quiet", "--base-url", server.base_url, *words])
     out, err = capsys.readouterr()
     assert (code, out) == (1, "")
@@ -66,7 +61,7 @@ def test_what_a_server_refuses_ends_the_command_before_the_file_is_sent(
 
 def test_a_refused_ignore_eos_is_left_out_and_the_other_way_named(caplog: pytest.LogCaptureFixture) -> None:
     api = CountingApi(refusal=refuses("ignore_eos", "Unrecognized request argument supplied: ignore_eos"))
-    with ScriptedServer(api) as server:
+    with serving(api) as server:
         assert cli.main(["bench", "--quiet", "--base-url", server.base_url, *TRACE]) == ExitCode.FIGURES
     (warning,) = caplog.messages
     assert "left out: ignore_eos" in warning
@@ -95,7 +90,7 @@ def test_a_bad_file_is_refused_by_file_and_row_and_nothing_is_sent(
     content: bytes, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("rows.jsonl").write_bytes(content)
-    with ScriptedServer(api := CountingApi()) as server:
+    with serving(api := CountingApi()) as server:
         code = cli.main(["bench", "--quiet", "--base-url", server.base_url, "--dataset-path", "rows.jsonl"])
     out, err = capsys.readouterr()
     assert (code, out, api.served) == (ExitCode.USAGE, "", [])
@@ -105,7 +100,7 @@ def test_a_bad_file_is_refused_by_file_and_row_and_nothing_is_sent(
 
 
 def test_a_missing_file_is_refused_before_a_server_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    with ScriptedServer(api := CountingApi()) as server:
+    with serving(api := CountingApi()) as server:
         assert (
             cli.main(["bench", "--base-url", server.base_url, "--dataset-path", "nowhere.jsonl"])
             == ExitCode.USAGE
@@ -137,6 +132,7 @@ def words_of(service: Service, file: Path) -> list[str]:
     return [sys.executable, "-m", "loadgen", *words.split(), "--no-observe", "--quiet"]
 
 
+@pytest.mark.whole
 def test_after_kill_9_the_rows_that_were_answered_are_reported(
     service: Service, prompts: Path, tmp_path: Path
 ) -> None:
@@ -148,6 +144,7 @@ def test_after_kill_9_the_rows_that_were_answered_are_reported(
     assert succeeded(found.out) >= service.journalled(at_s) >= 40
 
 
+@pytest.mark.whole
 def test_ctrl_c_ends_a_run_of_a_file_as_any_other(service: Service, prompts: Path, tmp_path: Path) -> None:
     client = started(words_of(service, prompts), tmp_path)
     service.until(20)

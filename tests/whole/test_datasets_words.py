@@ -12,18 +12,13 @@ from typing import Any
 import pytest
 import trustme
 
-from builders.loops import loop_over
 from fakes.counting_api import MODEL, CountingApi
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer
+from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import discovery
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
 CHAT = [
     "--backend",
     "openai-chat",
@@ -49,11 +44,11 @@ def stored() -> tuple[dict[str, Any], str]:
     return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
-@loop_over("tokenize", [True, False])
-@loop_over("length", [32, 200, 1024])
+@pytest.mark.parametrize("tokenize", [True, False], ids=["a server with /tokenize", "usage alone"])
+@pytest.mark.parametrize("length", [32, 200, 1024])
 def test_prompts_reach_the_length_that_the_server_counts(tokenize: bool, length: int) -> None:
     api = CountingApi(tokenize=tokenize)
-    with ScriptedServer(api) as server:
+    with serving(api) as server:
         words = ["bench", "--quiet", "--base-url", server.base_url, *CHAT, "--random-input-len", str(length)]
         assert cli.main(words) == 0
     counts = api.counts()[-20:]
@@ -64,6 +59,8 @@ def test_prompts_reach_the_length_that_the_server_counts(tokenize: bool, length:
     assert facts["metrics"]["total_input_tokens"] == sum(counts)
 
 
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12, of any thread
 def test_a_hosted_api_with_a_key_and_no_list_of_models_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +96,7 @@ def test_a_server_that_stops_counting_costs_one_timeout_and_a_line(
         counts = asked.head.startswith("POST ") and (tokenize or "/tokenize" not in asked.head)
         return Answer([], End.HANG) if counts and next(posts) >= answered else api(asked)
 
-    with ScriptedServer(script) as server:
+    with serving(script) as server:
         url = f"{server.base_url}{path}"
         words = ["bench", "--quiet", "--base-url", server.base_url, *CHAT, "--turns", "2", flag, "0.5"]
         begin_s = time.monotonic()

@@ -14,18 +14,13 @@ import pytest
 
 from fakes.counting_api import CountingApi, count
 from fakes.hosted_api import openai_error
-from fakes.scripted_server import ScriptedServer
 from fakes.surroundings import Service, killed, report, started, succeeded
+from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.base.errors import ExitCode
 from loadgen.figures.record import Records
 from loadgen.report.run_directory import ARRIVALS, RESULT
 
-pytestmark = [
-    pytest.mark.whole,
-    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
 ROOT = Path(__file__).parents[2]
 EXCERPT = ROOT / "tests" / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 TURNS, SESSIONS = 4, 3
@@ -50,7 +45,7 @@ def conversations(sessions: int = SESSIONS, turns: int = TURNS, **first: Any) ->
 
 
 def bench(api: CountingApi, file: str | Path, *words: str) -> int:
-    with ScriptedServer(api) as server:
+    with serving(api) as server:
         line = ["bench", "--quiet", "--base-url", server.base_url, "--backend", "openai-chat"]
         return cli.main([*line, "--dataset-path", str(file), "--turn-delays", "none", *words])
 
@@ -191,6 +186,7 @@ def service() -> Iterator[Service]:
         yield up
 
 
+@pytest.mark.whole
 def test_kill_9_in_mid_conversation_loses_no_finished_turn(service: Service, tmp_path: Path) -> None:
     file = conversations(2000, 5)
     words = f"bench --base-url {service.base_url} --backend openai-chat --dataset-path {file}"

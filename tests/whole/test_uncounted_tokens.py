@@ -10,12 +10,12 @@ import pytest
 
 from builders.tiny_tokenizer import make_tokenizer
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, ScriptedServer, api, chunk, token, whole
+from fakes.virtual_run import serving
 from loadgen import cli
 from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.report import run_directory
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 
-pytestmark = pytest.mark.whole
 WORDS = [
     "import json",
     " and return",
@@ -39,7 +39,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bench(answer: list[bytes], *flags: str) -> tuple[Path, dict[str, Any]]:
     """A run of four requests: its directory, and the detailed result."""
-    with ScriptedServer(api(lambda _: Answer(answer))) as server:
+    serve = ScriptedServer if "--workers" in flags else serving
+    with serve(api(lambda _: Answer(answer))) as server:
         saved = ["--save-detailed", "--result-filename", "result.json"]
         argv = ["bench", "--base-url", server.base_url, *BASE.split(), "--no-ignore-eos", *saved, *flags]
         assert cli.main(argv) == 0
@@ -49,8 +50,11 @@ def bench(answer: list[bytes], *flags: str) -> tuple[Path, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("answer", "flags"),
-    [(STREAM, ()), (WHOLE, ("--disable-stream",)), (STREAM, ("--workers", "2"))],
-    ids=["a stream", "in one piece", "of two workers"],
+    [
+        pytest.param(STREAM, (), id="a stream"),
+        pytest.param(WHOLE, ("--disable-stream",), id="in one piece"),
+        pytest.param(STREAM, ("--workers", "2"), id="of two workers", marks=pytest.mark.whole),
+    ],
 )
 def test_with_the_tokenizer_every_figure_is_of_tokens(model: Path, answer: list[bytes], flags: Any) -> None:
     directory, result = bench(answer, "--tokenizer", str(model), *flags)
