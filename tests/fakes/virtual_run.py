@@ -12,6 +12,7 @@ import pytest
 from fakes.scripted_server import Answer, Asked
 from fakes.virtual_loop import VirtualLoop
 from fakes.virtual_network import Connection, VirtualServer
+from loadgen.host import throttling
 from loadgen.run import attach, measure, session, transport_choice
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
@@ -33,7 +34,8 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "_local", lambda access: None)  # no process of this machine is the server
     patch.setattr(transport_choice, "refusal", lambda: "")  # a virtual ring needs no capability
-    patch.setattr(session, "git_state", lambda: "")  # which starts a process
+    patch.setattr(session, "git_state", lambda: "")  # which starts a process, as this does
+    patch.setattr(throttling, "snapshot", throttling.HostState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
 
 

@@ -14,10 +14,8 @@ from builders import provocations as made
 from builders.provocations import exposed, failing, metered
 from builders.provoked_processes import PROCESSES_ALONE
 from builders.provoked_runs import FIVE, MODEL, PROVOCATIONS, engine
-from fakes.virtual_network import VirtualServer
 from fakes.virtual_run import BASE_URL, run_on
 from loadgen import cli
-from loadgen.host import throttling
 from loadgen.report import run_directory
 from loadgen.report.run_directory import REPORT, RESULT
 from loadgen.server import scraper
@@ -30,20 +28,18 @@ Ran = tuple[int, dict[str, Any], str]  # its exit code, what the result holds un
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of its own, a machine that nothing holds back, and /metrics scraped sooner and more often."""
+    """Files of its own, and /metrics scraped sooner and more often."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(throttling, "snapshot", throttling.HostState)
     for name, value in (("_FIRST_S", 0.1), ("_EVERY_S", 0.2), ("_BETWEEN_S", 0.2), ("_IDLE_S", 2.0)):
         monkeypatch.setattr(scraper, name, value)
 
 
-def bench(server: VirtualServer, words: str, patch: pytest.MonkeyPatch) -> Ran:
+def bench(words: str) -> Ran:
     """Run the command; its exit code, what the result holds under our name, and the report.
 
     Who reads the files later comes to the same verdict.
     """
-    run_on(server, patch)
     code = cli.main(["bench", "--quiet", "--base-url", BASE_URL, *shlex.split(f"{COMMON} {words}")])
     directory = max(Path("runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     stored = json.loads((directory / RESULT).read_text("utf-8"))
@@ -62,7 +58,7 @@ def test_a_run_that_goes_wrong_says_so_and_nothing_else(name: str, monkeypatch: 
     run_on(server, monkeypatch)
     case.prepare(server)
     case.play(monkeypatch, server)
-    code, ours, report = bench(server, case.words, monkeypatch)
+    code, ours, report = bench(case.words)
     found = doubts(ours)
     assert set(found) == case.doubts, found
     assert re.search(rf"\nverdict: (SIMULATED, )?{ours['verdict']['level']}\b", report)
@@ -89,7 +85,8 @@ def test_a_clean_run_has_no_doubt_though_every_doubt_was_checked(
 ) -> None:
     made.remember(capacity_per_s=1e6)
     words = f"{words} --num-warmups wave --strict {MODEL} --bandwidth 900"
-    code, ours, report = bench(engine()(), words, monkeypatch)
+    run_on(engine()(), monkeypatch)
+    code, ours, report = bench(words)
     assert doubts(ours) == {}
     assert f"percentiles: {percentiles}" in report or not percentiles
     assert (ours["verdict"]["not_looked_at"], ours["verdict"]["not_checked"]) == ([], ["repeats"])
@@ -98,11 +95,11 @@ def test_a_clean_run_has_no_doubt_though_every_doubt_was_checked(
 
 
 def test_high_load_and_low_load_on_an_idle_server_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = engine("--preset", "h20/qwen3-8b-bf16")()
+    run_on(engine("--preset", "h20/qwen3-8b-bf16")(), monkeypatch)
     found = {}
     for seed, name in enumerate(("high-load", "low-load")):  # other prompts: the first are in the cache
         words = f"--profile {name} --random-input-len 128 --random-output-len 8 --seed {seed}"
-        _, ours, _ = bench(server, words, monkeypatch)
+        _, ours, _ = bench(words)
         found[name] = (ours["verdict"]["level"], set(doubts(ours)))
     assert found == {"high-load": ("VALID", set()), "low-load": ("VALID", set())}
 
@@ -120,7 +117,8 @@ def test_high_load_and_low_load_on_an_idle_server_are_valid(monkeypatch: pytest.
 def test_broken_metrics_cost_only_the_server_reported_figures(
     metrics: bytes, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, ours, report = bench(metered(lambda answers, scrapes: metrics)(), FIVE, monkeypatch)
+    run_on(metered(lambda answers, scrapes: metrics)(), monkeypatch)
+    code, ours, report = bench(FIVE)
     assert ours["window"]["trouble"].endswith(trouble)
     assert (code, ours["verdict"]["level"], ours["reconciliation"]) == (0, "VALID", [])
     assert "Successful requests:                     80" in report
@@ -139,14 +137,16 @@ def test_broken_metrics_cost_only_the_server_reported_figures(
 def test_strict_makes_an_exit_code_of_invalid_alone(
     every: int, doubt: str, strict: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended, ours, _ = bench(failing(every)(), f"{FIVE} {strict}", monkeypatch)
+    run_on(failing(every)(), monkeypatch)
+    ended, ours, _ = bench(f"{FIVE} {strict}")
     assert (ended, set(doubts(ours))) == (code, {doubt})
 
 
 def test_explain_gives_evidence_condition_and_remedy_later_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, ours, report = bench(failing(2)(), f"{FIVE} --explain", monkeypatch)
+    run_on(failing(2)(), monkeypatch)
+    _, ours, report = bench(f"{FIVE} --explain")
     (directory,) = Path("runs").iterdir()
     capsys.readouterr()
     assert cli.main(["report", str(directory), "--explain"]) == 0
