@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
@@ -19,7 +20,6 @@ from loadgen.server import discovery
 from loadgen_servers.process import running
 
 pytestmark = [
-    pytest.mark.whole,
     pytest.mark.usefixtures("ports"),
     # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
@@ -50,6 +50,7 @@ def server_log() -> Path:
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "parts"),
     [
@@ -87,6 +88,7 @@ def test_a_server_that_exits_at_once_is_told_with_its_code_cause_and_log(
     assert all(line.isprintable() for line in said.splitlines())
 
 
+@pytest.mark.whole
 def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_secret_that_a_server_logs_is_not_shown_with_its_last_words(
     assert "hush" not in said
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("code", "why"),
     [
@@ -131,6 +134,7 @@ def test_a_server_that_never_becomes_ready_is_given_up_and_ended(
     assert "\n  | loading weights" in said
 
 
+@pytest.mark.whole
 def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +146,7 @@ def test_a_server_that_is_slow_to_start_is_shown_with_its_last_word(
     assert re.search(r"^starting command · \d s of at most 2 s · loading weights$", said, re.M)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("heed", "failure"),
     [
@@ -164,6 +169,7 @@ def test_a_server_that_gives_no_token_is_not_benchmarked(
     assert [path.name for path in Path("runs").iterdir()] == [server_log().parent.name]
 
 
+@pytest.mark.whole
 def test_a_server_that_dies_of_its_first_token_is_told_as_dead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +182,7 @@ def test_a_server_that_dies_of_its_first_token_is_told_as_dead(
 DIES_LATER = "Server(lambda asked: die(7, 'my last words') if asked.number > 4 else None).serve()"
 
 
+@pytest.mark.whole
 def test_a_server_that_dies_midway_leaves_records_and_last_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +200,7 @@ def test_a_server_that_dies_midway_leaves_records_and_last_words(
     assert (directory / "server.log").read_text("utf-8").endswith("my last words\n")
 
 
+@pytest.mark.whole
 def test_after_a_server_has_died_no_other_profile_is_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +211,7 @@ def test_after_a_server_has_died_no_other_profile_is_tried(
     assert not list(Path("runs").glob("*-two"))
 
 
+@pytest.mark.whole
 def test_a_server_that_dies_of_the_warm_up_is_told_as_dead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +222,7 @@ def test_a_server_that_dies_of_the_warm_up_is_told_as_dead(
     assert said.endswith("\n  | my last words\n")
 
 
+@pytest.mark.whole
 def test_a_port_that_somebody_else_serves_is_never_benchmarked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +236,7 @@ def test_a_port_that_somebody_else_serves_is_never_benchmarked(
     assert said.count("\n") == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("code", [HANGS, HEALTHY], ids=["before it listens", "it cannot listen"])
 def test_another_port_is_tried_where_one_was_taken_in_between(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -246,6 +257,7 @@ def test_another_port_is_tried_where_one_was_taken_in_between(
     assert names == {"server.log", f"server-port-{taken}.log"}
 
 
+@pytest.mark.whole
 def test_a_server_that_loses_every_port_is_given_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +267,7 @@ def test_a_server_that_loses_every_port_is_given_up(
     assert len(list(Path("runs").glob("*-command-server/*"))) == 3
 
 
+@pytest.mark.whole
 def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,28 +279,28 @@ def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
     assert re.fullmatch(r"loadgen: port \d+ is still taken, .*\n", said.err)
 
 
-@pytest.mark.parametrize(
+@loop_over(
     ("line", "says"),
     [
-        pytest.param("./none {port}", "./none is not installed, or not on PATH", id="missing"),
-        pytest.param("./plain {port}", "./plain is not installed, or not on PATH", id="not executable"),
-        pytest.param("./orphan {port}", "./orphan cannot be run, it does not exist", id="no interpreter"),
-        pytest.param("./garbage {port}", "./garbage cannot be run, ", id="no program"),
-        pytest.param("./plain", "the command has no {port}", id="no port"),
-        pytest.param("'./plain {port}", "the command cannot be read (no closing quotation)", id="quoting"),
-        pytest.param("{model} {port}", "the command has {model}, and no model is given", id="no model"),
-        pytest.param("./plain {port} {gpus}", "the command has {gpus}: only {port}, {host}", id="unknown"),
-        pytest.param(" ", "the command has no {port}", id="empty"),
+        ("./none {port}", "./none is not installed, or not on PATH"),
+        ("./plain {port}", "./plain is not installed, or not on PATH"),
+        ("./orphan {port}", "./orphan cannot be run, it does not exist"),
+        ("./garbage {port}", "./garbage cannot be run, "),
+        ("./plain", "the command has no {port}"),
+        ("'./plain {port}", "the command cannot be read (no closing quotation)"),
+        ("{model} {port}", "the command has {model}, and no model is given"),
+        ("./plain {port} {gpus}", "the command has {gpus}: only {port}, {host}"),
+        (" ", "the command has no {port}"),
     ],
 )
 def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
-    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "plain").write_text("#!/bin/sh\n", "utf-8")
-    (tmp_path / "orphan").write_text("#!/nowhere/at/all\n", "utf-8")
-    (tmp_path / "garbage").write_bytes(b"\0\1\2\3")
+    Path("plain").write_text("#!/bin/sh\n", "utf-8")
+    Path("orphan").write_text("#!/nowhere/at/all\n", "utf-8")
+    Path("garbage").write_bytes(b"\0\1\2\3")
     for name in ("orphan", "garbage"):
-        (tmp_path / name).chmod(0o755)
+        Path(name).chmod(0o755)
     assert bench(line) == 2
     said = told(capsys)
     assert says in said
@@ -295,8 +308,8 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
-@pytest.mark.parametrize(
+@loop_over("engine", ["vllm", "sglang", "transformers"])
+@loop_over(
     ("model", "says"),
     [
         ("./nowhere/at/all", "./nowhere/at/all does not exist or cannot be read"),
@@ -305,10 +318,10 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     ],
 )
 def test_a_model_that_is_none_is_told_before_anything_is_started(
-    engine: str, model: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: str, model: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
+    Path("empty").mkdir(exist_ok=True)
+    Path("file").touch()
     assert cli.main(["bench", "--launch", engine, "--model", model]) == 2
     said = told(capsys)
     assert says in said
@@ -316,7 +329,7 @@ def test_a_model_that_is_none_is_told_before_anything_is_started(
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
+@loop_over("engine", ["vllm", "sglang", "transformers"])
 def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,6 +342,7 @@ def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(
     assert said.count("\n") == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("heed", "health"),
     [
@@ -349,6 +363,7 @@ Server({heed}, {health}).serve()"""
     assert [path.name for path in Path("runs").iterdir()] == [server_log().parent.name]
 
 
+@pytest.mark.whole
 def test_ctrl_c_during_the_run_keeps_what_was_measured_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
