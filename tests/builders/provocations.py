@@ -150,7 +150,7 @@ class BackdatingServer(VirtualServer):
 # What was done before a run.
 
 
-def nothing(_: VirtualServer) -> None:
+def no_preparation(_: VirtualServer) -> None:
     """The server is there for the run alone."""
 
 
@@ -185,11 +185,11 @@ def high_load_before(_: VirtualServer) -> None:
 # What happens to the client and its machine.
 
 
-def as_it_is(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+def no_change(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """Nothing happens."""
 
 
-def stopped(for_ms: float, every_ms: float) -> Play:
+def pauses(for_ms: float, every_ms: float) -> Play:
     """The client does not run for so long, again and again."""
 
     def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
@@ -206,7 +206,7 @@ def stopped(for_ms: float, every_ms: float) -> Play:
     return play
 
 
-def suspended(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+def one_suspension(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """The client does not run for five seconds, once, while it sends."""
     done = False
 
@@ -220,7 +220,7 @@ def suspended(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     server.away_ns = away_ns
 
 
-def clock_stepping(ms: float) -> Play:
+def clock_step(ms: float) -> Play:
     """The wall clock steps by so much while the run goes on."""
 
     def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
@@ -232,18 +232,18 @@ def clock_stepping(ms: float) -> Play:
     return play
 
 
-def throttling_for_heat(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+def heat_throttling(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """The processor throttles for heat in the run."""
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
     patch.setattr(throttling, "snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
 
 
-def busy(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+def busy_core(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """The client's loop takes nine tenths of a core."""
     server.cpu_share = 0.9
 
 
-def losing(every: int) -> Play:
+def lost_segments(every: int) -> Play:
     """In every so many answers the kernel counts two segments out of order."""
 
     def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
@@ -257,12 +257,12 @@ def losing(every: int) -> Play:
     return play
 
 
-def another_prompt(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+def cut_prompts(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """Requests carry two ids, whatever was planned, as behind a proxy that cuts prompts."""
     patch.setattr(TokenIds, "prompt", lambda self, i: [1001, 1002])
 
 
-def slow_drawing(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
+def slow_prompts(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """A prompt takes 5 ms to build, as long ones do."""
     drawn = TokenIds.prompt
 
@@ -273,7 +273,7 @@ def slow_drawing(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     patch.setattr(TokenIds, "prompt", prompt)
 
 
-def known(change: Callable[[Facts], dict[str, Any]]) -> Play:
+def changed_facts(change: Callable[[Facts], dict[str, Any]]) -> Play:
     """What is known of the run besides its records is changed by this."""
 
     def play(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
@@ -287,7 +287,7 @@ def known(change: Callable[[Facts], dict[str, Any]]) -> Play:
     return play
 
 
-def measured_before(capacity_per_s: float) -> Play:
+def self_test(capacity_per_s: float) -> Play:
     """A self-test found this client so fast."""
     return lambda patch, server: remember(capacity_per_s)
 
@@ -312,7 +312,7 @@ def remember(capacity_per_s: float) -> None:
     assert calibration.remember([measured, measured.model_copy(update={"transport": "ring"})])
 
 
-def lying(name: str, rows: list[dict[str, Any]]) -> Prepare:
+def rows_in(name: str, rows: list[dict[str, Any]]) -> Prepare:
     """A file with these rows lies in the working directory."""
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     return lambda server: Path(name).write_text(text, "utf-8")
@@ -325,6 +325,6 @@ class Provocation:
     server: Server
     words: str
     doubts: set[str]
-    play: Play = as_it_is
-    prepare: Prepare = nothing
+    play: Play = no_change
+    prepare: Prepare = no_preparation
     code: int = 0

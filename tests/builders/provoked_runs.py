@@ -8,7 +8,7 @@ from typing import Any
 from builders import provocations as made
 from builders.made_cases import START_NS as BEGAN_NS
 from builders.made_cases import shards
-from builders.provocations import Provocation, exposed, failing, known, metered
+from builders.provocations import Provocation, changed_facts, exposed, failing, metered
 from builders.provoked_answers import OF_SLOTS
 from builders.provoked_talks import OF_SESSIONS
 from fakes.scripted_server import api, stream, token, usage
@@ -45,9 +45,7 @@ _OF_SERVERS = {
         engine("--early-eos", "1"), f"{FOUR} --no-ignore-eos", {"early-ends"}
     ),
     "messages of several tokens, and no usage": Provocation(made.uncounted, FOUR, {"tokens-not-counted"}),
-    "another prompt than was planned": Provocation(
-        engine(), FOUR, {"prompt-lengths"}, play=made.another_prompt
-    ),
+    "another prompt than was planned": Provocation(engine(), FOUR, {"prompt-lengths"}, play=made.cut_prompts),
     "few prompts that there are": Provocation(
         engine(),
         "--random-input-len 1 --vocab-size 5 --random-output-len 5 --num-prompts 80 --max-concurrency 4",
@@ -181,13 +179,13 @@ _OF_LOADS = {
         engine(),
         f"--trace trace.jsonl {_CUT}",
         {"trace-grid", "lengths-cut"},
-        prepare=made.lying("trace.jsonl", _ROWS),
+        prepare=made.rows_in("trace.jsonl", _ROWS),
     ),
     "a trace whose clock goes in steps, of which four prompts are cut": Provocation(
         engine(),
         f"--trace trace.jsonl {_CUT}",
         {"trace-grid", "few-lengths-cut"},
-        prepare=made.lying("trace.jsonl", _FEW_LONG),
+        prepare=made.rows_in("trace.jsonl", _FEW_LONG),
     ),
     "a prefix of a block and a half": Provocation(
         engine(), f"{FOUR} --random-prefix-len 24", {"reuse-not-as-expected"}
@@ -196,19 +194,19 @@ _OF_LOADS = {
         engine(),
         FOUR,
         {"random-acceptance"},
-        play=known(lambda facts: {"as_run": EngineConfig(speculative="ngram, 3 tokens")}),
+        play=changed_facts(lambda facts: {"as_run": EngineConfig(speculative="ngram, 3 tokens")}),
     ),
     "experts that get random tokens": Provocation(
         engine(),
         FOUR,
         {"random-routing"},
-        play=known(lambda facts: {"checkpoint": Checkpoint(path="/m", config_digest="0", experts=8)}),
+        play=changed_facts(lambda facts: {"checkpoint": Checkpoint(path="/m", config_digest="0", experts=8)}),
     ),
     "shards that began apart, by clocks that are hardly known": Provocation(
         null(),
         FIVE,
         {"shards-started-apart", "clock-offset"},
-        play=known(
+        play=changed_facts(
             lambda facts: {
                 "shards": shards(
                     {"began_ns": BEGAN_NS},
@@ -224,29 +222,31 @@ _OF_LOADS = {
 _OF_CLIENTS = {
     "a client without kernel timestamps": Provocation(null(), f"{FIVE} --transport httpx", {"unstamped"}),
     "a client without kernel timestamps, and busy": Provocation(
-        null(), f"{FIVE} --transport httpx", {"unstamped", "client-busy"}, play=made.busy
+        null(), f"{FIVE} --transport httpx", {"unstamped", "client-busy"}, play=made.busy_core
     ),
-    "a client with kernel timestamps, and busy": Provocation(null(), FIVE, {"busy-loop"}, play=made.busy),
+    "a client with kernel timestamps, and busy": Provocation(
+        null(), FIVE, {"busy-loop"}, play=made.busy_core
+    ),
     "a client that hardly runs": Provocation(
         null(),
         f"{FOUR} --random-output-len 60",
         {"reads-late", "busy-loop"},
-        play=made.stopped(47, every_ms=64),
+        play=made.pauses(47, every_ms=64),
     ),
     "a client that stalls now and then": Provocation(
-        null(), f"{FOUR} --random-output-len 60", {"reads-late"}, play=made.stopped(107, every_ms=1043)
+        null(), f"{FOUR} --random-output-len 60", {"reads-late"}, play=made.pauses(107, every_ms=1043)
     ),
     "prompts that take longer to build than to answer": Provocation(
         null(ttft_ms=1, interval_ms=1),
         f"{FOUR} --random-output-len 1",
         {"late-bodies", "concurrency-not-held"},
-        play=made.slow_drawing,
+        play=made.slow_prompts,
     ),
-    "a clock that steps": Provocation(null(), FOUR, {"clock-stepped"}, play=made.clock_stepping(5)),
+    "a clock that steps": Provocation(null(), FOUR, {"clock-stepped"}, play=made.clock_step(5)),
     "a clock that is set back by an hour": Provocation(
-        null(), FOUR, {"clock-unusable"}, play=made.clock_stepping(-3.6e6)
+        null(), FOUR, {"clock-unusable"}, play=made.clock_step(-3.6e6)
     ),
-    "a processor that throttles": Provocation(null(), FOUR, {"throttled"}, play=made.throttling_for_heat),
+    "a processor that throttles": Provocation(null(), FOUR, {"throttled"}, play=made.heat_throttling),
     "one timestamp of many that lies in the past": Provocation(
         lambda: made.BackdatingServer(api(lambda _: stream(5, 0.02))), FIVE, {"impossible-timestamps"}
     ),
@@ -254,36 +254,36 @@ _OF_CLIENTS = {
         lambda: VirtualServer(api(lambda _: stream(5, 0.02)), room=6),
         f"{FIVE} --transport ring",
         {"ring-incomplete"},
-        play=made.stopped(45, every_ms=1003),
+        play=made.pauses(45, every_ms=1003),
     ),
     "a server that waits for late acknowledgements": Provocation(
         lambda: made.NagleServer(api(lambda _: stream(5, 0.002))),
         f"{FIVE} --transport ring",
         {"acks-late"},
-        play=made.stopped(7, every_ms=11),
+        play=made.pauses(7, every_ms=11),
     ),
     "a load near the client's capacity": Provocation(
-        null(), FOUR, {"headroom"}, play=made.measured_before(capacity_per_s=250)
+        null(), FOUR, {"headroom"}, play=made.self_test(capacity_per_s=250)
     ),
     "a load beyond the client's capacity": Provocation(
-        null(), FOUR, {"beyond-capacity"}, play=made.measured_before(capacity_per_s=50)
+        null(), FOUR, {"beyond-capacity"}, play=made.self_test(capacity_per_s=50)
     ),
     "a client that was suspended": Provocation(
         null(),
         FOUR,
         {"client-stopped", "reads-late", "busy-loop", "concurrency-not-held"},
-        play=made.suspended,
+        play=made.one_suspension,
     ),
     "a client without kernel timestamps that was suspended": Provocation(
-        null(), f"{FOUR} --transport httpx", {"stopped-unstamped", "unstamped"}, play=made.suspended
+        null(), f"{FOUR} --transport httpx", {"stopped-unstamped", "unstamped"}, play=made.one_suspension
     ),
-    "a network that loses segments": Provocation(null(), FIVE, {"network-lossy"}, play=made.losing(4)),
-    "a network that lost one": Provocation(null(), MANY, {"network-losses"}, play=made.losing(120)),
+    "a network that loses segments": Provocation(null(), FIVE, {"network-lossy"}, play=made.lost_segments(4)),
+    "a network that lost one": Provocation(null(), MANY, {"network-losses"}, play=made.lost_segments(120)),
     "a disk that took no journal": Provocation(
         null(),
         FIVE,
         {"journal"},
-        play=known(lambda facts: {"journal_error": "No space left on device"}),
+        play=changed_facts(lambda facts: {"journal_error": "No space left on device"}),
     ),
 }
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from builders import provocations as made
-from builders.provocations import Prepare, Provocation, failing, known
+from builders.provocations import Prepare, Provocation, changed_facts, failing
 from fakes.counting_api import CountingApi, count
 from fakes.hosted_api import openai_error
 from fakes.scripted_server import Answer, End, api, stream
@@ -23,7 +23,7 @@ _MOST = 250  # tokens of a model's context
 def talks(turns: Sequence[int], delay_s: float = 0.0, tokens: int = 5) -> Prepare:
     """A file of conversations with so many turns each."""
     rows = [_rows(name, planned, delay_s, tokens) for name, planned in enumerate(turns)]
-    return made.lying("talks.jsonl", [row for each in rows for row in each])
+    return made.rows_in("talks.jsonl", [row for each in rows for row in each])
 
 
 def _rows(name: int, turns: int, delay_s: float, tokens: int) -> Iterator[dict[str, Any]]:
@@ -81,7 +81,7 @@ OF_SESSIONS: dict[str, Provocation] = {
         f"{_TALKS} --max-concurrency 2",
         {"cached-tokens-differ"},
         prepare=talks([4] * 16),
-        play=known(few_hits),
+        play=changed_facts(few_hits),
     ),
     "a server that closes between two turns": Provocation(
         closing_each,
@@ -103,6 +103,6 @@ OF_SESSIONS: dict[str, Provocation] = {
         f"{_TALKS} --max-concurrency 4",
         {"turns-late", "reads-late", "busy-loop"},
         prepare=talks([8] * 24, 0.1),
-        play=made.stopped(47, every_ms=64),
+        play=made.pauses(47, every_ms=64),
     ),
 }
