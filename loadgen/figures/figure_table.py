@@ -35,7 +35,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of a run: a latency or speed with a distribution, or one number.
 
     `kind` says which: a LATENCY or SPEED has samples; a COUNT or PEAK is one number under vLLM's key, OURS
-    one under a key of ours, and a RESULT stands in `loadgen.figures` of a result file alone.
+    one under a key of ours, and a RESULT stands in `loadgen.metrics` of a result file alone.
     """
 
     key: str  # in result files, tables and on the command line: ttft, output_throughput
