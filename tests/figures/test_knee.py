@@ -39,6 +39,7 @@ def test_a_bend_the_other_way_is_no_knee(values: list[float], rises: bool) -> No
     assert knee(LOADS.tolist(), values, rises=rises) is None
 
 
+@pytest.mark.long
 def test_the_interval_holds_the_bend_in_most_of_200_curves() -> None:
     random = np.random.default_rng(1)
     knees = [
@@ -49,6 +50,7 @@ def test_the_interval_holds_the_bend_in_most_of_200_curves() -> None:
     assert sum(held) >= 180  # 95 % of 200, less four standard errors of that
 
 
+@pytest.mark.long
 def test_noise_around_one_line_has_a_knee_in_few_of_200_curves() -> None:
     random = np.random.default_rng(1)
     curves = (LOADS * np.exp(random.normal(0, 0.1, len(LOADS))) for _ in range(200))

@@ -124,6 +124,7 @@ def on_a_terminal(columns: int, **environment: str) -> str:
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_on_a_terminal_a_report_has_its_width_and_colours(columns: int) -> None:
     shown = on_a_terminal(columns)

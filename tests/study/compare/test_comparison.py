@@ -321,6 +321,7 @@ def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest
     assert line(found, "Qwen3-8B-FP8").summaries["output_throughput"].units == 5
 
 
+@pytest.mark.long
 def test_ten_thousand_runs_are_compared() -> None:
     rows = [run(f"row {at}", 1.0 + at % 7 + at / 1e6) for at in range(10_000)]
     found = only(compare(rows, ComparisonOptions()))
