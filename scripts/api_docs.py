@@ -17,7 +17,7 @@ from typing import Any, ForwardRef
 
 import loadgen
 from loadgen.plan.profile import SUBJECTS
-from loadgen.settings.table import rows_of
+from loadgen.settings.table import join_rows
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 _HEAD = """# Python API
@@ -54,7 +54,7 @@ def rendered(module: ModuleType) -> str:
 def _annotations(value: Any) -> dict[str, Any]:
     """The annotations of a function or of a class's attributes; those of a profile are its settings'."""
     if value is loadgen.Profile:
-        return {row.name: row.kind for row in rows_of(*SUBJECTS)}
+        return {row.name: row.kind for row in join_rows(*SUBJECTS)}
     return inspect.get_annotations(value)
 
 

@@ -10,7 +10,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan.server_settings import flag_of
 from loadgen.settings.cancel_point import parse_point
 from loadgen.settings.data import DATA_SETS, READ_OUTPUT_LENS, DataKeys, TextKeys, TraceKeys
-from loadgen.settings.table import rows_of
+from loadgen.settings.table import join_rows
 
 Values = Mapping[str, Any]
 _MADE = (None, "random")
@@ -20,7 +20,7 @@ _NO_RANGE = ("0.0", "0", "")
 _VLLM_LENGTHS = ("input_len", "range_ratio", "prefix_len")
 _TEXT = ("prompt_format", "prompt_corpus")
 _OF_TRACES = tuple(sorted(row.name for row in TraceKeys.rows if row.name != "trace"))
-_DEFAULTS = {row.name: row.default for row in rows_of(TextKeys, TraceKeys)}
+_DEFAULTS = {row.name: row.default for row in join_rows(TextKeys, TraceKeys)}
 _DATA_SETS_OWN = {
     "sharegpt_output_len": ("sharegpt",),
     "custom_output_len": ("custom", ""),

@@ -35,8 +35,8 @@ from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.requests import SAMPLING, FigureKeys, RequestKeys
 from loadgen.settings.sessions import NO_SESSIONS, SessionKeys
-from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, model_fields, setting
-from loadgen.settings.table import PROFILE_KEYS, profile_keys, rows_of
+from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, make_model_fields, setting
+from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 
 Rung = Annotated[int, Field(ge=1, le=bounds.MOST_TOKENS, strict=True)]
 _MOST_PROMPTS = 1_000_000  # where time is the limit; only their lengths exist before they are due
@@ -76,7 +76,7 @@ class FileKeys(KeyRows, frozen=True):
 _NAMES = {"RequestClass": RequestClass}  # types of keys that the subjects' modules do without
 SUBJECTS: tuple[Subject, ...] = (*PROFILE_KEYS, FileKeys)
 
-_REPLACING = [row for row in rows_of(*PROFILE_KEYS) if row.replaces]
+_REPLACING = [row for row in join_rows(*PROFILE_KEYS) if row.replaces]
 
 if TYPE_CHECKING:
 
@@ -102,7 +102,7 @@ else:
     _Keys = create_model(
         "_Keys",
         __config__={"extra": "forbid", "frozen": True, "allow_inf_nan": False, "defer_build": True},
-        **model_fields(SUBJECTS, _NAMES),
+        **make_model_fields(SUBJECTS, _NAMES),
     )
 
 

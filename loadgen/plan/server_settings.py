@@ -12,16 +12,16 @@ from loadgen.base.bounds import shown
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import nearest
 from loadgen.settings.launch import ServerKeys
-from loadgen.settings.setting import model_fields
-from loadgen.settings.table import PROFILE_KEYS, rows_of
+from loadgen.settings.setting import make_model_fields
+from loadgen.settings.table import PROFILE_KEYS, join_rows
 
 Table = TypeVar("Table", bound=BaseModel)
 
 
 FLAGS = "the flags"  # as the origin of a table: the command line
-_FLAGS = {row.name: row.option for row in rows_of(*PROFILE_KEYS, ServerKeys)}
+_FLAGS = {row.name: row.option for row in join_rows(*PROFILE_KEYS, ServerKeys)}
 # Flags that were read into tables, which are not as they were typed.
-_TABLES = {row.name for row in rows_of(*PROFILE_KEYS) if row.action == "append"}
+_TABLES = {row.name for row in join_rows(*PROFILE_KEYS) if row.action == "append"}
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 
@@ -40,7 +40,7 @@ else:
             "allow_inf_nan": False,
             "defer_build": True,
         },
-        **model_fields((ServerKeys,), {}),
+        **make_model_fields((ServerKeys,), {}),
     )
 
 

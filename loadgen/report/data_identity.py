@@ -9,13 +9,13 @@ from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.sources import RANDOM
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.setting import Identity, Makes
-from loadgen.settings.table import PROFILE_KEYS, rows_of
+from loadgen.settings.table import PROFILE_KEYS, join_rows
 from loadgen.verdict.run_facts import Facts
 
 _DIGEST = 12  # characters of one that are shown
 _AS_GIVEN = {
     row.name: row
-    for row in rows_of(*PROFILE_KEYS)
+    for row in join_rows(*PROFILE_KEYS)
     if row.makes is Makes.LOAD and row.compared is Identity.AS_GIVEN
 }
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency

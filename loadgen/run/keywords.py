@@ -25,16 +25,16 @@ from loadgen.settings import backends, data, groups, table
 from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.settings.run import AUTO, Tolerance
 from loadgen.settings.server import CallOptions
-from loadgen.settings.setting import bounded
+from loadgen.settings.setting import annotate_bounds
 from loadgen.verdict import run_metadata
 from loadgen.wire.sent_headers import check_headers, check_path
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-_KEYS = frozenset(row.name for row in table.rows_of(*table.PROFILE_KEYS))
+_KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))
 # In the order of --help.
 KEYWORDS = {
     row.name: row
-    for rows in (*(table.flags_in(group, TABLE) for group in groups.ORDER), CallOptions.rows)
+    for rows in (*(table.list_flags(group, TABLE) for group in groups.ORDER), CallOptions.rows)
     for row in rows
     if row.keyword_type
 }
@@ -94,7 +94,7 @@ def _bounded(kind: Any) -> Any:
     """The keywords of a call, the numbers among them held to their bounds; a profile checks its own keys."""
     types = get_type_hints(kind, localns=_NAMES, include_extras=True)
     for name in types.keys() & KEYWORDS.keys() - _KEYS:
-        types[name] = bounded(types[name], KEYWORDS[name], Meta)
+        types[name] = annotate_bounds(types[name], KEYWORDS[name], Meta)
     return TypedDict("Bounded", types, total=False)  # type: ignore[operator]
 
 

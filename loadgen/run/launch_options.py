@@ -11,7 +11,7 @@ import msgspec
 from loadgen.base.bounds import shown
 from loadgen.base.errors import UsageError
 from loadgen.settings.launch import LaunchRows, ServerKeys
-from loadgen.settings.setting import option_struct
+from loadgen.settings.setting import make_option_struct
 
 _LINES = ("--server-args", "--container-args")
 _OF_A_START = ("python", "timeout_s", "dry_run")
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         """What each of these rows is, for checkers."""
 
 else:
-    _Launch = option_struct("_Launch", LaunchRows)
+    _Launch = make_option_struct("_Launch", LaunchRows)
 
 
 class Launching(_Launch, frozen=True):

@@ -23,7 +23,7 @@ from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.settings.load import SeedOptions
 from loadgen.settings.run import AroundOptions, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server import KeyOptions, MachineOptions, TargetOptions, TrustOptions
-from loadgen.settings.setting import Setting, option_struct
+from loadgen.settings.setting import Setting, make_option_struct
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         """What each of these rows is, for checkers."""
 
 else:
-    _Settings = option_struct("_Settings", *table.OPTIONS, ShardOptions, ClusterOptions)
+    _Settings = make_option_struct("_Settings", *table.OPTIONS, ShardOptions, ClusterOptions)
 
 
 def _no_keys() -> WorkloadOptions:

@@ -61,4 +61,4 @@ def add_unheeded_flags(parser: argparse.ArgumentParser) -> None:
     for flag in vllm.VLLM.no_effect:
         nargs = None if flag in vllm.VALUED else 0
         parser.add_argument(flag, action=_Unheeded, nargs=nargs, dest="no_effect", help=argparse.SUPPRESS)
-    table.add_flags(parser, table.flags_in(groups.HIDDEN))
+    table.add_flags(parser, table.list_flags(groups.HIDDEN))

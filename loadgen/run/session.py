@@ -50,7 +50,7 @@ from loadgen.server import control
 from loadgen.server.control import Trace
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
-from loadgen.settings.run import sending_of
+from loadgen.settings.run import select_sending
 from loadgen.transport.job import Target
 from loadgen.verdict.run_metadata import LateFacts, StartFacts
 from loadgen.wire.address import is_loopback
@@ -337,7 +337,7 @@ class Session(msgspec.Struct, frozen=True):
             why_transport=chosen.why,
             http2=options.http2,
             request_id_prefix=self._request_id_prefix(),
-            sending=sending_of(options),
+            sending=select_sending(options),
             keep_text=options.save_detailed,
             hide=self.access.secrets.hide,
             gone=self.local.gone if self.local is not None else lambda: False,

@@ -14,7 +14,7 @@ from loadgen.base.bounds import parsed_by, real, shown, whole
 from loadgen.base.secrecy import hide
 from loadgen.settings import backends
 from loadgen.settings.groups import HIDDEN, OUTPUT, REQUESTS, RUN, STOP, WORKLOAD
-from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, option_struct, setting
+from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, make_option_struct, setting
 
 MOST_REPEATS, MOST_WORKERS = 10_000, 4096
 AUTO = 0  # workers: as many as the load needs
@@ -183,9 +183,9 @@ if TYPE_CHECKING:
         """What each of these rows is, for checkers."""
 
 else:
-    Sending = option_struct("Sending", SendOptions)
+    Sending = make_option_struct("Sending", SendOptions)
 
 
-def sending_of(options: SendOptions) -> Sending:
+def select_sending(options: SendOptions) -> Sending:
     """The settings of how requests are sent, out of all options of a run: what a transport may know."""
     return Sending(**{row.name: getattr(options, row.name) for row in SendOptions.rows})

@@ -139,13 +139,13 @@ else:
 Subject: TypeAlias = type[Rows] | type[KeyRows] | type[OptionRows]
 
 
-def option_struct(name: str, *subjects: Subject) -> Any:
+def make_option_struct(name: str, *subjects: Subject) -> Any:
     """A frozen struct with a field for each setting of these subjects."""
     fields = [(row.name, Any, row.default) for subject in subjects for row in subject.rows]
     return msgspec.defstruct(name, fields, frozen=True)
 
 
-def bounded(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:
+def annotate_bounds(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:
     """A type whose numbers are held to the row's bounds, as `constraint` makes them of ge, gt and le."""
     if not row.bounds:
         return kind
@@ -156,7 +156,7 @@ def bounded(kind: Any, row: Setting, constraint: Callable[..., Any]) -> Any:
     return typing.Union[tuple(members)]  # noqa: UP007 - of as many as there are
 
 
-def model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> dict[str, Any]:
+def make_model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a pydantic model with these keys, as `create_model` takes them.
 
     `names` are types that the annotations name, and the subjects' modules do without.
@@ -167,7 +167,7 @@ def model_fields(subjects: Iterable[Subject], names: Mapping[str, Any]) -> dict[
     for subject in subjects:
         kinds = typing.get_type_hints(subject, localns=dict(names), include_extras=True)
         for row in subject.rows:
-            kind = bounded(kinds[row.name], row, Field)
+            kind = annotate_bounds(kinds[row.name], row, Field)
             for wrap, check in ((BeforeValidator, row.convert), (AfterValidator, row.check)):
                 kind = kind if check is None else typing.Annotated[kind, wrap(check)]
             more: dict[str, Any] = {"allow_inf_nan": True} if row.infinite else {}

@@ -24,7 +24,7 @@ from loadgen.settings.sessions import SessionKeys
 from loadgen.settings.setting import Makes, Setting, Subject
 
 
-def rows_of(*subjects: Subject) -> tuple[Setting, ...]:
+def join_rows(*subjects: Subject) -> tuple[Setting, ...]:
     """The rows of subjects, in their order."""
     return tuple(row for subject in subjects for row in subject.rows)
 
@@ -39,19 +39,19 @@ OPTIONS: tuple[Subject, ...] = (
     *(StopOptions, OutputOptions),
 )
 FLAGS: tuple[Subject, ...] = (AddressFlags, LaunchRows, ServerKeys, LengthFlags, CommandFlags)
-TABLE = rows_of(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
+TABLE = join_rows(*FLAGS, *OPTIONS, *PROFILE_KEYS, CallOptions)
 
 
 # The keys that give times at which requests, or sessions, begin.
-ARRIVALS = tuple(row.name for row in rows_of(*PROFILE_KEYS) if row.arrivals)
+ARRIVALS = tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.arrivals)
 
 
 def profile_keys(*makes: Makes) -> tuple[str, ...]:
     """The keys of a profile that make one of these, in the order of the table."""
-    return tuple(row.name for row in rows_of(*PROFILE_KEYS) if row.makes in makes)
+    return tuple(row.name for row in join_rows(*PROFILE_KEYS) if row.makes in makes)
 
 
-def flags_in(group: str, rows: Iterable[Setting] = TABLE) -> list[Setting]:
+def list_flags(group: str, rows: Iterable[Setting] = TABLE) -> list[Setting]:
     """The settings with a flag in a group of --help, in the order of its lines."""
     return sorted((row for row in rows if row.group == group), key=lambda row: row.rank)
 
@@ -79,4 +79,4 @@ def add_groups(
     every = tuple(rows)
     for title in named:
         group = parser.add_argument_group(title)
-        add_flags(group, flags_in(title, every))
+        add_flags(group, list_flags(title, every))

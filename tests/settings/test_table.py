@@ -16,7 +16,7 @@ from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.options import TABLE, Options, bench_parser
 from loadgen.settings.setting import Makes, Rows, setting
-from loadgen.settings.table import PROFILE_KEYS, profile_keys, rows_of
+from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def test_a_subject_has_its_rows_in_the_order_they_are_written() -> None:
 
 def test_every_key_of_a_profile_is_a_row_that_makes_one_thing() -> None:
     of_files = ["ladder", "server"]
-    assert [row.name for row in rows_of(*PROFILE_KEYS)] + of_files == list(Profile.model_fields)
+    assert [row.name for row in join_rows(*PROFILE_KEYS)] + of_files == list(Profile.model_fields)
     shared_out = [key for makes in Makes for key in profile_keys(makes)]
     assert sorted(shared_out + of_files) == sorted(Profile.model_fields)
 

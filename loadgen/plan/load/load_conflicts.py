@@ -11,7 +11,7 @@ from loadgen.plan.server_settings import flag_of
 from loadgen.settings import load_schedule
 from loadgen.settings.load import ClassKeys, ShapeKeys
 from loadgen.settings.load_schedule import LEAST_RATE_PER_S
-from loadgen.settings.table import rows_of
+from loadgen.settings.table import join_rows
 
 Values = Mapping[str, Any]
 _RAMP = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
@@ -118,7 +118,7 @@ def _burst_ramp(values: Values, _: Collection[str]) -> Iterator[str]:
 
 
 def _ladder(values: Values, typed: Collection[str]) -> Iterator[str]:
-    for row in rows_of(ShapeKeys, ClassKeys):
+    for row in join_rows(ShapeKeys, ClassKeys):
         if values.get("ladder") and values.get(row.name):
             yield f"{row.option} does not apply to a ladder: each of its lengths is measured under one load"
 

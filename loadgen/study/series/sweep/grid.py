@@ -18,14 +18,14 @@ from loadgen.plan.server_settings import flag_of
 from loadgen.report.sweep_lines import label, shown_value
 from loadgen.report.sweep_record import AXES, LoadAxis
 from loadgen.settings.data import READ_OUTPUT_LENS
-from loadgen.settings.table import rows_of
+from loadgen.settings.table import join_rows
 from loadgen.study.series.sweep import value_lists
 
 T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
 CONCURRENCY, RATE = AXES
 _LOADS = ("--rate", "--concurrency", "rate", "concurrency")  # flags and keywords of a load alone
-FIELDS = tuple(row.name for row in rows_of(*SUBJECTS) if row.swept)
+FIELDS = tuple(row.name for row in join_rows(*SUBJECTS) if row.swept)
 _MOST_POINTS = 10_000
 _LEAST_REQUESTS = 50  # of a point: the P90's bound at 99 % confidence needs 44
 _A_SLOT = 10  # requests for each that is in flight at a time
