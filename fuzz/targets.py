@@ -80,7 +80,7 @@ TARGETS = {
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
     "safetensors": Target(f"{_CONTROL}:safetensors", _FILES),
     "gguf_head": Target(
-        f"{_CONTROL}:gguf_head", ("loadgen.roofline.gguf", "loadgen.roofline.checkpoint"), (), 1024
+        f"{_CONTROL}:gguf_head", ("loadgen.roofline.checkpoint", "loadgen.roofline.checkpoint"), (), 1024
     ),
     # results of others
     "documents": Target(f"{_READERS}:client_documents", _OTHERS),
@@ -127,7 +127,7 @@ TARGETS = {
         f"{_USER}:command_words", ("loadgen.run.options", "loadgen.run.load_options"), (), 256
     ),
     "start_at": Target(f"{_USER}:start_at", ("loadgen.run.shards.start_at",), (), 48, words=False),
-    "base_url": Target(f"{_USER}:base_url", ("loadgen.server.pasted_url",), (), 128),
+    "base_url": Target(f"{_USER}:base_url", ("loadgen.base.pasted_url",), (), 128),
     # records of many runs
     "records": Target(
         f"{_USER}:records", ("loadgen.report.stored_record", "loadgen.study.series.record"), (), 2048

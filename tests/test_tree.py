@@ -26,8 +26,8 @@ TEXT = [
 # Imports point left: what is in a folder imports from its own and those before it. Files next to the folders
 # are of two kinds: what every folder uses, and the command and the package, which use every folder.
 FOLDERS = [
-    "base", "wire", "settings", "plan", "transport", "figures", "host", "roofline", "server", "verdict",
-    "report", "run", "fleet", "study",
+    "base", "engines", "wire", "settings", "plan", "transport", "figures", "host", "roofline", "server",
+    "verdict", "report", "run", "fleet", "study",
 ]  # fmt: skip
 INSIDE = {"study": ["run_summary", "importers", "consistency", "compare", "audit", "api", "pages", "series"]}
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.untrusted import NOT_JSON, Hide, as_is, error_text, line
+from loadgen.engines.refusals import past_context
 from loadgen.figures import streams
 from loadgen.figures.answer_shape import EXAMINED, count_gaps, is_to_examine
 from loadgen.figures.record import UNKNOWN, Record
@@ -22,7 +23,6 @@ from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
 from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, remark
-from loadgen.wire.turn_refusals import past_context
 from loadgen.wire.typical import TypicalMessages
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"

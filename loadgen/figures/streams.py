@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Int64
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.transport.capture import Capture
-from loadgen.wire import sse, sse_fast, typical
+from loadgen.wire import sse, typical
 from loadgen.wire.http1 import Headers, HttpBody, unframe
 from loadgen.wire.openai import Dialect, Message
-from loadgen.wire.sse_fast import PlainStream
+from loadgen.wire.sse import PlainStream
 
 
 class DecodedStream(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream 
     """A stream in the form that servers send; None for any other answer."""
     if not capture.framed or capture.failure is not None:
         return None
-    stream = sse_fast.read(capture.raw)
+    stream = sse.read_plain_stream(capture.raw)
     if stream is None:
         return None
     messages: Sequence[Message] | None = None if keep_text else typical.read(dialect, stream)
@@ -67,7 +67,7 @@ def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream 
 
 def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     """Any stream, up to the first malformed message."""
-    events, malformed = sse.read(answer.body, answer.complete), ""
+    events, malformed = sse.read_events(answer.body, answer.complete), ""
     messages = _messages(dialect, events.lines, len(events.ends))
     if messages is None:
         events, malformed = _up_to_malformed(dialect, answer)
@@ -137,7 +137,7 @@ def _messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequen
 
 def _up_to_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, str]:
     """All events, with the lines of those before the first malformed one; and what is wrong with it."""
-    datas, ends, done, fault = sse.split(answer.body, answer.complete)
+    datas, ends, done, fault = sse.split_events(answer.body, answer.complete)
     good: list[bytes] = []
     malformed = ""
     for data in map(sse.one_line, datas):

@@ -14,7 +14,7 @@ from loadgen.run.live_totals import Totals
 from loadgen.run.progress import Progress
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Health
+from loadgen.transport.sending.job import Health
 
 _FAILED = Failure(FailureKind.ABORTED, "see the failures of each shard")
 

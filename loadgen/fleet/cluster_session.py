@@ -29,7 +29,7 @@ from loadgen.run.session import Session
 from loadgen.run.shards import part
 from loadgen.run.shards.start_at import lead_s
 from loadgen.run.signals import SIGNALS, Interrupts
-from loadgen.transport.share import WHOLE, Share
+from loadgen.transport.sending.share import WHOLE, Share
 from loadgen.verdict.run_metadata import LateFacts
 
 if TYPE_CHECKING:

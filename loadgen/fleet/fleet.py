@@ -18,7 +18,7 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.live_totals import Totals
 from loadgen.run.shards.clock_readings import RoundTrips, boot_id
-from loadgen.transport.share import Share
+from loadgen.transport.sending.share import Share
 from loadgen.verdict.shard_facts import ClockReading
 
 CLOCK = "the driver's clock"

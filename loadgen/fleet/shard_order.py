@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
+from loadgen.engines.refusals import Adaptation
 from loadgen.plan.plan_inputs import Seed, WordCounts
 from loadgen.run import keywords
 from loadgen.run.credentials import NO_KEY
 from loadgen.run.live_totals import Totals
 from loadgen.run.options import TABLE, Options
 from loadgen.settings.run import Tolerance
-from loadgen.transport.share import Share
-from loadgen.wire.refusals import Adaptation
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.transport.sending.share import Share
+from loadgen.wire.http1 import check_headers, check_path, check_request_id_prefix
 
 MOST_SHARES = 1 << 20
 _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer

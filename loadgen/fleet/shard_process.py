@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
+from loadgen.engines.refusals import Adaptation
 from loadgen.figures.record import Records
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpacked
@@ -35,7 +36,6 @@ from loadgen.run.session import Session
 from loadgen.run.shards.start_at import Punctual, lead_s
 from loadgen.run.signals import SIGNALS
 from loadgen.transport.capture_process import end_with
-from loadgen.wire.refusals import Adaptation
 
 MOST_ORDER_BYTES = 64 << 20  # of one: a profile, options, words
 _PIECE_BYTES = 1 << 16

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from loadgen.base import untrusted
+import psutil
+
+from loadgen.base import clock, untrusted
 from loadgen.host.jetson import board
 from loadgen.host.nvml import Gpus, gpus
-from loadgen.host.process_memory import Processes, System
-from loadgen.host.sensor import Absent, Sensor, guarded, name_of
+from loadgen.host.sensor import SAMPLING_SHARE, Absent, Quantity, Queries, Reading, Sensor, guarded, name_of
 
 
 def sensors(root: Path = Path("/")) -> list[Sensor]:
@@ -29,3 +32,59 @@ def device_memory_bytes() -> int | None:
     """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
     devices = guarded("NVML", gpus, Absent)
     return guarded("NVML", devices.used_bytes, lambda _: None) if isinstance(devices, Gpus) else None
+
+
+# For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:
+# it is read seldom.
+_PSS_S = 5.0
+
+
+class Processes(Sensor):
+    """RSS and PSS, summed over the processes; PSS is read 5 s and more apart, and repeated in between."""
+
+    def __init__(self, now_ns: Callable[[], int] = clock.now_ns) -> None:
+        self._now_ns = now_ns
+        self._pss_due_ns = 0
+        self._pss = Reading()
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """The memory now; a process that has ended has none."""
+        if not pids:
+            return Reading(missing=("host memory: the server's processes are unknown",))
+        began_ns = self._now_ns()
+        if began_ns >= self._pss_due_ns:
+            # Only Linux has PSS: elsewhere psutil's answer has no such attribute.
+            self._pss = _summed("pss_bytes", "its PSS", lambda p: p.memory_full_info().pss, pids)
+            took_ns = self._now_ns() - began_ns
+            self._pss_due_ns = began_ns + max(int(_PSS_S * 1e9), int(took_ns / SAMPLING_SHARE))
+        rss = _summed("rss_bytes", "its RSS", lambda p: p.memory_info().rss, pids)
+        return Reading.merged((rss, self._pss))
+
+
+class System(Sensor):
+    """Memory of the whole machine."""
+
+    def read(self, pids: Sequence[int]) -> Reading:
+        """What is not available to a new process: total − MemAvailable."""
+        memory = psutil.virtual_memory()
+        return Reading({("system_bytes", ""): memory.total - memory.available})
+
+
+def _summed(
+    quantity: Quantity, name: str, size: Callable[[psutil.Process], int], pids: Sequence[int]
+) -> Reading:
+    """The sum over the processes, never of a part of them: nothing where one of them refuses."""
+    queries = Queries("a process of the server", OSError, AttributeError)
+    sizes = [queries.get(name, partial(_size, size, pid)) for pid in pids]
+    readable = [size for size in sizes if size is not None]
+    values = {(quantity, ""): sum(readable)} if len(readable) == len(sizes) else {}
+    return Reading(values, missing=queries.missing)
+
+
+def _size(size: Callable[[psutil.Process], int], pid: int) -> int:
+    try:
+        return size(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return 0
+    except psutil.AccessDenied:
+        raise PermissionError(errno.EACCES, "it is another user's") from None  # psutil's words name the pid

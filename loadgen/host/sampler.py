@@ -58,8 +58,7 @@ class Sampler:
     def sensed(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """The summary of the samples between two times of CLOCK_MONOTONIC."""
         # Its models are built once a run is over.
-        from loadgen.host.aggregate import Window
-        from loadgen.host.sensor_summary import SensorSummary, summary
+        from loadgen.host.sensor_summary import SensorSummary, Window, summary
 
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
 

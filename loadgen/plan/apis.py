@@ -9,9 +9,9 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import Engine
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.profile import Profile
-from loadgen.wire.engines import Engine
 from loadgen.wire.openai import Chat, Completions, Dialect
 from loadgen.wire.sglang import Generate
 

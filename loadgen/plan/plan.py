@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
+from loadgen.engines.engines import Engine
+from loadgen.engines.refusals import Adaptation
 from loadgen.plan import session_conflicts, sources
 from loadgen.plan.apis import chosen_dialect, merged, shared_fields
 from loadgen.plan.arrival import within
@@ -31,9 +33,7 @@ from loadgen.settings.data import NO_DATA
 from loadgen.settings.load import NO_SHAPE
 from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.sessions import NO_SESSIONS
-from loadgen.wire.engines import Engine
 from loadgen.wire.openai import Dialect
-from loadgen.wire.refusals import Adaptation
 
 _USUAL_S = 5  # of a request
 _USUAL_LENS = {"input_len": 64, "output_len": 16}  # of a warm-up, where only the server counts

@@ -8,12 +8,12 @@ import secrets
 import msgspec
 
 from loadgen.base.arrays import Int64
+from loadgen.engines.engines import Engine
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.requests import Requests
 from loadgen.plan.streams import RandomStream
 from loadgen.plan.turns import Turns
-from loadgen.wire.engines import Engine
 from loadgen.wire.openai import Chat, Dialect
 
 SEED_BITS = 32

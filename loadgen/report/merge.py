@@ -18,7 +18,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import session_rows
-from loadgen.host.series import SampledSeries
+from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report import merge_facts, merge_records, run_directory
 from loadgen.report.merge_clocks import ClockShift, ClockSpan, shifts
 from loadgen.report.merge_facts import ShardRun

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from loadgen.base.layout import counted, cut, wrapped
 from loadgen.base.rule import Severity
+from loadgen.engines import refusals
 from loadgen.figures import steady_state, vllm_keys
 from loadgen.figures.metrics import FailureTally, compute
 from loadgen.host import cpu_use, sensor_summary
@@ -34,7 +35,6 @@ from loadgen.transport.failure import CUT_OFF, outcome
 from loadgen.verdict import reconcile, run_roofline, target_figures, verdict
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
-from loadgen.wire import refusals
 
 _MOST_LINES = 10  # of a short report under its block
 _MOST_KINDS = 3  # of failures in it

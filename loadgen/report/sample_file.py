@@ -15,7 +15,7 @@ from loadgen.base import archive, untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.files import write_whole
 from loadgen.host.sensor import Sample
-from loadgen.host.series import MOST_KEPT, MOST_SERIES, SampledSeries, of_sensors, thinned
+from loadgen.host.sensor_summary import MOST_KEPT, MOST_SERIES, SampledSeries, of_sensors, thinned
 from loadgen.server.server_counters import ServerWindow
 
 SAMPLES = "samples.npz"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from loadgen.engines import refusals
 from loadgen.figures.part_figures import TurnFigures, turn_figures
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
@@ -22,7 +23,6 @@ from loadgen.figures.session_rows import (
 )
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.run_facts import Facts
-from loadgen.wire import turn_refusals
 
 _MOST_PLACES = 1000  # of ended sessions that facts hold
 _MOST_ENDS = 1000  # that a result lists
@@ -111,7 +111,7 @@ def early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyE
 
 
 def _reason(failure: Failure) -> str:
-    return _WORDS.get(failure.kind) or turn_refusals.refused(failure.detail) or failure.kind.value
+    return _WORDS.get(failure.kind) or refusals.refuse_turn(failure.detail) or failure.kind.value
 
 
 def places(

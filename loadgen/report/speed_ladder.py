@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from loadgen.engines import engines
 from loadgen.report.run_directory import Result
 from loadgen.report.speed_formulas import FORMULAS, TOTAL
 from loadgen.report.speed_rows import EngineSetting, Memory, SpeedRow, ThroughputRow, rounded
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.roofline.model_names import split_gguf
+from loadgen.roofline.models import split_gguf
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.run_roofline import devices
 from loadgen.verdict.verdict import Level
-from loadgen.wire import engines
 
 _PUBLISHED_AS = {"transformers serve": "Transformers"}
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")

@@ -17,7 +17,7 @@ import msgspec
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, TOTAL
-from loadgen.roofline.model_names import split_name
+from loadgen.roofline.models import split_name
 
 GENERATED = 2048  # tokens, in every published row
 UNIT_BYTES = {"MB": 2**20, "GB": 2**30}  # the pages write MB and GB, and divide by these

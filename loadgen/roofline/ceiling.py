@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from loadgen.roofline.machine import Machine
+from loadgen.roofline.machines import Machine
 
 
 class Weights(BaseModel, extra="forbid", frozen=True):

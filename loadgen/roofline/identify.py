@@ -9,12 +9,11 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.paths import place as expanded
-from loadgen.roofline import preset
+from loadgen.roofline import estimate
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.flags import Flags
-from loadgen.roofline.machine import Machine
-from loadgen.roofline.machines import chosen, machine, recognised
+from loadgen.roofline.machines import Machine, chosen, machine, recognised
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")
@@ -39,7 +38,7 @@ class ModelIdentity(msgspec.Struct, frozen=True):
 
 def roofline(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
     """The ceiling of a run; else None, and what is unknown and what to pass ("": nothing to report)."""
-    played = preset.played(subject.simulated, subject.model) if subject.simulated else None
+    played = estimate.played(subject.simulated, subject.model) if subject.simulated else None
     try:
         given = chosen(flags.hardware, flags.bandwidth_gb_per_s)
         if given is not None:

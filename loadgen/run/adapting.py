@@ -16,6 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import MeasureError
+from loadgen.engines import refusals
+from loadgen.engines.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
 from loadgen.figures.record import Records
 from loadgen.plan import plan, sources
 from loadgen.plan.plan import Plan
@@ -26,11 +28,8 @@ from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
 from loadgen.run.progress import Display, display
 from loadgen.run.signals import Interrupts
 from loadgen.server import control
-from loadgen.server.denied import DENIED
 from loadgen.server.discovery import ServerAddress
-from loadgen.server.exchange import ControlAnswer
-from loadgen.wire import refusals
-from loadgen.wire.refusals import FIELDS, REFUSING, Adaptation, AdaptedField, Refusal
+from loadgen.server.exchange import DENIED, ControlAnswer
 
 _LOG = logging.getLogger("loadgen")
 _TRIAL_S = 60.0  # for the first byte of an answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from loadgen.engines.engines import Engine
 from loadgen.host.cpu_use import CpuWatch
 from loadgen.host.sampler import Sampler
 from loadgen.run.importing import importing
@@ -12,7 +13,6 @@ from loadgen.run.local_server import Local
 from loadgen.run.progress import Display
 from loadgen.server.scraper import MetricsScraper
 from loadgen.verdict.run_metadata import LateFacts
-from loadgen.wire.engines import Engine
 
 _IDLE_S = 1.0  # of idle power, where there is a sensor
 

@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from loadgen.base import pasted_url
+from loadgen.base.address import is_this_machine, port_of
 from loadgen.base.errors import MeasureError, NotReady, UsageError
+from loadgen.base.pasted_url import ApiPlace
 from loadgen.base.secrecy import shown_url
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -26,12 +29,9 @@ from loadgen.run.replicas import Replica
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.which_server import at_port, nothing_there
-from loadgen.server import pasted_url
 from loadgen.server.discovery import ServerAddress, ServerInfo, ServerProbe
 from loadgen.server.exchange import ControlLoop
-from loadgen.server.pasted_url import ApiPlace
 from loadgen.settings import backends
-from loadgen.wire.address import is_this_machine, port_of
 from loadgen_servers.process.embedded import Embedded
 
 if TYPE_CHECKING:

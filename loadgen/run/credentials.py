@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.base.pasted_url import key_header
 from loadgen.base.secrecy import Secrets, command_line
 from loadgen.run.options import Options
-from loadgen.server.pasted_url import key_header
 
 _LOG = logging.getLogger("loadgen")
 DEFAULT_VARIABLE = "OPENAI_API_KEY"

@@ -15,6 +15,7 @@ from loadgen.base.bounds import parsed_by, whole
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.printable import json_text
 from loadgen.base.spelling import Parser, arguments
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import data_files, named_file, plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -26,7 +27,6 @@ from loadgen.run.data_preview import PlanPreview
 from loadgen.run.options import laid_over
 from loadgen.run.other_options import add_unheeded_flags, explained, refuse
 from loadgen.settings import backends, groups, table
-from loadgen.wire.engines import UNKNOWN
 
 _OPTIONS = (
     "file",

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from loadgen.base.errors import UsageError
 from loadgen.base.paths import place
-from loadgen.roofline import preset
+from loadgen.roofline import estimate
 from loadgen.run.importing import importing
 from loadgen.run.options import Options
 from loadgen_servers.engine import presets
@@ -25,7 +25,7 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
     if options.preset is not None:
         config = None if options.model_config is None else place(options.model_config)
         with importing():
-            arguments += preset.arguments(options.preset, config)
+            arguments += estimate.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))
@@ -57,7 +57,7 @@ def steps(options: Options) -> PresetSteps | None:
         return None
     config = None if options.model_config is None else place(options.model_config)
     try:
-        _, named = preset.arguments(options.preset, config)
+        _, named = estimate.arguments(options.preset, config)
         of = presets.preset(named) if named == options.preset else presets.given(named)
     except (UsageError, ValueError):
         return None  # the run refuses it by name

@@ -17,7 +17,7 @@ from loadgen.run import signals
 from loadgen.run.progress import Progress, SentCounters
 from loadgen.run.stop_rules import StopRules
 from loadgen.transport.capture_process import CaptureRun
-from loadgen.transport.job import Health
+from loadgen.transport.sending.job import Health
 
 NO_HEALTH = Health(0, 0, 0, 0, 0, 0)  # of a capturing process that died
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.engines import engines
 from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
 from loadgen.report import run_place, sample_file, session_figures
@@ -21,12 +22,11 @@ from loadgen.server import control, engine_config, server_log
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
-from loadgen.transport.job import Target
+from loadgen.transport.sending.job import Target
 from loadgen.verdict import calibration, run_roofline
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.run_metadata import Client, LateFacts, StartFacts
 from loadgen.verdict.sections import Broken, guarded
-from loadgen.wire import engines
 
 Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it adds
 

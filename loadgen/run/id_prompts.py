@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from loadgen.base import untrusted
+from loadgen.engines.refusals import REFUSING
 from loadgen.server import control
 from loadgen.server.discovery import ServerInfo, ServerProbe
 from loadgen.wire.openai import Completions
-from loadgen.wire.refusals import REFUSING
 
 _IDS = [10, 11, 12]  # in any vocabulary
 _ANSWER_S = 60.0

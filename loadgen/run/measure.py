@@ -31,10 +31,10 @@ from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import start
-from loadgen.transport.job import Health, Job, Limits, Target
-from loadgen.transport.session_job import SessionJob, TurnOrder
-from loadgen.transport.share import WHOLE, Listed, Order, Share
-from loadgen.transport.start import AtOnce, RunStart
+from loadgen.transport.sending.job import Health, Job, Limits, Target
+from loadgen.transport.sending.session_job import SessionJob, TurnOrder
+from loadgen.transport.sending.share import WHOLE, Listed, Order, Share
+from loadgen.transport.sending.start import AtOnce, RunStart
 from loadgen.wire.sglang import Generate
 
 _SPARE_FILES, _HELD_FILES = 64, 512

@@ -24,12 +24,12 @@ from loadgen.settings.load import SeedOptions
 from loadgen.settings.run import AroundOptions, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server import KeyOptions, MachineOptions, TargetOptions, TrustOptions
 from loadgen.settings.setting import Setting, make_option_struct
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
+from loadgen.wire.http1 import check_headers, check_path, check_request_id_prefix
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
     from loadgen.settings.keyword_types import WorkloadOptions
-    from loadgen.transport.share import Share
+    from loadgen.transport.sending.share import Share
 
 _UNSET: Any = argparse.SUPPRESS
 _CERTIFICATES = ("--ca-cert", "--client-cert", "--client-key")
@@ -82,7 +82,7 @@ class Options(_Settings, frozen=True):
     @property
     def share(self) -> Share:
         """The part of the plan that this command sends."""
-        from loadgen.transport.share import WHOLE  # numpy, which --help does without
+        from loadgen.transport.sending.share import WHOLE  # numpy, which --help does without
 
         return self.shard or WHOLE
 

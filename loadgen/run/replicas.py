@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base import pasted_url
+from loadgen.base.address import is_loopback
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
@@ -26,12 +28,11 @@ from loadgen.run.measure import TransportOptions
 from loadgen.run.options import Options
 from loadgen.run.progress import Display
 from loadgen.run.transport_choice import TransportChoice
-from loadgen.server import control, pasted_url
+from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.replica_scrapers import ReplicaScrapers
 from loadgen.server.scraper import MetricsScraper
-from loadgen.transport.job import Target
-from loadgen.wire.address import is_loopback
+from loadgen.transport.sending.job import Target
 
 _LOG = logging.getLogger("loadgen")
 

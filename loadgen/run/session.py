@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.address import is_loopback
 from loadgen.base.errors import LoadgenError
 from loadgen.base.secrecy import Secrets, command_line
+from loadgen.engines.refusals import Adaptation
 from loadgen.figures import text_tokens
 from loadgen.figures.record import Records
 from loadgen.figures.text_tokens import TextTokenizer
@@ -51,10 +53,8 @@ from loadgen.server.control import Trace
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run import select_sending
-from loadgen.transport.job import Target
+from loadgen.transport.sending.job import Target
 from loadgen.verdict.run_metadata import LateFacts, StartFacts
-from loadgen.wire.address import is_loopback
-from loadgen.wire.refusals import Adaptation
 
 if TYPE_CHECKING:
     from loadgen.report.run_directory import Result

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadgen.base.secrecy import HIDDEN, Secrets
 from loadgen.plan.plan import Plan
-from loadgen.transport.job import Target
+from loadgen.transport.sending.job import Target
 
 
 def text(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:

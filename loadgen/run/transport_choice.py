@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.address import is_loopback
 from loadgen.base.errors import UsageError
 from loadgen.base.layout import counted
-from loadgen.transport import source_addresses
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
-from loadgen.transport.job import Target
-from loadgen.transport.packet_ring import local_address, refusal
-from loadgen.wire.address import is_loopback
+from loadgen.transport.ring import source_ports
+from loadgen.transport.ring.packet_ring import local_address, refusal
+from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan
@@ -114,13 +114,13 @@ def sourced(
         if given:
             raise UsageError(f"--source-address: {proxy} applies to {target.host}: add it to NO_PROXY")
         return choice, target
-    source_addresses.check(given, family)
+    source_ports.check(given, family)
     # On loopback each ring has ports of its own: where 127.0.0.1 has none left, another address's.
     alone = choice.name == "ring" and not given and str(address[0]).startswith("127.")
-    if alone and math.ceil(connections / processes) <= _RING_SHARE * source_addresses.PortRange.here().count:
+    if alone and math.ceil(connections / processes) <= _RING_SHARE * source_ports.PortRange.here().count:
         return choice, target
     try:
-        plan = source_addresses.chosen(target.address, connections, given)
+        plan = source_ports.chosen(target.address, connections, given)
     except UsageError as error:
         if doubtful is None:
             raise

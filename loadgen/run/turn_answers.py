@@ -12,7 +12,7 @@ from loadgen.figures.decode import Decoder
 from loadgen.plan.plan import Plan
 from loadgen.plan.turns import Turns
 from loadgen.transport.capture import Capture
-from loadgen.transport.session_job import Answer, SessionJob
+from loadgen.transport.sending.session_job import Answer, SessionJob
 from loadgen.wire import sse
 from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
 
@@ -76,7 +76,7 @@ def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
     answer = streams.unframed(capture)
     if not streamed:
         return sse.one_line(answer.body)
-    return sse.read(answer.body, answer.complete).lines
+    return sse.read_events(answer.body, answer.complete).lines
 
 
 def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:

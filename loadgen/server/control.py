@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.engines.engines import Engine
 from loadgen.server import exchange
-from loadgen.server.denied import DENIED
 from loadgen.server.discovery import ServerAddress
-from loadgen.server.exchange import ControlAnswer
-from loadgen.wire.engines import Engine
+from loadgen.server.exchange import DENIED, ControlAnswer
 
 _ANSWER_S = 10.0
 _TRACE_S = 1800.0  # writing a trace takes seconds for a tiny model, many minutes for a large one

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -17,19 +17,24 @@ import msgspec
 from asyncio_throttle.throttler import Throttler
 
 from loadgen.base import clock, untrusted
+from loadgen.base.address import is_public, port_of
 from loadgen.base.errors import MeasureError, NotReady, UsageError
 from loadgen.base.layout import some
+from loadgen.base.pasted_url import VERSION
 from loadgen.base.secrecy import Secrets, shown_url
+from loadgen.engines import engines
+from loadgen.engines.engines import Engine
 from loadgen.server import exchange
-from loadgen.server.denied import DENIED, UNAUTHORIZED, why_denied
-from loadgen.server.exchange import ControlAnswer, ControlClient, ControlLoop
-from loadgen.server.pasted_url import VERSION
-from loadgen.server.plain_exchange import PlainServer
-from loadgen.server.self_description import SelfDescription, described
-from loadgen.transport.job import Target
-from loadgen.wire import engines
-from loadgen.wire.address import is_public, port_of
-from loadgen.wire.engines import Engine
+from loadgen.server.exchange import (
+    DENIED,
+    UNAUTHORIZED,
+    ControlAnswer,
+    ControlClient,
+    ControlLoop,
+    PlainServer,
+    why_denied,
+)
+from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
     import httpx
@@ -343,3 +348,38 @@ def _root(value: object) -> str:
     if not isinstance(value, str) or untrusted.text(value, _LONGEST_PATH) != value:
         return ""
     return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""
+
+
+class SelfDescription(msgspec.Struct, frozen=True):
+    """What a server is and holds; empty strings and 0 where it does not report it."""
+
+    version: str = ""
+    model_root: str = ""  # not yet known to be a path
+    max_model_len: int = 0
+    slots: int = 0  # requests that it runs at once; others wait
+    without_tools: bool = False  # its chat template has no place for them
+
+
+def described(engine: Engine, answer: Mapping[str, Any]) -> SelfDescription:
+    """The description in an answer of the engine's `version_path`."""
+    return _READERS.get(engine.name, _version)(answer)
+
+
+def _version(answer: Mapping[str, Any]) -> SelfDescription:
+    return SelfDescription(untrusted.text(answer.get("version")))
+
+
+def _props(answer: Mapping[str, Any]) -> SelfDescription:
+    """llama.cpp's /props: the context is that of one slot."""
+    each, root = untrusted.mapping(answer.get("default_generation_settings")), answer.get("model_path")
+    template = untrusted.mapping(answer.get("chat_template_caps"))
+    return SelfDescription(
+        untrusted.text(answer.get("build_info")),
+        root if isinstance(root, str) else "",
+        untrusted.whole(each.get("n_ctx")) or 0,
+        untrusted.whole(answer.get("total_slots")) or 0,
+        template.get("supports_tools") is False,
+    )
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], SelfDescription]] = {"llama.cpp server": _props}

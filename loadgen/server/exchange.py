@@ -7,13 +7,18 @@ when a request needs it, as most runs measure a server of this machine: see `pla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
+import httptools
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.server.plain_exchange import PlainServer
+from loadgen.base.address import is_loopback
+from loadgen.base.errors import UsageError
+from loadgen.wire import http1
+from loadgen.wire.http1 import check_headers, check_path
 
 if TYPE_CHECKING:
     import httpx
@@ -171,3 +176,93 @@ async def ask(
             )
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
+
+
+UNAUTHORIZED: Final = 401
+DENIED: Final = (UNAUTHORIZED, 403)
+_WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
+
+
+def why_denied(url: str, status: int, key_origin: str, message: str = "") -> str:
+    """Why a server that is named by its URL answers 401 or 403, and what to do.
+
+    `key_origin` is where the key came from, "" where none was sent. The server's message is left out of a
+    401: it may repeat a part of the key.
+    """
+    if not key_origin:
+        return f"{url} needs an API key and none was sent ({status}): {_WAYS}"
+    if status == UNAUTHORIZED:
+        return (
+            f"{url} does not accept the key from {key_origin} ({status}): check that it is a key of this "
+            "server, whole and not expired"
+        )
+    why = f": {message}" if message else ""
+    return (
+        f"{url} denies this to the key from {key_origin} ({status}{why}): check what the key may use, "
+        "and --model"
+    )
+
+
+_READ_BYTES = 1 << 18
+
+
+class PlainServer(msgspec.Struct, frozen=True):
+    """Where the requests go, and the rest of their heads."""
+
+    host: str
+    port: int
+    root: str  # what the base URL has before every path
+    lines: bytes  # the headers
+
+    @classmethod
+    def at(cls, base_url: str, headers: Mapping[str, str]) -> Self | None:
+        """The server at a valid URL; None where it is elsewhere, behind TLS, or a header is not plain."""
+        parts = urlsplit(base_url)
+        if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
+            return None  # a proxy of the environment may apply
+        root = parts.path.rstrip("/")
+        try:
+            check_headers(headers.items())
+            check_path(root)
+        except UsageError:
+            return None
+        return cls(parts.hostname or "", parts.port or 80, root, _lines(parts.netloc, headers))
+
+    async def get(self, path: str, most_bytes: int) -> tuple[int, bytes] | None:
+        """The status and body of an ordinary answer of at most `most_bytes`; None of any other, or none."""
+        try:
+            reader, writer = await asyncio.open_connection(self.host, self.port)
+        except OSError:
+            return None
+        try:
+            writer.write(f"GET {self.root}{path} HTTP/1.1\r\n".encode() + self.lines)
+            return await _ordinary(reader, most_bytes)
+        except OSError:
+            return None
+        finally:
+            writer.transport.abort()  # the answer is whole, or of no use
+
+
+async def _ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes] | None:
+    answer, received = http1.Response(), 0
+    try:
+        while not answer.complete:
+            data = await reader.read(_READ_BYTES)
+            received += len(data)
+            if not data or received > most_bytes:
+                return None
+            answer.parser.feed_data(data)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    finally:
+        del answer.parser  # it refers to the answer, and cycles are not collected during a run
+    if "location" in answer.headers or http1.compressed(answer.headers):
+        return None
+    return answer.status, b"".join(answer.pieces)
+
+
+def _lines(host: str, headers: Mapping[str, str]) -> bytes:
+    ours = {"host": host, "accept": "*/*", "accept-encoding": "identity", "connection": "close"}
+    given = {name.lower() for name in headers}
+    sent = {**{name: value for name, value in ours.items() if name not in given}, **headers}
+    return "".join(f"{name}: {value}\r\n" for name, value in sent.items()).encode() + b"\r\n"

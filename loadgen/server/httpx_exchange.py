@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.wire.address import is_this_machine
+from loadgen.base.address import is_this_machine
 from loadgen.wire.certificates import why_untrusted
 
 _LONGEST_MESSAGE = 200  # characters

@@ -16,17 +16,16 @@ from msgspec.structs import replace
 
 from loadgen.base import untrusted
 from loadgen.base.errors import MeasureError
+from loadgen.engines import refusals
+from loadgen.engines.refusals import REFUSING
 from loadgen.plan.apis import merged
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import WordCounts
 from loadgen.plan.prompts import words
 from loadgen.server import exchange
-from loadgen.server.denied import DENIED
 from loadgen.server.discovery import ServerAddress
-from loadgen.server.exchange import ControlAnswer, ControlClient
-from loadgen.wire import refusals
+from loadgen.server.exchange import DENIED, ControlAnswer, ControlClient
 from loadgen.wire.openai import Chat
-from loadgen.wire.refusals import REFUSING
 
 _GROUP = 64  # words that are counted together
 _EIGHTH, _FEWEST_EIGHTHS = 8, 3  # words of a group that are counted apart; how many such make prompts

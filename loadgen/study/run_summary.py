@@ -13,18 +13,18 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import bounds
+from loadgen.base.address import is_this_machine
+from loadgen.engines import engines
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
 from loadgen.report import data_identity, labels, load_table, saturated_run
 from loadgen.report.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.model_names import split_name
+from loadgen.roofline.models import split_name
 from loadgen.server.answer_check import Fingerprint
 from loadgen.verdict.campaign_cell import Cell
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.run_metadata import parse_metadata
-from loadgen.wire import engines
-from loadgen.wire.address import is_this_machine
 
 OURS = "loadgen"
 Item = TypeVar("Item")

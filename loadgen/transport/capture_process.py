@@ -21,16 +21,16 @@ from loadgen.base.errors import NO_MEMORY
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import CaptureFault, Counters, Health, Job, Transport
-from loadgen.transport.share import Order
+from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job, Transport
+from loadgen.transport.sending.share import Order
 
 Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 # Their modules and types: the first needs epoll, so Linux.
 TRANSPORTS = {
-    "wire": "epoll_transport:EpollTransport",
-    "ring": "ring_transport:RingTransport",
-    "httpx": "httpx_transport:HttpxTransport",
+    "wire": "epoll.epoll_transport:EpollTransport",
+    "ring": "ring.ring_transport:RingTransport",
+    "httpx": "portable.httpx_transport:HttpxTransport",
 }
 _PRIVILEGED = ("ring",)  # each opens a socket that needs a capability, and nothing more
 _LOOK_S = 0.25

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from loadgen.transport.capture import Capture
-from loadgen.transport.job import CaptureFault, Health
+from loadgen.transport.sending.job import CaptureFault, Health
 
 _LENGTH = struct.Struct("=Q")
 _BUFFER_BYTES = 4 << 20

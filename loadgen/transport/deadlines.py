@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from loadgen.base.clock import SECOND_NS
+from loadgen.transport.capture import Capture
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Job
-from loadgen.transport.stalls import Stalls, Stream
+from loadgen.transport.sending.job import Job
 
 _STOPPED_NS = SECOND_NS  # a sweep that comes so much later than due was not late, but stopped
 # An idle connection that the server closes while a request is on its way is lost within a round trip. What
@@ -71,3 +74,131 @@ def unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
     why = f" ({error})" if error is not None and str(error) else ""
     detail = f"the connection was closed after {after_s:.2f} s without a byte of an answer{why}"
     return Failure(FailureKind.TRUNCATED, detail)
+
+
+_LOOK_EVERY_NS = 10_000_000_000  # so that one search has little to read, no matter what a stream sends
+_LOOKS_NS = 2_000_000  # for the searches of one sweep that can wait: other streams are unread meanwhile
+_MOST_BYTES = 1 << 20  # of one search: no message of a token is longer
+_MOST_READS = 1024  # over which a message that has begun is searched for
+_WIDER = 4  # each window is this many times as wide as the one before: a third is read twice, no more
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Stream:
+    """A request under way, as either transport holds it; times are nanoseconds."""
+
+    index: int = -1  # position in the plan; -1: none
+    intended_ns: int = 0
+    sent_ns: int = 0
+    excused_ns: int = 0  # for how long this process was stopped meanwhile
+    resends: int = 0
+    begun: bool = False  # a token was seen
+    progress_ns: int = 0  # when the last token came, as far as is known; when it was sent
+    looked_ns: int = 0  # when its tokens were last searched for
+    scanned: int = 0  # reads in which no token is left to be found
+    inspect_ns: int = 0  # when it is to be checked for tokens again
+
+    def captured(self, slot: int, end_ns: int, **more: Any) -> Capture:
+        """The request as a capture, with what else is known of it."""
+        return Capture(self.index, slot, self.intended_ns, self.sent_ns, end_ns, resends=self.resends, **more)
+
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`."""
+        raise NotImplementedError
+
+    def seen_at(self, read: int) -> int:
+        """When the client had received a read (ns)."""
+        raise NotImplementedError
+
+
+class Stalls:
+    """Searches streams that go on for long for tokens, each byte about once."""
+
+    def __init__(
+        self,
+        limit_ns: int,
+        token_seen: Callable[[bytes], bool],
+        streams: Callable[[], Iterable[Stream]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.limit_ns, self.token_seen, self.streams, self.now_ns = limit_ns, token_seen, streams, now_ns
+        self.every_ns = min(_LOOK_EVERY_NS, limit_ns // 4)
+        self.token_ns = 0  # when a stream last got a token, as far as is known
+        self._swept_ns = self._asked_ns = self._spent_ns = 0
+
+    def stalled(self, stream: Stream, now_ns: int) -> bool:
+        """Whether a stream has waited too long for its next token.
+
+        One without its first token may be waiting in the server's queue: it is stalled only when
+        no other stream got a token either.
+        """
+        if not self.limit_ns:
+            return False
+        if self._overdue(stream, now_ns):
+            self._look(stream, now_ns)
+            if not stream.begun and self._overdue(stream, now_ns):
+                self._ask_all(now_ns)
+            return self._overdue(stream, now_ns)
+        if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
+            if self._swept_ns != now_ns:
+                self._swept_ns, self._spent_ns = now_ns, 0
+            if self._spent_ns < _LOOKS_NS:
+                self._look(stream, now_ns)
+        return False
+
+    def _overdue(self, stream: Stream, now_ns: int) -> bool:
+        last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
+        return now_ns - last_ns > self.limit_ns
+
+    def _ask_all(self, now_ns: int) -> None:
+        """Search all streams for a token, once a sweep, until one is found."""
+        if self._asked_ns == now_ns:
+            return
+        self._asked_ns = now_ns
+        for stream in self.streams():
+            self._look(stream, now_ns)
+            if now_ns - self.token_ns <= self.limit_ns:
+                return
+
+    def _look(self, stream: Stream, now_ns: int) -> None:
+        if stream.looked_ns == now_ns:
+            return
+        stream.looked_ns, began_ns = now_ns, self.now_ns()
+        reads = stream.since(stream.scanned)
+        read = last_token_read(reads, self.token_seen)
+        if read is not None:
+            stream.begun = True
+            stream.progress_ns = max(stream.progress_ns, stream.seen_at(stream.scanned + read))
+            self.token_ns = max(self.token_ns, stream.progress_ns)
+            stream.scanned += read
+        else:
+            stream.scanned += unfinished(reads)
+        self._spent_ns += self.now_ns() - began_ns
+
+
+def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:
+    """The read in which the last token came whole; None where none did.
+
+    A message may begin in one read and end in a later one, so reads are not judged one by one: the last one,
+    then the last few, then more, each time so much more that all of it stays in proportion to their bytes.
+    """
+    count, wide, begin, size = len(reads), 1, len(reads), 0
+    seen = False
+    while begin > 0 and size <= _MOST_BYTES and not seen:
+        after, begin = begin, max(count - wide, 0)
+        size += sum(map(len, reads[begin:after]))
+        seen = token_seen(b"".join(reads[begin:]))
+        wide *= _WIDER
+    if not seen:
+        return None
+    # Of the reads to begin with the last one, and then of those to end with the first one, that have it all.
+    each = range(count)
+    first = bisect_left(each, True, begin + 1, after, key=lambda i: not token_seen(b"".join(reads[i:]))) - 1
+    return bisect_left(each, True, first, count - 1, key=lambda i: token_seen(b"".join(reads[first : i + 1])))
+
+
+def unfinished(reads: list[bytes]) -> int:
+    """The read from which a message may not be over yet: the last one in which an event ended."""
+    least = max(len(reads) - _MOST_READS, 0)
+    ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])
+    return next(ended, least)

@@ -8,12 +8,12 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from loadgen.base.address import is_this_machine
 from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
 from loadgen.figures.record import UNKNOWN
 from loadgen.verdict.arrival_checks import held_answers
 from loadgen.verdict.calibration import HELD_PERCENT
 from loadgen.verdict.evidence import LATE_GAPS, RunEvidence, percent
-from loadgen.wire.address import is_this_machine
 
 SHARED = 0.01  # of the messages; of the mean TTFT; of P99 ITL
 LAG_GAPS, CORES = 0.1, 0.8  # of the mean gap, of a core

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loadgen.base.arrays import Bool, Float64, Int64, total
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Source
+from loadgen.engines import engines
 from loadgen.figures import steady_state
 from loadgen.figures.answer_shape import AnswerShapes
 from loadgen.figures.confidence import least_passing
@@ -28,7 +29,6 @@ from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import CUT_OFF, FailureKind
 from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.run_facts import Facts
-from loadgen.wire import engines
 
 LEAST_GAUGES = 5
 LATE_GAPS = 0.2  # of the mean gap

@@ -13,7 +13,7 @@ from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
-from loadgen.host.series import LEAST_SAMPLES
+from loadgen.host.sensor_summary import LEAST_SAMPLES
 from loadgen.server.server_counters import ServerLatency, ServerWindow
 from loadgen.verdict import answer_timings
 

@@ -19,7 +19,7 @@ from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.engine_config import EngineConfig
 from loadgen.server.server_counters import ServerWindow
-from loadgen.transport.share import WHOLE, Share
+from loadgen.transport.sending.share import WHOLE, Share
 from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.campaign_cell import Cell
 from loadgen.verdict.run_metadata import StartFacts, asked, shown

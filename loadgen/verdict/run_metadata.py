@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
+from loadgen.engines.refusals import AdaptedField
 from loadgen.figures import objectives
 from loadgen.figures.figure_table import parse_metrics, parse_percentiles
 from loadgen.figures.per_request import MetricOptions
@@ -20,7 +21,6 @@ from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.profile import Profile, check_body
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.verdict.shard_facts import MergedShard, ShardFacts
-from loadgen.wire.refusals import AdaptedField
 
 if TYPE_CHECKING:
     from loadgen.host.cpu_use import CpuUse

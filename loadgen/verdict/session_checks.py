@@ -11,7 +11,7 @@ from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.session_rows import SessionRows, dry_ns
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.gate import NEVER_NS
+from loadgen.transport.sending.gate import NEVER_NS
 from loadgen.verdict.evidence import RunEvidence, percent
 
 ENDED = 0.05  # of the sessions

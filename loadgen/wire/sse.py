@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
+
+import httptools
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
+from loadgen.wire.http1 import HEAD_END, Headers, Response, compressed
 
 _DONE = b"[DONE]"
 _FIELD = b"data: "
@@ -38,14 +42,14 @@ def one_line(data: bytes) -> bytes:
     return data.replace(b"\n", b" ")
 
 
-def read(body: bytes, whole: bool) -> Events:
+def read_events(body: bytes, whole: bool) -> Events:
     """The events of a body; a last line that is cut off is left out unless the body is `whole`.
 
     Where some event's data is not JSON, only `split` decides reliably.
     """
     if plain := _read_plain(body):
         return plain
-    datas, ends, done, fault = split(body, whole)
+    datas, ends, done, fault = split_events(body, whole)
     return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done, fault)
 
 
@@ -92,7 +96,7 @@ def _wherever(text: bytearray, length: int) -> NDArray[np.bytes_]:
     return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
 
 
-def split(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool, bytes | None]:
+def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool, bytes | None]:
     """Each event's data, where it ends, whether `[DONE]` closed them, and the data of an error that did.
 
     Comments and the fields `id` and `retry` are ignored, and so are blank data and what follows `[DONE]` or
@@ -136,3 +140,122 @@ def _lines(body: bytes, whole: bool) -> list[tuple[bytes, int]]:
             lines.append((text, len(body)))
         begin += len(line)
     return lines
+
+
+_LAST_CHUNK = b"0\r\n\r\n"
+_PLAIN_FIELD = b"data: "
+BEGIN = b"\r\n" + _PLAIN_FIELD  # of an event, with the end of its chunk's size
+END = b"\n\n\r\n"  # of an event, with the end of its chunk
+_PLAIN_DONE = BEGIN + b"[DONE]" + END
+_LASTS = b"\ne" + _PLAIN_DONE + _LAST_CHUNK, b"\nE" + _PLAIN_DONE + _LAST_CHUNK
+_DONE_BYTES = len(_PLAIN_DONE) - 4  # without the line ends of the framing
+_CONTROLS = len(b"\r\n" + END)  # control bytes of an event
+_BETWEEN = b" " * len(END[1:] + b"ff" + BEGIN)  # after a longer size the last byte of BEGIN is a blank
+_PLAIN_BLANK = ord(" ")  # the first byte that is no control byte
+_SMALLEST = 2048  # bytes of a response; below them the passes cost more than they save
+_SHORTEST, _LONGEST = 16, 4095  # bytes of a chunk: a size of two or three digits
+_OPENING_BYTES = 12  # the newline before a chunk, its size, BEGIN, and where there is room an object's `{`
+
+_FORMS = b"\n%x" + BEGIN + b"{", b"\n%X" + BEGIN + b"{"
+
+
+class PlainStream(msgspec.Struct, frozen=True):
+    """A good answer of the form; `begins` and `ends` are int64[events], positions in all of `raw`.
+
+    They are where each event's data begins, and where its newline is; `[DONE]` is not one of the events.
+    No data holds a control byte.
+    """
+
+    raw: bytes
+    headers: Headers
+    begins: Int64
+    ends: Int64
+    done: bool  # `[DONE]` was seen
+    body_bytes: int
+
+    def lines(self) -> bytearray:
+        """The data of each event in a line, with blanks for what is between it and the next."""
+        begin = int(self.begins[0])
+        lines = bytearray(memoryview(self.raw)[begin : int(self.ends[-1])])
+        wherever = np.ndarray(len(lines) - len(_BETWEEN) + 1, _void(len(_BETWEEN)), lines, strides=(1,))
+        wherever[self.ends[:-1] + 1 - begin] = np.void(_BETWEEN)
+        return lines
+
+
+def read_plain_stream(raw: bytes) -> PlainStream | None:
+    """The events of an answer of the form; None for any other.
+
+    Each event has six control bytes, and the places of these say where all the rest is: a chunk's size is
+    compared with them, so that a parser would find the same.
+    """
+    if len(raw) < _SMALLEST or not raw.endswith(_LAST_CHUNK):
+        return None
+    head = _head(raw[: raw.find(HEAD_END) + len(HEAD_END)])
+    if head is None:
+        return None
+    done = raw.endswith(_LASTS)
+    after = len(_LASTS[0]) - 1 if done else len(_LAST_CHUNK)
+    places = (np.frombuffer(raw, np.uint8) < _PLAIN_BLANK).nonzero()[0]
+    places = places[head.controls - 1 : len(places) - len(HEAD_END) - done * _CONTROLS]
+    count, over = divmod(len(places) - 1, _CONTROLS)
+    if over or count < 1 or places[-1] != len(raw) - after - 1:
+        return None
+    # From the newline before it on: after its size, after its data, and what need not be looked at.
+    fields, ends = places[2::_CONTROLS], places[3::_CONTROLS]
+    lengths = ends - fields
+    if cut_lines(raw, ends, len(END)).tobytes() != END * count or not _sized(
+        raw, places[:-1:_CONTROLS], lengths
+    ):
+        return None
+    body_bytes = int(np.add.reduce(lengths)) + count + done * _DONE_BYTES
+    return PlainStream(raw, head.headers, fields + len(b"\n" + _PLAIN_FIELD), ends, done, body_bytes)
+
+
+def cut_lines(raw: bytes, places: Int64, length: int) -> NDArray[np.void]:
+    """`length` bytes from each place on, void[places]; raises IndexError where there are fewer."""
+    wherever = np.ndarray(len(raw) - length + 1, _void(length), raw, strides=(1,))
+    return wherever[places]
+
+
+@lru_cache(maxsize=1024)  # to make one takes longer than to use it
+def _void(length: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, length))
+
+
+@cache
+def _openings(form: bytes) -> NDArray[np.void]:
+    """What is before each chunk's data, void[lengths] from one byte on; zeros where no event is so long."""
+    begins = [(form % length)[:_OPENING_BYTES] for length in range(_SHORTEST, _LONGEST + 1)]
+    none = bytes(_OPENING_BYTES)
+    return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _void(_OPENING_BYTES))
+
+
+def _sized(raw: bytes, places: Int64, lengths: Int64) -> bool:
+    """Whether a byte more than each length is the size of an event's chunk; all digits in the same case."""
+    written = cut_lines(raw, places, _OPENING_BYTES).tobytes()
+    return any(_openings(form).take(lengths, mode="clip").tobytes() == written for form in _FORMS)
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """A head whose status is 200 and that chunks follow, not compressed."""
+
+    headers: Headers
+    controls: int  # control bytes
+
+
+@lru_cache(maxsize=16)  # a server's heads are the same but for the second
+def _head(head: bytes) -> _Head | None:
+    """What such a head holds; None of any other."""
+    response = Response()
+    try:
+        response.parser.feed_data(head)
+        over = response.complete
+        response.parser.feed_data(_LAST_CHUNK)
+    except (httptools.HttpParserUpgrade, httptools.HttpParserError):
+        return None
+    finally:
+        del response.parser
+    chunked = response.complete and not over and not response.pieces
+    if not chunked or response.status != 200 or compressed(response.headers):
+        return None
+    return _Head(response.headers, sum(byte < _PLAIN_BLANK for byte in head))

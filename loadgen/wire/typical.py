@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.wire.openai import Dialect, Message
-from loadgen.wire.sse_fast import BEGIN, END, PlainStream, cut
+from loadgen.wire.sse import BEGIN, END, PlainStream, cut_lines
 
 _FEWEST = 64  # messages; below them to parse them all is as quick
 _WORD = np.dtype(np.uint32).itemsize  # bytes compared at once
@@ -173,7 +173,7 @@ def _different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
 
     Where there are digits in all of `loose`, they are as good as those that are wanted.
     """
-    found = cut(raw, places, len(wanted))
+    found = cut_lines(raw, places, len(wanted))
     if loose.stop:
         rows = found.view(np.uint8).reshape(len(places), -1)
         numbers = (rows[:, loose] - _ZERO < _DIGITS).all(1)  # what is less than a zero becomes much more

@@ -19,12 +19,12 @@ from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, pair
-from loadgen.transport.epoll_transport import EpollTransport
+from loadgen.transport.epoll.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.httpx_transport import HttpxTransport
-from loadgen.transport.job import Counters, Health, Job, Target, Transport
-from loadgen.transport.ring_transport import RingTransport
-from loadgen.transport.share import Listed
+from loadgen.transport.portable.httpx_transport import HttpxTransport
+from loadgen.transport.ring.ring_transport import RingTransport
+from loadgen.transport.sending.job import Counters, Health, Job, Target, Transport
+from loadgen.transport.sending.share import Listed
 from loadgen.wire.openai import Completions
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 
 from fakes.packet_filters import ACK, SYN, packet, passed
 from loadgen.transport.network import Poller
-from loadgen.transport.packet_filter import HEADERS, program
-from loadgen.transport.packet_ring import Address, Frames, frame_type
+from loadgen.transport.ring.packet_filter import HEADERS, program
+from loadgen.transport.ring.packet_ring import Address, Frames, frame_type
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer

@@ -21,7 +21,7 @@ from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import CaptureRun, fault_of
 from loadgen.transport.channel import Outbox, pair
-from loadgen.transport.job import CaptureFault, Counters, Health, Job
+from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job
 
 BASE_URL = VirtualServer(lambda asked: Answer([])).base_url
 _SCRAPE = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"

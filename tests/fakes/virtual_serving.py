@@ -18,7 +18,7 @@ from fakes.virtual_servers import EngineServer
 from fakes.virtual_time import VirtualTime
 from loadgen.host import throttling
 from loadgen.run import embedded_engine, session
-from loadgen.transport import outgoing
+from loadgen.transport.sending import outgoing
 from loadgen_servers.engine import cli as engine_cli
 from loadgen_servers.process.embedded import Listening
 

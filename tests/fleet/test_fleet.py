@@ -15,7 +15,7 @@ from loadgen.fleet.node_check import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpacked
 from loadgen.plan.plan_inputs import Seed
 from loadgen.run.live_totals import Totals
-from loadgen.transport.share import WHOLE, Share
+from loadgen.transport.sending.share import WHOLE, Share
 
 S_NS = 1_000_000_000
 READY, DONE = (

@@ -18,7 +18,7 @@ from loadgen.fleet import shard_process
 from loadgen.fleet.shard_order import ShardOrder, unpacked
 from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
 from loadgen.plan.plan_inputs import Seed, WordCounts
-from loadgen.transport.share import Share
+from loadgen.transport.sending.share import Share
 
 KEY = "sk-order-key-0123456789"
 ORDER = ShardOrder(

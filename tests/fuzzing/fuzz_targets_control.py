@@ -15,8 +15,8 @@ from fuzzing.fuzz_files import written
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
 from loadgen.plan import vocabulary
-from loadgen.roofline import checkpoint, gguf
-from loadgen.roofline import safetensors as stored
+from loadgen.roofline import checkpoint
+from loadgen.roofline import weights as stored
 from loadgen.server import engine_config, exchange
 from loadgen.server.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse, select
 from loadgen.server.server_counters import window
@@ -123,7 +123,7 @@ def gguf_head(raw: bytes) -> None:
     ):
         path = written(content, file)
         with contextlib.suppress(UsageError):
-            gguf.read_head(path)
+            checkpoint.read_head(path)
         with contextlib.suppress(UsageError):
             strict(checkpoint.read(str(path)))
 

@@ -174,8 +174,8 @@ def http(data: bytes) -> None:
 def sse(data: bytes) -> None:
     """A body's events, whole or cut: the quick way finds what the exact one does."""
     for whole in (True, False):
-        quick = events.read(data, whole)
-        datas, ends, done, fault = events.split(data, whole)
+        quick = events.read_events(data, whole)
+        datas, ends, done, fault = events.split_events(data, whole)
         assert (quick.ends.tolist(), quick.done, quick.fault) == (ends, done, fault)
         lines = bytes(quick.lines).split(b"\n")
         assert [one.strip() for one in lines if one.strip()] == [

@@ -14,6 +14,7 @@ from builders.made_limits import limit_record
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, spots
 from fuzzing.fuzz_targets_data import SERVER
+from loadgen.base import pasted_url
 from loadgen.base.errors import UsageError
 from loadgen.base.printable import plain
 from loadgen.plan import plan, profile
@@ -25,7 +26,6 @@ from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.run import options
 from loadgen.run.shards.launch_plan import launch_plan
 from loadgen.run.shards.start_at import read as read_start
-from loadgen.server import pasted_url
 from loadgen.server.discovery import ServerAddress
 from loadgen.study.importers import sources
 from loadgen.study.series import record as campaign_record

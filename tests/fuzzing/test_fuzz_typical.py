@@ -16,7 +16,7 @@ from figures.test_decode import DONE, HEAD
 from fuzzing.fuzz_targets_decode import APIS, captured
 from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture
-from loadgen.wire import sse_fast, typical
+from loadgen.wire import sse, typical
 
 pytestmark = pytest.mark.long
 
@@ -67,9 +67,9 @@ def same(api: int, capture: Capture) -> bool:
     quick = recorded.values(decoder.decode(capture))
     with patch.object(typical, "read", lambda *_: None):
         assert recorded.values(decoder.decode(capture)) == quick
-    with patch.object(sse_fast, "read", lambda *_: None):
+    with patch.object(sse, "read_plain_stream", lambda *_: None):
         assert recorded.values(decoder.decode(capture)) == quick
-    plain = sse_fast.read(capture.raw)
+    plain = sse.read_plain_stream(capture.raw)
     return plain is not None and typical.read(decoder.dialect, plain) is not None
 
 

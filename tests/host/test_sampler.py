@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from builders.loops import loop_over
-from loadgen.host.aggregate import Energy, MemoryUse, SampleSpread, Window
 from loadgen.host.sensor import Key, Quantity, Reading, Sample
-from loadgen.host.sensor_summary import SensorSummary, render, summary
+from loadgen.host.sensor_summary import (
+    Energy,
+    MemoryUse,
+    SampleSpread,
+    SensorSummary,
+    Window,
+    render,
+    summary,
+)
 
 S = 1_000_000_000
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import numpy as np
 
 from builders.loops import loop_over
 from loadgen.host.sensor import Key, Reading, Sample
-from loadgen.host.series import SampledSeries, of_sensors, thinned
+from loadgen.host.sensor_summary import SampledSeries, of_sensors, thinned
 
 S = 1_000_000_000
 

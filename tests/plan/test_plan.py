@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES, UNKNOWN, Engine, by_owner
+from loadgen.engines.refusals import Adaptation, AdaptedField
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.wire.engines import ENGINES, UNKNOWN, Engine, by_owner
-from loadgen.wire.refusals import Adaptation, AdaptedField
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 SUBJECT = ModelTarget(UNKNOWN, "m")

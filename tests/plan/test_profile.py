@@ -12,12 +12,12 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import UNKNOWN, by_name, by_owner
 from loadgen.plan import data_files, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings, validated
 from loadgen.verdict import run_metadata
-from loadgen.wire.engines import UNKNOWN, by_name, by_owner
 
 CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 ANSWERS = 7  # in it

@@ -10,11 +10,11 @@ import pytest
 from builders.data_files import jsonl
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile, build, load
 from loadgen.settings.sessions import NO_SESSIONS
-from loadgen.wire.engines import ENGINES
 
 FILE = {"dataset_path": "f.jsonl"}
 TURNS = {"turns": 4}

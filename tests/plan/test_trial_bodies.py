@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.trial_bodies import TEXT, TrialBodies, png
-from loadgen.wire.engines import UNKNOWN
 from loadgen.wire.openai import Chat, Dialect
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -16,7 +16,7 @@ from builders import made_runs
 from builders.damaged_columns import NamedColumns, put, turned
 from builders.loops import loop_over
 from loadgen.host.sensor import Key, Reading, Sample
-from loadgen.host.series import MOST_KEPT, MOST_SERIES
+from loadgen.host.sensor_summary import MOST_KEPT, MOST_SERIES
 from loadgen.report import run_directory, sample_file
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
 from loadgen.report.sample_file import SAMPLES, KeptSamples, kept

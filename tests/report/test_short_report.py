@@ -21,6 +21,7 @@ from builders.made_cases import (
     run,
 )
 from builders.provoked_answers import timed
+from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.report import report, short_lines
@@ -29,7 +30,6 @@ from loadgen.report.screen import Mark, Screen
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_metadata import Server
-from loadgen.wire.refusals import AdaptedField
 
 RULE = "=" * 50
 DETAIL = "the connection was closed in the middle of an answer that had begun well; " * 3

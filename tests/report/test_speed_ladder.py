@@ -15,8 +15,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures.record import Record, Records
-from loadgen.host.aggregate import MemoryUse
-from loadgen.host.sensor_summary import SensorSummary
+from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.plan import profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import speed_ladder, speed_tables

@@ -23,7 +23,7 @@ from loadgen.report.speed_rows import (
     rounded,
     shipped,
 )
-from loadgen.roofline.model_names import split_name
+from loadgen.roofline.models import split_name
 
 HEAD = "model,backend,gpu,input_length,quantization,gpu_num,speed_tok_s,gpu_memory_mb,note"
 

@@ -10,11 +10,10 @@ import pytest
 from builders.loops import loop_over
 from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
-from loadgen.roofline import preset
+from loadgen.roofline import estimate
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machine import Machine
-from loadgen.roofline.machines import machine, of_bandwidth
+from loadgen.roofline.machines import Machine, machine, of_bandwidth
 from loadgen.roofline.models import models
 from loadgen_servers.engine.presets import given
 from loadgen_servers.engine.scheduler import Scheduler
@@ -136,7 +135,7 @@ def test_the_embedded_engine_prefills_in_the_ceilings_time(name: str) -> None:
 
 def test_a_run_on_such_an_engine_takes_what_the_ceiling_says() -> None:
     name = "roofline/jetson-thor/Qwen3-30B-A3B"
-    flag, text = preset.arguments(name)
+    flag, text = estimate.arguments(name)
     played = given(text)
     assert (flag, played.name, played.model) == ("--preset-json", name, "Qwen3-30B-A3B")
     outcome = closed_loop(Scheduler(played.limits, played.timing), [(2048, 128)] * 3, concurrency=1)
@@ -144,7 +143,7 @@ def test_a_run_on_such_an_engine_takes_what_the_ceiling_says() -> None:
 
 
 def test_other_presets_are_the_engines_own() -> None:
-    assert preset.arguments("instant") == ["--preset", "instant"]
+    assert estimate.arguments("instant") == ["--preset", "instant"]
 
 
 @loop_over(
@@ -159,12 +158,12 @@ def test_other_presets_are_the_engines_own() -> None:
 )
 def test_a_preset_that_cannot_be_says_why(name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        preset.arguments(name)
+        estimate.arguments(name)
 
 
 def test_a_preset_of_a_model_that_only_its_config_tells() -> None:
     config = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
-    played = given(preset.arguments("roofline/l40s/mine/tuned", config)[1])
+    played = given(estimate.arguments("roofline/l40s/mine/tuned", config)[1])
     assert played.model == "mine/tuned"
     assert played.limits.kv_cache_tokens == int(0.9 * 48e9 - 2 * models()["Qwen3-8B"].total) // 147_456
 
@@ -176,7 +175,7 @@ def test_a_preset_that_is_no_row_is_refused(text: str) -> None:
 
 
 def test_a_preset_with_a_constant_that_is_none_is_refused() -> None:
-    row = json.loads(preset.arguments("roofline/l4/Qwen3-0.6B")[1])
+    row = json.loads(estimate.arguments("roofline/l4/Qwen3-0.6B")[1])
     row["timing"]["dense_hours"] = 1.0
     with pytest.raises(ValueError, match="dense_hours"):
         given(json.dumps(row))
@@ -193,4 +192,4 @@ def test_a_preset_with_a_constant_that_is_none_is_refused() -> None:
     ],
 )
 def test_what_a_preset_plays(name: str, model: str, expected: tuple[str, str] | None) -> None:
-    assert preset.played(name, model) == expected
+    assert estimate.played(name, model) == expected

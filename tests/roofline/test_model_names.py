@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.roofline.model_names import split_gguf
+from loadgen.roofline.models import split_gguf
 
 
 @loop_over(

@@ -11,13 +11,13 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline import safetensors as stored
 from loadgen.roofline import weights
+from loadgen.roofline import weights as stored
 from loadgen.roofline.architecture import Architecture, parse
 from loadgen.roofline.estimate import ceiling
 from loadgen.roofline.machines import machine
 from loadgen.roofline.models import models
-from loadgen.roofline.quantization import Scheme, scheme
+from loadgen.roofline.weights import Scheme, scheme
 
 HIDDEN, VOCABULARY, LAYERS, INNER, EXPERTS = 8, 32, 2, 16, 4
 CONFIG: dict[str, Any] = {

@@ -12,6 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen import cli
+from loadgen.engines import engines
 from loadgen.figures.record import Record, Records
 from loadgen.host.environment import describe
 from loadgen.plan import plan, profile
@@ -23,7 +24,6 @@ from loadgen.run.automatic_workers import ExpectedLoad, WorkerChoice, automatic,
 from loadgen.transport.capture_process import TRANSPORTS
 from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error
-from loadgen.wire import engines
 
 MS = 1_000_000
 EXACT = Error(median_us=0, p99_us=0, max_us=0, p99_percent=0)

@@ -11,9 +11,9 @@ import pytest
 from builders.data_files import planned
 from builders.loops import loop_over
 from loadgen import cli
+from loadgen.engines.engines import ENGINES
 from loadgen.plan import named_file, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.wire.engines import ENGINES
 
 DATA = Path(__file__).parents[1] / "data" / "datasets"
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -17,9 +18,8 @@ from loadgen.run.shards.part import check_plan
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import most_workers
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.transport.job import Job
-from loadgen.transport.share import Share
-from loadgen.wire.engines import UNKNOWN
+from loadgen.transport.sending.job import Job
+from loadgen.transport.sending.share import Share
 
 TARGET = target_of("127.0.0.1", 9)
 

@@ -18,7 +18,7 @@ from loadgen.figures.record import Record
 from loadgen.run import progress as live
 from loadgen.run.progress import Display, LineDisplay, Progress, ProgressBar, Wait
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Counters
+from loadgen.transport.sending.job import Counters
 
 SECOND = 1_000_000_000
 

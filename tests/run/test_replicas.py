@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, api, closed_port, stream, target_of, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.engines import engines
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -28,7 +29,6 @@ from loadgen.run.workers import worker_count
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.study.series.keys import words
 from loadgen.study.series.trust import Trust
-from loadgen.wire import engines
 
 # At a rate, each server gets its requests by turns, however fast either answers.
 WORKLOAD = profile.build(

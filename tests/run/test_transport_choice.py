@@ -10,8 +10,8 @@ from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.run import transport_choice
 from loadgen.run.transport_choice import TransportChoice, check, choose, runnable, sourced
-from loadgen.transport import source_addresses
-from loadgen.transport.job import Target
+from loadgen.transport.ring import source_ports
+from loadgen.transport.sending.job import Target
 
 HERE, AWAY = target_of("127.0.0.1", 8000), target_of("192.0.2.1", 8000)
 FORBIDDEN = "packet sockets need CAP_NET_RAW"
@@ -92,8 +92,8 @@ PAIR = ("127.0.0.1", "127.0.0.2")
 
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_addresses, "local_ports", lambda: (32768, 60999))
-    monkeypatch.setattr(source_addresses, "ports_to", lambda *_: ())
+    monkeypatch.setattr(source_ports, "local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_ports, "ports_to", lambda *_: ())
 
 
 @pytest.mark.usefixtures("ports")

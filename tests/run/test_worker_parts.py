@@ -17,8 +17,8 @@ from loadgen.run.workers.joined_health import joined
 from loadgen.run.workers.worker_pipe import EndedRequests, WorkerMessage, WorkerResult, worker_pipe
 from loadgen.run.workers.worker_process import EndedRows
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Health
-from loadgen.transport.share import Listed, Queue, Share, Shared
+from loadgen.transport.sending.job import Health
+from loadgen.transport.sending.share import Listed, Queue, Share, Shared
 
 FIGURES = Totals(
     sent=9,

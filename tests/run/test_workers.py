@@ -21,6 +21,7 @@ import loadgen
 from fakes.scripted_server import Answer, ScriptedServer, api, stream, target_of, whole
 from loadgen import cli
 from loadgen.base.errors import MeasureError
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -37,7 +38,6 @@ from loadgen.run.workers.worker_count import spread
 from loadgen.run.workers.workers import Workers
 from loadgen.settings.run import Tolerance
 from loadgen.transport.failure import FailureKind
-from loadgen.wire.engines import UNKNOWN
 
 pytestmark = [
     pytest.mark.whole,

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from fakes.scripted_server import ScriptedServer, api, stream, target_of
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run.measure import Outcome, TransportOptions, Watch, measure
@@ -18,7 +19,6 @@ from loadgen.run.signals import CANCELLED, StopRequest
 from loadgen.run.workers import workers as leading
 from loadgen.run.workers.worker_count import spread
 from loadgen.transport.failure import FailureKind
-from loadgen.wire.engines import UNKNOWN
 
 pytestmark = [
     pytest.mark.whole,

@@ -11,11 +11,11 @@ import pytest
 from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.engines import engines
+from loadgen.engines.engines import Engine
 from loadgen.run.signals import Stopped
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress
-from loadgen.wire import engines
-from loadgen.wire.engines import Engine
 
 VLLM, SGLANG = (engines.by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
 OK = whole(b"")

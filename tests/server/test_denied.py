@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.server.denied import why_denied
+from loadgen.server.exchange import why_denied
 
 
 @loop_over(

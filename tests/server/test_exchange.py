@@ -12,10 +12,10 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, End, ScriptedServer, closed_port, whole
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.secrecy import shown_url
+from loadgen.engines import engines
 from loadgen.server import control, exchange
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlAnswer as Exchanged
-from loadgen.wire import engines
 
 SGLANG = engines.by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3

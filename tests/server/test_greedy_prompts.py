@@ -27,6 +27,8 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
+from loadgen.engines import engines
+from loadgen.engines.engines import Engine
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import build
@@ -34,8 +36,6 @@ from loadgen.report import run_directory
 from loadgen.server import answer_check, greedy_prompts
 from loadgen.server.answer_check import CHAT, COMPLETION, PROMPTS, Fingerprint
 from loadgen.server.discovery import ServerAddress
-from loadgen.wire import engines
-from loadgen.wire.engines import Engine
 
 TOKENIZER = str(Path(__file__).parents[1] / "data" / "tokenizer")
 VLLM, SGLANG, TRANSFORMERS, LLAMA = (

@@ -10,8 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.figures.figure_table import JUDGED
-from loadgen.host.aggregate import MemoryUse
-from loadgen.host.sensor_summary import SensorSummary
+from loadgen.host.sensor_summary import MemoryUse, SensorSummary
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.study.run_summary import full_name, of_run, short_name
 from loadgen.verdict.campaign_cell import Cell

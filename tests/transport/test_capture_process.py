@@ -21,7 +21,7 @@ from fakes.scripted_server import HEAD, Answer, Asked, ScriptedServer, chunk, jo
 from loadgen.transport import capture_process
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Job, Limits, Target
+from loadgen.transport.sending.job import Job, Limits, Target
 
 pytestmark = [
     pytest.mark.whole,

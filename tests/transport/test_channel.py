@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen.transport.capture import Capture, int64s
 from loadgen.transport.channel import Inbox, Message, Outbox, pair
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import CaptureFault, Health
+from loadgen.transport.sending.job import CaptureFault, Health
 
 HEALTH = Health(started_ns=1, ended_ns=2, cpu_ns=3, clock_step_ns=4, late_bodies=5, backlog_bytes=6)
 

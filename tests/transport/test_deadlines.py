@@ -16,13 +16,26 @@ from loadgen.base.clock import WallOffset
 from loadgen.base.errors import UsageError
 from loadgen.run.options import parse
 from loadgen.transport.capture import Capture, int64s, joined
-from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
+from loadgen.transport.deadlines import (
+    Deadlines,
+    Stalls,
+    Stream,
+    closed_while_idle,
+    last_token_read,
+    unanswered,
+    unfinished,
+)
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Limits
-from loadgen.transport.stalls import Stalls, Stream, last_token_read, unfinished
-from loadgen.wire.http1 import LONGEST_HEAD_BYTES, Heads, Malformed
+from loadgen.transport.sending.job import Limits
+from loadgen.wire.http1 import (
+    LONGEST_HEAD_BYTES,
+    Heads,
+    Malformed,
+    check_headers,
+    check_path,
+    check_request_id_prefix,
+)
 from loadgen.wire.openai import Completions
-from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 SECOND = 1_000_000_000
 MS = 1_000_000

@@ -24,7 +24,7 @@ from fakes.scripted_server import (
 from fakes.virtual_network import VirtualServer
 from fakes.virtual_time import START_NS
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Limits
+from loadgen.transport.sending.job import Limits
 from loadgen.wire.openai import Chat, Completions
 
 MS = 1_000_000

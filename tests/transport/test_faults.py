@@ -49,7 +49,7 @@ from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.record import Record, Records
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Limits
+from loadgen.transport.sending.job import Limits
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.wire.openai import Completions
 

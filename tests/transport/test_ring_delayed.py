@@ -30,9 +30,9 @@ from fakes.scripted_server import (
     stream,
     token,
 )
-from loadgen.transport import ring_transport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Limits, Target
+from loadgen.transport.ring import ring_transport
+from loadgen.transport.sending.job import Limits, Target
 
 pytestmark = [pytest.mark.whole, needs_ring]
 MS = 1_000_000

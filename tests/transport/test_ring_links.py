@@ -14,7 +14,7 @@ from fakes.own_network import inside, ip
 from fakes.rings import needs_ring
 from fakes.scripted_server import Driven, ScriptedServer, drive, job_of, kinds, stream
 from loadgen.transport import capture_process
-from loadgen.transport.packet_ring import refusal
+from loadgen.transport.ring.packet_ring import refusal
 
 
 @needs_ring

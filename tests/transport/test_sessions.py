@@ -19,8 +19,8 @@ from loadgen.plan.turns import of_counts
 from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Job, Limits
-from loadgen.transport.session_job import SessionJob, TurnOrder
+from loadgen.transport.sending.job import Job, Limits
+from loadgen.transport.sending.session_job import SessionJob, TurnOrder
 from loadgen.wire.openai import Completions
 
 MS, SECOND = 1_000_000, 1_000_000_000

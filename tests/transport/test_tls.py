@@ -30,7 +30,7 @@ from fakes.scripted_server import (
     token,
 )
 from loadgen.server.discovery import ServerAddress
-from loadgen.transport.connection import SO_TIMESTAMPNS
+from loadgen.transport.epoll.connection import SO_TIMESTAMPNS
 from loadgen.transport.failure import FailureKind
 
 BODY = b"".join(events(3))

@@ -32,8 +32,8 @@ from fakes.scripted_server import (
 )
 from fakes.virtual_network import VirtualServer
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.job import Limits
 from loadgen.transport.memory_room import MemoryGauge
+from loadgen.transport.sending.job import Limits
 from loadgen.wire.openai import Completions
 
 MS = 1_000_000

@@ -11,6 +11,7 @@ import pytest
 from builders.loops import loop_over
 from builders.made_cases import observed, run
 from loadgen.base.rule import Finding, Rule, Severity, Source, table
+from loadgen.engines import engines
 from loadgen.verdict import verdict
 from loadgen.verdict.campaign_cell import Cell
 from loadgen.verdict.checkable import CHECKABLE
@@ -19,7 +20,6 @@ from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_metadata import Server
 from loadgen.verdict.sections import Broken
 from loadgen.verdict.verdict import Level, RunVerdict
-from loadgen.wire import engines
 
 BY_NAME = {doubt.code: doubt for doubt in DOUBTS}
 BLIND = tuple(doubt for doubt in DOUBTS if doubt.source is Source.SELFTEST)

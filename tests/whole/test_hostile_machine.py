@@ -16,9 +16,9 @@ from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.base import untrusted
 from loadgen.host import discovery, environment, throttling
+from loadgen.host.discovery import Processes, System
 from loadgen.host.jetson import Board
 from loadgen.host.nvml import Gpus
-from loadgen.host.process_memory import Processes, System
 from loadgen.host.sampler import Sampler
 from loadgen.host.sensor import Absent, Reading, Sensor
 from loadgen.host.throttling import HostMachine

@@ -17,7 +17,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.plan import vocabulary
-from loadgen.roofline import checkpoint, gguf, safetensors
+from loadgen.roofline import checkpoint, weights
 from loadgen.server import engine_logs
 from loadgen.server.engine_config import EngineConfig, from_server_info, parse, render
 
@@ -272,7 +272,7 @@ def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
 def test_a_gguf_head_of_nonsense_is_a_head(tmp_path: Path, raw: bytes) -> None:
     place = tmp_path / "a.gguf"
     place.write_bytes(raw)
-    assert gguf.read_head(place).values == {}
+    assert checkpoint.read_head(place).values == {}
     assert checkpoint.read(str(place)) is not None
 
 
@@ -281,4 +281,4 @@ def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.safetensors"
     place.write_bytes(struct.pack("<Q", len(head)) + head)
     with pytest.raises(UsageError, match="its header is invalid for a"):
-        safetensors.header(place)
+        weights.header(place)

@@ -15,6 +15,7 @@ import pytest
 from fakes.scripted_server import DONE, HEAD, LAST, chunk, target_of, token, usage
 from loadgen.base import clock
 from loadgen.base.arrays import Int64
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -22,8 +23,7 @@ from loadgen.report.journal import Journal
 from loadgen.run import measure, progress
 from loadgen.run.measure import Outcome, TransportOptions, Watch
 from loadgen.transport.capture import Capture, int64s
-from loadgen.transport.job import Counters, Health, Job
-from loadgen.wire.engines import UNKNOWN
+from loadgen.transport.sending.job import Counters, Health, Job
 
 S_NS = 1_000_000_000
 HOURS, MESSAGES = 24, 16

@@ -23,8 +23,8 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.shards import command
 from loadgen.transport.capture_process import CaptureRun, start
-from loadgen.transport.job import Job
-from loadgen.transport.start import At
+from loadgen.transport.sending.job import Job
+from loadgen.transport.sending.start import At
 
 pytestmark = [
     pytest.mark.whole,

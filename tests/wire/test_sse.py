@@ -49,13 +49,13 @@ CASES: dict[str, tuple[bytes, bool, list[bytes], list[bytes], bool]] = {
 @loop_over("name", CASES)
 def test_events_are_found_and_end_with_their_last_data_line(name: str) -> None:
     body, whole, datas, ends, done = CASES[name]
-    events = sse.read(body, whole)
+    events = sse.read_events(body, whole)
     assert ([line.strip() for line in events.lines.split(b"\n") if line.strip()], events.done) == (
         [data.replace(b"\n", b" ").strip() for data in datas],
         done,
     )
     assert [body[end - len(mark) : end] for end, mark in zip(events.ends, ends, strict=True)] == ends
-    assert sse.split(body, whole) == (datas, events.ends.tolist(), done, None)
+    assert sse.split_events(body, whole) == (datas, events.ends.tolist(), done, None)
 
 
 @loop_over(
@@ -75,7 +75,7 @@ def test_events_are_found_and_end_with_their_last_data_line(name: str) -> None:
 def test_an_event_that_is_an_error_by_its_name_ends_the_others(
     body: bytes, datas: list[bytes], fault: bytes | None
 ) -> None:
-    events = sse.read(body, True)
+    events = sse.read_events(body, True)
     assert (events.lines.split(), len(events.ends), events.fault) == (datas, len(datas), fault)
     assert not events.done
 
@@ -95,5 +95,5 @@ def test_an_event_that_is_an_error_by_its_name_ends_the_others(
 def test_no_body_takes_longer_than_its_length_explains(piece: bytes, size: int, limit_s: float) -> None:
     body = b"data: {}\n\n" + piece * (size // len(piece))
     begin_s = time.process_time()
-    sse.split(body, False)
+    sse.split_events(body, False)
     assert time.process_time() - begin_s < limit_s

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from figures.test_decode import DONE, HEAD, LAST, USAGE, event, stream
 from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture, int64s
-from loadgen.wire import sse_fast
+from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
 
 TEXTS = ["a", "b", "data: ", "\\n\\ndata: x", "\r\n", "\N{HEDGEHOG}", "", "[DONE]", *"cdefghijklmnopqrs"]
@@ -24,13 +24,13 @@ PLAIN = stream(*EVENTS, LAST, USAGE, DONE)
 
 
 def found(capture: Capture) -> bool:
-    return sse_fast.read(capture.raw) is not None
+    return sse.read_plain_stream(capture.raw) is not None
 
 
 def decoded(capture: Capture, monkeypatch: pytest.MonkeyPatch | None = None) -> list[dict[str, Any]]:
     """All of the record, with and without its text; the slow way where there is something to patch."""
     if monkeypatch is not None:
-        monkeypatch.setattr(sse_fast, "read", lambda raw: None)
+        monkeypatch.setattr(sse, "read_plain_stream", lambda raw: None)
     kept = (Decoder(DIALECTS["completions"], True, keep_text).decode(capture) for keep_text in (True, False))
     records = [recorded.values(record) for record in kept]
     if monkeypatch is not None:

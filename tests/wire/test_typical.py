@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from figures.test_decode import DONE, USAGE, stream
 from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture
-from loadgen.wire import sse_fast, typical
+from loadgen.wire import sse, typical
 from loadgen.wire.openai import DIALECTS
 from loadgen.wire.sglang import Generate
 
@@ -49,7 +49,7 @@ def one_by_one(dialect: str, capture: Capture) -> dict[str, Any]:
 
 def parsed(dialect: str, capture: Capture) -> list[int] | None:
     """Which messages were parsed; None: all of them."""
-    plain = sse_fast.read(capture.raw)
+    plain = sse.read_plain_stream(capture.raw)
     assert plain is not None
     messages = typical.read(DIALECTS[dialect], plain)
     return None if messages is None else list(messages.parsed)
@@ -174,13 +174,13 @@ def test_what_reasons_and_then_answers_is_counted_in_full() -> None:
 
 def test_messages_that_repeat_those_before_are_all_parsed() -> None:
     lines = [b'{"text":"%b","meta_info":{"completion_tokens":%d}}' % (b"a" * i, i) for i in range(1, 60)]
-    plain = sse_fast.read(answer(lines).raw)
+    plain = sse.read_plain_stream(answer(lines).raw)
     assert plain is not None
     assert typical.read(Generate(), plain) is None
 
 
 def test_typical_messages_are_a_sequence() -> None:
-    plain = sse_fast.read(answer([chat()] * COUNT).raw)
+    plain = sse.read_plain_stream(answer([chat()] * COUNT).raw)
     assert plain is not None
     messages = typical.read(DIALECTS["chat"], plain)
     assert messages is not None

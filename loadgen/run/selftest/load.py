@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.layout import counted
+from loadgen.engines import engines
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.requests import PromptRequests
-from loadgen.wire import engines
 from loadgen.wire.openai import DIALECTS
 
 USUAL_STREAMS = 256

@@ -14,7 +14,7 @@ from loadgen.run.progress import Display
 from loadgen.run.selftest.load import SelftestClient, SelftestLoad, planned
 from loadgen.run.selftest.null_servers import null_servers
 from loadgen.server.discovery import ServerAddress
-from loadgen.transport.job import Health
+from loadgen.transport.sending.job import Health
 from loadgen.verdict.calibration import Seen, compare
 
 TTFT_MS = 50.0

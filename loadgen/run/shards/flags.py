@@ -14,7 +14,7 @@ from loadgen.settings.setting import Makes, OptionRows, setting
 
 if TYPE_CHECKING:
     from loadgen.run.shards.start_at import PlannedStart
-    from loadgen.transport.share import Share
+    from loadgen.transport.sending.share import Share
 
 _DIGITS, _HEX = 32, frozenset("0123456789abcdef")  # of a plan's digest
 

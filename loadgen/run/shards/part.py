@@ -19,7 +19,7 @@ from loadgen.run.measure import PlanPart, TransportOptions
 from loadgen.run.progress import Display
 from loadgen.run.shards.start_at import StartWait
 from loadgen.run.signals import Interrupts
-from loadgen.transport.share import Share
+from loadgen.transport.sending.share import Share
 from loadgen.verdict.shard_facts import ShardFacts
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from loadgen.base.bounds import shown
-from loadgen.transport.share import Share
+from loadgen.transport.sending.share import Share
 
 AUTO = "auto"
 MOST_SHARDS = 100_000

@@ -19,7 +19,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.run.measure import TransportOptions
 from loadgen.run.progress import Display
 from loadgen.run.signals import Interrupts
-from loadgen.transport.start import At
+from loadgen.transport.sending.start import At
 
 FLAG = "--start-at"
 MOST_AHEAD_S = 86_400

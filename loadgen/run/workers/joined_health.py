@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.run.firing import NO_HEALTH
-from loadgen.transport.job import Health
-from loadgen.transport.session_job import joined_digest
+from loadgen.transport.sending.job import Health
+from loadgen.transport.sending.session_job import joined_digest
 
 
 def joined(several: Sequence[Health]) -> Health:

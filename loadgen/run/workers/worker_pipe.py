@@ -12,7 +12,7 @@ import msgspec
 from loadgen.run.firing import DecodedTally
 from loadgen.run.saturation import BegunRequest
 from loadgen.transport.failure import Failure
-from loadgen.transport.job import Health
+from loadgen.transport.sending.job import Health
 
 _LENGTH = struct.Struct("=Q")
 _PIECE_BYTES = 1 << 18

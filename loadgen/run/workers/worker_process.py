@@ -19,7 +19,7 @@ from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_pipe import EndedRequests, WorkerEnd, WorkerResult
 from loadgen.transport.capture_process import CaptureRun, end_with, fault_of, start
 from loadgen.transport.failure import Failure
-from loadgen.transport.job import Counters, Job
+from loadgen.transport.sending.job import Counters, Job
 
 
 class WorkerTask(msgspec.Struct, frozen=True):

@@ -30,9 +30,9 @@ from loadgen.run.workers.worker_run import WorkerRun
 from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork, schedule
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.job import Counters, Health
-from loadgen.transport.share import Queue, Shared
-from loadgen.transport.start import AtOnce, RunStart, Together
+from loadgen.transport.sending.job import Counters, Health
+from loadgen.transport.sending.share import Queue, Shared
+from loadgen.transport.sending.start import AtOnce, RunStart, Together
 
 _LOG = logging.getLogger("loadgen")
 _TURN_S, _START_TURN_S = 0.25, 0.002

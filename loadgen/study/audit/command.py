@@ -16,8 +16,8 @@ from loadgen.base.printable import json_text, plain
 from loadgen.base.spelling import Parser, arguments, nearest
 from loadgen.report.printing import printed
 from loadgen.roofline import models
-from loadgen.roofline.machine import Machine
-from loadgen.roofline.model_names import split_name
+from loadgen.roofline.machines import Machine
+from loadgen.roofline.models import split_name
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
 from loadgen.study.audit import render

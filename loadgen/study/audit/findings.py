@@ -12,7 +12,7 @@ from loadgen.base import rule
 from loadgen.base.rule import Finding, Source
 from loadgen.roofline import machines, models
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.machine import Machine
+from loadgen.roofline.machines import Machine
 from loadgen.study.audit import coverage, roofline_checks
 from loadgen.study.audit.checks import CHECKS, OF_OURS, SAME_AS
 from loadgen.study.audit.coverage import CHECKABLE

@@ -15,7 +15,7 @@ from loadgen.base.printable import printable
 from loadgen.base.rule import Finding, Severity
 from loadgen.report.load_table import marked_name
 from loadgen.roofline.bound import DECODING, PREFILL
-from loadgen.roofline.machine import Machine
+from loadgen.roofline.machines import Machine
 from loadgen.study.audit.checks import CHECKS
 from loadgen.study.audit.coverage import RELATIONS, ROOFLINE
 from loadgen.study.audit.findings import RunFindings

@@ -17,7 +17,7 @@ from loadgen.report import speed_formulas
 from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machine import Machine
+from loadgen.roofline.machines import Machine
 from loadgen.study.run_summary import Reported
 
 # Between the two formulas there may be 64 times.

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from loadgen.engines import engines
 from loadgen.report.speed_tables import Column, Table
 from loadgen.study.compare.ceilings import stored
 from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.compare.rankings import checkpoint
 from loadgen.study.run_summary import Reported
-from loadgen.wire import engines
 
 SIZES_GIB = (8, 16, 24, 48, 96)
 CONTEXT = 8192  # tokens of the one request whose keys and values must fit too

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.figures.record import Records
-from loadgen.host.series import LEAST_SAMPLES, SampledSeries, thinned
+from loadgen.host.sensor_summary import LEAST_SAMPLES, SampledSeries, thinned
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import of_gauges
 from loadgen.study.pages.panel import Curve, CurveStyle, Panel, over_seconds

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.address import host_of
 from loadgen.base.errors import UsageError
 from loadgen.base.paths import place as expanded
 from loadgen.base.secrecy import command_line
@@ -27,7 +28,6 @@ from loadgen.study.series.keys import Variables
 from loadgen.study.series.limit.limit_request import KEYS, SearchLoads, axis_of
 from loadgen.study.series.trust import Trust, program
 from loadgen.verdict import run_metadata
-from loadgen.wire.address import host_of
 
 _NONE = Trust()
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.address import is_this_machine
 from loadgen.base.errors import UsageError
 from loadgen.plan import profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.credentials import NO_KEY
 from loadgen.run.options import Options
-from loadgen.wire.address import is_this_machine
 
 
 class Trust(msgspec.Struct, frozen=True):

@@ -13,12 +13,12 @@ from builders.data_files import jsonl
 from builders.drop_in import TOKENIZER
 from loadgen import cli
 from loadgen.base.errors import MeasureError
+from loadgen.engines.engines import ENGINES
 from loadgen.plan import plan, profile
 from loadgen.plan.data import prompt_tokens
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run import sendable
-from loadgen.wire.engines import ENGINES
 
 TEXTS = ["One", "Two two of them", "", "A question of some words, and more of them"]
 ROWS: list[dict[str, Any]] = [{"prompt": text or [1, 2, 3, 4, 5], "output_tokens": 10} for text in TEXTS]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.wire.engines import UNKNOWN
 
 SUBJECT, CHOSEN = ModelTarget(UNKNOWN, "m"), Seed(7, chosen=True)
 

@@ -10,12 +10,12 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.prompts import corpus
 from loadgen.plan.prompts.tokenizers import load_tokenizer
-from loadgen.wire.engines import ENGINES, UNKNOWN
 
 pytest.importorskip("transformers")
 TOKENIZER = str(Path(__file__).parents[2] / "data" / "tokenizer")

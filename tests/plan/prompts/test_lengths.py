@@ -10,10 +10,10 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.prompts import lengths
-from loadgen.wire.engines import UNKNOWN
 
 N = 200_000
 

@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.prompts.random_ids import PromptShape, TokenIds
 from loadgen.plan.streams import RandomStream
 from loadgen.plan.vocabulary import default_vocabulary
-from loadgen.wire.engines import UNKNOWN
 
 STREAM = RandomStream(seed=7, profile="high-load")
 

@@ -10,11 +10,11 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES, HOSTED, UNKNOWN, Engine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.prompts import words
-from loadgen.wire.engines import ENGINES, HOSTED, UNKNOWN, Engine
 
 SEED = Seed(7)
 TEXT_ONLY = next(engine for engine in ENGINES if not engine.takes_ids)

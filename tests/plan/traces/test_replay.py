@@ -28,7 +28,7 @@ from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.traces.blocks import block_ids
 from loadgen.plan.traces.replayed import ReplayedRequests
-from loadgen.transport.share import Share
+from loadgen.transport.sending.share import Share
 
 
 def rows(*at: float, **changes: Any) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ import pytest
 
 from builders.loops import loop_over
 from builders.traces import TIMED, jsonl
+from loadgen.engines.engines import ENGINES, UNKNOWN, Engine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
-from loadgen.wire.engines import ENGINES, UNKNOWN, Engine
 
 TEXT_ONLY = next(engine for engine in ENGINES if not engine.takes_ids)
 EXACT = WordCounts(tuple(f"w{i}" for i in range(64)), overhead=5, how="the server counts so")

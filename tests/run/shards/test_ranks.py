@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.run.shards import ranks
-from loadgen.transport.share import Share
+from loadgen.transport.sending.share import Share
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}
 MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}

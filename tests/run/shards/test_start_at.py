@@ -17,7 +17,7 @@ from loadgen.run.progress import Display
 from loadgen.run.shards import start_at
 from loadgen.run.shards.start_at import PlannedStart, Punctual, StartWait, lead_s
 from loadgen.run.signals import SIGNALS, Stopped, StopRequest
-from loadgen.transport.job import Target
+from loadgen.transport.sending.job import Target
 
 S = 1_000_000_000
 NOW_S = 1_800_000_000

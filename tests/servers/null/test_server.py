@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from fakes.scripted_server import drive, job_of, target_of
 from loadgen.figures.decode import Decoder
 from loadgen.server.discovery import ServerAddress, ServerProbe
-from loadgen.transport.job import Target
+from loadgen.transport.sending.job import Target
 from loadgen.wire.openai import DIALECTS
 
 pytestmark = pytest.mark.whole

@@ -12,6 +12,7 @@ from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run, thor
 from builders.loops import loop_over
 from loadgen.base.rule import Severity, table
+from loadgen.engines.refusals import AdaptedField
 from loadgen.plan import profile
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.server_settings import ServerSettings
@@ -19,7 +20,6 @@ from loadgen.server.engine_config import EngineConfig
 from loadgen.study.compare.comparability import COMPARABILITY, differences, shorter
 from loadgen.study.run_summary import Reported, of_run
 from loadgen.verdict.run_metadata import Client, Launched, Server
-from loadgen.wire.refusals import AdaptedField
 
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
 PLACE: dict[str, Any] = {"engine": "vLLM 0.11.0", "machine": "Thor", "power_mode": "MAXN"}

@@ -12,7 +12,7 @@ import pytest
 
 from builders import made_runs
 from builders.browsing import RUN, Watched
-from loadgen.host.series import SampledSeries
+from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report.sample_file import KeptSamples
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import document

@@ -10,7 +10,7 @@ import pytest
 
 from builders import made_runs
 from loadgen import __version__
-from loadgen.host.series import SampledSeries
+from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import KeptSamples
 from loadgen.server.server_counters import ServerSample, ServerWindow

@@ -155,7 +155,7 @@ def test_the_thor_page_is_whole() -> None:
 
 def test_the_h20_ladder_has_every_row_of_the_page() -> None:
     from loadgen.report.speed_rows import read_csv
-    from loadgen.roofline.model_names import split_name
+    from loadgen.roofline.models import split_name
 
     page = read_csv(profile.shipped_directory().parent / "loadgen/report/published/qwen3_h20_speed.csv")
     published = {

@@ -1,0 +1,293 @@
+"""Refusals: which field of a request a server does not take, by the words of its error, and what then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from loadgen.base import untrusted
+
+REFUSING = (400, 422)  # statuses of a request that the server understood and does not accept as it is
+_ABOUT_THE_KEY = (401, 403, 407, 429)
+_MOST_BYTES = 1 << 14  # of an error that is read
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A field that a request may hold: what to type to do without it, and whether a run may go without."""
+
+    advice: str
+    cost: str = ""  # of leaving it out; "" where it cannot be left out
+    instead: str = ""  # the other name of the same field
+
+
+_UNCOUNTED = "no usage in the responses: --tokenizer DIR counts their tokens, else messages are counted"
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+# What keeps the workload what it is may be left out without asking; the rest ends the run with the advice.
+FIELDS: dict[str, Field] = {
+    "ignore_eos": Field(
+        "pass --no-ignore-eos, and --min-tokens N where the server takes that",
+        "answers may end early: --min-tokens N holds their length where the server takes it",
+    ),
+    "stream_options": Field("pass --disable-stream", _UNCOUNTED),
+    "stream_options.include_usage": Field("pass --disable-stream", _UNCOUNTED),
+    "stream_options.continuous_usage_stats": Field(
+        "leave out --continuous-usage", "tokens are counted once a response, by its usage"
+    ),
+    **{
+        name: Field(f"leave out --{name.replace('_', '-')}, or {name} in the profile", "its default applies")
+        for name in (*_SAMPLING, "repetition_penalty")
+    },
+    "logprobs": Field("leave out --logprobs"),
+    "min_tokens": Field("leave out --min-tokens, or min_tokens in the profile"),
+    "max_completion_tokens": Field("lower --random-output-len", instead="max_tokens"),
+    "max_tokens": Field("lower --random-output-len", instead="max_completion_tokens"),
+    "chat_template_kwargs": Field("leave out --chat-template-kwargs"),
+    "stream": Field("pass --disable-stream"),
+    "prompt": Field("check --prompt-format (words, corpus and text-vllm send text) and --random-input-len"),
+    "messages": Field("check --random-input-len"),
+    "model": Field("check --model"),
+}
+
+
+TOOLS_REFUSED = (
+    r"enable-auto-tool-choice|tool[- _](?:choice|call)|\btools\b.{0,60}not supported|"
+    r"(?:not|n't) support (?:the use of )?(?:tool|function)"
+)
+
+
+class Feature(msgspec.Struct, frozen=True):
+    """What not every server has, and rows of a file may ask for: how it is refused, and what to do then."""
+
+    name: str
+    asked: bytes  # a pattern of requests that ask for it
+    words: str  # a pattern of the errors that refuse it
+    advice: str
+
+
+_LEAVE_OUT = "or leave those rows out of the file"
+FEATURES = (
+    Feature(
+        "tools",
+        rb'"tools":',
+        TOOLS_REFUSED,
+        "start the server with its tool parser, --launch vllm --server-args '--enable-auto-tool-choice "
+        f"--tool-call-parser NAME', {_LEAVE_OUT}",
+    ),
+    Feature(
+        "a system prompt",
+        rb'"role":"system"',
+        r"system.{0,40}(?:not|n't) (?:be )?(?:supported|allowed)|(?:not|n't) support.{0,30}system|"
+        r"roles must alternate",
+        "start the server with a chat template that takes one (vLLM, SGLang: --chat-template), or give "
+        "conversations without `system`",
+    ),
+    Feature(
+        "images",
+        rb'"image_url":',
+        r"multi-?modal|at most 0 image|image input|image_url|(?:not|n't) support .{0,30}(?:image|vision)|"
+        r"no endpoints found that support image",
+        f"serve a vision model (--model), with images in vLLM's --limit-mm-per-prompt, {_LEAVE_OUT}",
+    ),
+    Feature(
+        "a schema of the answer",
+        rb'"(?:response_format|guided_\w+|structured_outputs)":',
+        r"json_schema|response_format|guided|structured|grammar|xgrammar|outlines",
+        "start the server with a grammar backend (vLLM: --structured-outputs-config, SGLang: "
+        f"--grammar-backend), {_LEAVE_OUT}",
+    ),
+    Feature(
+        "token ids",
+        rb'"(?:prompt|input_ids)":\[\d',
+        r"prompt.{0,80}(?:string|\bstr\b)|token ?ids.{0,40}not (?:supported|allowed)|string_type",
+        "pass --prompt-format words, which sends text (of what is not a trace, corpus and text-vllm do too); "
+        "of a file of ids, give rows of text to --dataset-path",
+    ),
+)
+
+
+class AdaptedField(BaseModel, extra="forbid", frozen=True):
+    """A field that is not sent as planned, and the server's words."""
+
+    name: str  # inside another one: `a.b`
+    sent_as: str = ""  # its other name; "" where it is left out
+    why: str = ""  # the status and the message
+
+    def __str__(self) -> str:
+        if self.sent_as:
+            return f"renamed: {self.name} is sent as {self.sent_as} (as the server requires)"
+        cost = FIELDS[self.name].cost if self.name in FIELDS else ""
+        return f"left out: {self.name} (refused by the server)" + (f"; {cost}" if cost else "")
+
+
+class Adaptation(msgspec.Struct, frozen=True):
+    """What of every request is left out, or sent under another name, since the server refused it."""
+
+    fields: tuple[AdaptedField, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The names of what is not sent."""
+        return frozenset(field.name for field in self.fields if not field.sent_as)
+
+    @property
+    def limit_field(self) -> str:
+        """The name under which the length of an answer is sent; "" for the API's own."""
+        return next((field.sent_as for field in reversed(self.fields) if field.sent_as), "")
+
+    def applied(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a request without what is left out; a table that is empty then goes too."""
+        kept = {name: value for name, value in fields.items() if name not in self.left_out}
+        for outer, _, inner in (name.partition(".") for name in self.left_out):
+            if inner and isinstance(kept.get(outer), dict):
+                kept[outer] = {name: value for name, value in kept[outer].items() if name != inner}
+                if not kept[outer]:
+                    del kept[outer]
+        return kept
+
+    def with_field(self, field: AdaptedField) -> Adaptation:
+        """This and one more."""
+        return Adaptation((*self.fields, field))
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A field that a server refused, as far as its error names one."""
+
+    name: str = ""  # of the request's fields; "" where the error names none of them
+    clear: bool = False  # that it does not take the field, or any value of it; else the value may be wrong
+
+
+# A name in quotes of any kind, after a path's beginning: `body.`, `#/`, `$.`
+_NAME = r"""["'`#/$]{0,3}(?:body[./])?([\w.]{1,64})["'`]?"""
+# How servers word that they do not take fields; the group holds their names.
+_WORDS = (
+    r"unrecognized request arguments? supplied: (\w+(?:, \w+)*)",  # OpenAI, Azure
+    rf"unknown parameter:? {_NAME}",  # OpenAI, Azure, OpenRouter
+    rf"unsupported parameter(?:\(s\))?:? {_NAME}",  # OpenAI's reasoning models; NVIDIA
+    rf"unsupported value: {_NAME} does not support .{{1,40}} with this model\. only the default",  # the same
+    rf"property {_NAME} is unsupported",  # Groq, Cerebras
+    rf"extra inputs are not permitted, field: {_NAME}",  # Fireworks
+    # Mistral, vLLM before 0.6, SGLang's and others' pydantic: as JSON, or as Python prints it
+    r"""extra_forbidden["'], ?["']loc["']: ?[\[(]["']body["'], ?["'](\w+(?:["'], ?["']\w+)?)["'][\])]""",
+    rf"{_NAME}: extra inputs are not permitted",  # Anthropic, Bedrock, Azure's other models
+    rf"unknown name {_NAME}(?: at [^:]{{1,80}})?: cannot find field",  # Gemini, Vertex
+    rf"unknown field:? (?:parameter )?{_NAME}",  # Databricks, Cohere, servers in Go and Rust
+    rf"argument not supported on this model: {_NAME}",  # xAI
+    rf"does not support (?:the )?parameter:? {_NAME}",  # xAI
+    r"does not support parameters: ?[\[{]([^\]}]+)",  # LiteLLM
+)
+_PARAM = re.compile(r"""["']param["']: ?["']([\w.]+)["']""")
+_QUOTED = re.compile(r"""["'`]([\w.]{1,64})["'`]""")
+_OTHER_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def read(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
+    """The fields that an error names, of those `sent`: those it does not take; else one it names at all.
+
+    `sent` has the request's own fields, and as `a.b` those in its tables.
+    """
+    text = body[:_MOST_BYTES].decode("utf-8", "replace").replace('\\"', '"')
+    matches = (match for words in _WORDS for match in re.finditer(words, text, re.IGNORECASE))
+    unknown = [name for match in matches for name in _names(match[1])]
+    known = dict.fromkeys(field for name in unknown if (field := _sent(name, sent)))
+    if known:
+        # Of a table and a field in it, the field: the rest of the table may be taken.
+        return tuple(
+            Refusal(name, clear=True) for name in known if not any(o.startswith(f"{name}.") for o in known)
+        )
+    named = (match[1] for pattern in (_PARAM, _QUOTED) for match in pattern.finditer(text))
+    return next(((Refusal(field),) for name in named if (field := _sent(name, sent))), ())
+
+
+def feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
+    """What a request asks for that its answer refuses, by the words of the error; None where it does not."""
+    if status < REFUSING[0] or status in _ABOUT_THE_KEY:
+        return None
+    text, asked = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
+    return next(
+        (
+            each
+            for each in FEATURES
+            if re.search(each.asked, asked) and re.search(each.words, text, re.IGNORECASE)
+        ),
+        None,
+    )
+
+
+def paths(request: Mapping[str, Any]) -> frozenset[str]:
+    """The names of a request's fields, those in its tables as `a.b`."""
+    inner = (f"{name}.{key}" for name, table in request.items() if isinstance(table, dict) for key in table)
+    return frozenset((*request, *inner))
+
+
+def advice(name: str, extra: Collection[str] = ()) -> str:
+    """What to type to do without a field; `extra` are those of --extra-body."""
+    if name.partition(".")[0] in extra:
+        return f"leave {name} out of --extra-body"
+    return FIELDS[name].advice if name in FIELDS else "--print-request shows what is sent"
+
+
+def hint(detail: str) -> str:
+    """What to type after a failed request whose detail is a refusal with its status; "" of any other."""
+    status = untrusted.digits(detail[:3])
+    found = read(detail.encode(), FIELDS) if status in REFUSING else ()
+    return FIELDS[found[0].name].advice if found else ""
+
+
+def message(status: int, body: bytes) -> str:
+    """The status and the server's message, on one line."""
+    return untrusted.line(f"{status}: {untrusted.error_text(body)}".rstrip(": "), 200)
+
+
+def _names(written: str) -> Iterator[str]:
+    """Each name in a list; Python's camel case as underscores, a path of two as `a.b`."""
+    if re.fullmatch(r"""\w+["'], ?["']\w+""", written):
+        written = re.sub(r"""["'], ?["']""", ".", written)
+    for name in re.findall(r"[\w.]+", written):
+        yield _OTHER_CASE.sub("_", name.strip(".")).lower()
+
+
+def _sent(name: str, sent: Collection[str]) -> str:
+    """The sent field that a name means; "" where it means none. An inner one may stand without its table."""
+    if name in sent:
+        return name
+    return next((field for field in sorted(sent) if field.endswith(f".{name}")), "")
+
+
+# How servers word that prompt and answer are more than the model's context: vLLM, SGLang, llama.cpp,
+# llama-cpp-python, TGI, TensorRT-LLM, OpenAI, Anthropic, Gemini, Mistral, and the embedded engine.
+_PAST_CONTEXT = re.compile(
+    r"maximum context length|context_length_exceeded|exceed_context_size|"
+    r"exceed\w{0,3}\b.{0,40}\bcontext (?:size|length|window)|context length is only|"
+    r"longer than the (?:maximum model length|model's context length)|"
+    r"cannot be greater than max_model_len|too long to fit into the model|"
+    r"`?inputs`? (?:tokens \+|must have less than)|exceeds? max_(?:input_len|num_tokens|seq_len)|"
+    r"prompt is too long|input token count.{0,40}exceeds",
+    re.IGNORECASE,
+)
+# What a chat template or a server's settings refuse of a conversation, and its name.
+_REFUSALS = {
+    "tools refused": re.compile(rf"{TOOLS_REFUSED}|tool[- _]parser|--jinja", re.IGNORECASE),
+    "system role refused": re.compile(
+        r"system (?:role|message)s? (?:is |are )?not supported|(?:not|n't) support (?:the )?system "
+        r"(?:role|message|prompt)",
+        re.IGNORECASE,
+    ),
+    "order of roles refused": re.compile(r"roles must alternate|unexpected role", re.IGNORECASE),
+}
+
+
+def past_context(message: str) -> bool:
+    """Whether an error is that prompt and answer are more than the model's context holds."""
+    return _PAST_CONTEXT.search(message) is not None
+
+
+def refuse_turn(message: str) -> str:
+    """What of a conversation an error refuses, in a few words; "" where it refuses nothing that is known."""
+    return next((name for name, words in _REFUSALS.items() if words.search(message)), "")

@@ -1,0 +1,1 @@
+"""Epoll: raw sockets, one epoll, the kernel's receive timestamps."""

@@ -1,0 +1,324 @@
+"""Slot: one connection of the wire transport, its request, and what has arrived of the response.
+
+What an event does to a connection, by its state (`ReadBuffer.state`, the only place where it is kept):
+
+| state       | writable            | readable                 | closed or broken     | swept                |
+| ----------- | ------------------- | ------------------------ | -------------------- | -------------------- |
+| CLOSED      | –                   | –                        | –                    | dialed at `retry_ns` |
+| CONNECTING  | IDLE (HANDSHAKING)  | –                        | refused              | refused, if too late |
+| HANDSHAKING | the rest is written | next step; then IDLE     | refused              | refused, if too late |
+| IDLE        | –                   | as closed: not asked for | CLOSED, dialed again | –                    |
+| BUSY        | the rest is written | appended; then IDLE      | sent again, or fails | fails, if too late   |
+
+A session's slot that is IDLE between two turns and closed is dialed again shortly before the next one is due.
+
+A refused connection is CLOSED, and the request that waits for it fails. A connection that becomes IDLE while
+a request waits to be sent again (`index` ≥ 0) is BUSY at once. `Pool` owns the rows up to HANDSHAKING,
+`EpollTransport` the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from loadgen.base.clock import WallOffset
+from loadgen.transport.capture import A_READ, Capture
+from loadgen.transport.deadlines import Stream
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.memory_room import READ_COST
+from loadgen.transport.network import Network, Received, Socket, bind_source
+from loadgen.transport.sending.job import Limits, Target
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+from loadgen.wire.http1 import ContentLength, Framing, Heads, Malformed
+
+SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
+READ_BYTES = 65536  # a read's timestamp is that of its last segment: take all there is
+# A read that is larger may be a segment that the kernel takes for one of many, and acknowledges 40 ms later
+# though it was read: of TCP's least MSS, 536 bytes, less what TLS adds.
+UNPUSHED_BYTES = 480
+_RECORD_BYTES = 16384
+MOST_READ_BYTES = READ_BYTES + _RECORD_BYTES  # of TLS, with what was left of a record
+_NOTHING = memoryview(b"")
+TIMESPEC = struct.Struct("qq")
+_QUICK: int = getattr(socket, "TCP_QUICKACK", 0)
+_DELACK_MAX_US = 46  # TCP_DELACK_MAX_US of Linux since 6.15; `socket` has no name for it
+# Two ticks of the kernel's are the least that it takes, and those are of 1, 4 or 10 ms.
+_SHORT_DELAYS_US = (2_000, 5_000, 12_000)
+
+
+def quicken_acks(sock: Socket) -> None:
+    """Have the kernel acknowledge what was read of a socket now, where it can be asked for that (Linux)."""
+    if _QUICK:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, _QUICK, 1)
+
+
+def shorten_ack_delay(sock: Socket) -> None:
+    """Have the kernel acknowledge soon what was not read yet, not 40 ms later (Linux 6.15)."""
+    if not _QUICK:
+        return
+    for delay_us in _SHORT_DELAYS_US:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, _DELACK_MAX_US, delay_us)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                return  # an older kernel
+        else:
+            return
+
+
+class State(Enum):
+    """Where a slot's connection is."""
+
+    CLOSED = "closed"
+    CONNECTING = "connecting"  # TCP
+    HANDSHAKING = "handshaking"  # TLS
+    IDLE = "idle"
+    BUSY = "busy"  # a request was sent, or begun to be
+
+
+DIALING = (State.CONNECTING, State.HANDSHAKING)
+
+
+class Tls:
+    """TLS over a raw socket whose reads keep their kernel timestamps."""
+
+    def __init__(self, sock: Socket, context: ssl.SSLContext, host: str) -> None:
+        self.sock = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    def handshake(self, data: bytes) -> tuple[bool, bytes]:
+        """Take bytes of the peer; whether the handshake is done, and bytes to send it."""
+        self._incoming.write(data)
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False, self._outgoing.read()
+        return True, self._outgoing.read()
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The records that carry `data`."""
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def recvmsg(self, size: int, ancillary_size: int) -> Received:
+        """As socket.recvmsg, with the plaintext; BlockingIOError while a record is incomplete."""
+        data, ancillary, flags, address = self.sock.recvmsg(size, ancillary_size)
+        if not data:
+            return b"", ancillary, flags, address
+        self._incoming.write(data)
+        parts, closed = [], False
+        try:
+            while part := self._object.read(_RECORD_BYTES):
+                parts.append(part)
+            closed = True  # nothing: the closing record
+        except ssl.SSLWantReadError:
+            pass
+        if closed and parts:  # they are handed on first
+            # The server may wait for our closing record before it ends the connection, or end it never.
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RD)
+        if not parts and not closed:
+            raise BlockingIOError(errno.EAGAIN, "no whole TLS record yet")
+        return b"".join(parts), ancillary, flags, address
+
+
+class ReadBuffer:
+    """The reads of the response under way, and the state of its connection.
+
+    Small on purpose: with a thousand streams, most of what a read costs in Python is memory that has
+    left the processor's cache since this stream's last one. So this is one object of one cache line,
+    and what is appended goes to one list.
+    """
+
+    __slots__ = ("got", "receive", "slot", "state", "tail")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.receive: Callable[[int, int], Received]
+        self.state = State.CLOSED
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was read."""
+        self.got: list[Any] = []  # of each read its bytes, the kernel's timespec, the client's timestamp (ns)
+        self.tail = b""  # what a read must end with for the response to be checked for its end
+
+    def __len__(self) -> int:
+        """How many reads there were."""
+        return len(self.got) // A_READ
+
+    def since(self, count: int) -> list[bytes]:
+        """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
+        return self.got[count * A_READ :: A_READ]
+
+    def last_arrival_ns(self, offset_ns: int, sent_ns: int) -> int:
+        """When the last read arrived, by the kernel's timestamp where it has one that is possible."""
+        seconds, nanoseconds = TIMESPEC.unpack(self.got[-2])
+        seen_ns = int(self.got[-1])
+        arrival_ns = seconds * 1_000_000_000 + nanoseconds - offset_ns
+        return arrival_ns if seconds and sent_ns <= arrival_ns <= seen_ns else seen_ns
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Exchange(Stream):
+    """A request, and what is known of its response."""
+
+    request: bytes = b""
+    heads: Heads | None = None  # while the response's head is incomplete
+    framing: Framing | None = None
+    keep_alive: bool = True
+    full_reads: int = 0
+    counted_bytes: int = 0  # in the first `counted_reads`
+    counted_reads: int = 0
+    most_reads: int = 0  # more, and the bytes are to be counted again
+    acks_delayed: bool = False
+    lost: Losses = UNKNOWN_LOSSES  # of the answer, once it has ended
+
+
+@dataclass(eq=False, slots=True)
+class Slot(_Exchange):
+    """A connection, what is to be written to it, and the response under way."""
+
+    number: int
+    source: str = ""  # our address; "": the kernel chooses it
+    sock: Socket | None = None
+    fd: int = -1
+    tls: Tls | None = None
+    intake: ReadBuffer = field(init=False)
+    connect_begin_ns: int = 0
+    connected_ns: int = 0
+    connect_ns: int = 0
+    retry_ns: int = 0
+    served: int = 0  # requests
+    freed_ns: int = 0
+    losses: Losses = UNKNOWN_LOSSES  # of the connection, up to the last answer's end
+    pending: memoryview = _NOTHING
+
+    def __post_init__(self) -> None:
+        self.intake = ReadBuffer(self)
+
+    def clear(self) -> None:
+        """Forget the request and what came back for it."""
+        _Exchange.__init__(self)
+        self.intake.clear()
+
+    def dial(self, target: Target, network: Network) -> None:
+        """Begin to connect; raises OSError when it fails at once."""
+        family, address = target.address
+        sock = network.socket(family)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # no kernel timestamps here: each read lacks one
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if not target.delay_acks:
+            shorten_ack_delay(sock)
+        self.sock, self.fd, self.intake.receive = sock, sock.fileno(), sock.recvmsg
+        self.connect_begin_ns, self.served, self.tls = network.now_ns(), 0, None
+        self.losses = UNKNOWN_LOSSES
+        self.intake.state = State.CONNECTING
+        if self.source:
+            bind_source(sock, family, self.source)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, errno.errorcode.get(code, "connect"))
+
+    def quicken_acks(self) -> None:
+        """Have the kernel acknowledge what was read, and each message as it is read from now on.
+
+        A server with Nagle's algorithm waits for that with its next one. To be asked again after each
+        request: having sent right after it received, the kernel waits up to 40 ms for more to send.
+        """
+        assert self.sock is not None
+        quicken_acks(self.sock)
+
+    def delay_acks(self) -> None:
+        """Have the kernel acknowledge every other message: to acknowledge each is half of a read's cost.
+
+        It forgets that where messages are 40 ms apart, so this is set for each response, once that streams.
+        """
+        assert self.sock is not None
+        self.acks_delayed = True
+        with contextlib.suppress(OSError):
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+
+    def note_losses(self) -> None:
+        """Note what the kernel reports of the answer's segments, once it has ended."""
+        before, self.losses = self.losses, losses_of(self.sock)
+        self.lost = self.losses.since(before)
+
+    def close(self) -> None:
+        """Close the connection, keeping what came back."""
+        if self.sock is not None:
+            self.sock.close()
+        self.sock, self.fd, self.intake.state = None, -1, State.CLOSED
+        self.pending = _NOTHING
+
+    def since(self, count: int) -> list[bytes]:
+        return self.intake.since(count)
+
+    def seen_at(self, read: int) -> int:
+        return int(self.intake.got[read * A_READ + 2])
+
+    def begin_response(self, limits: Limits) -> Failure | bool:
+        """Parse the response's head: what is wrong with it, or whether the response is over with it."""
+        self.heads = self.heads or Heads()
+        head = self.heads.read(self.intake)
+        if head is None:
+            return False
+        if isinstance(head, Malformed):
+            return Failure(FailureKind.MALFORMED, head.detail)
+        framing = head.framing
+        if isinstance(framing, ContentLength) and framing.total > limits.answer_bytes:
+            return limits.too_long(framing.total)
+        self.heads, self.framing, self.keep_alive = None, framing, head.keep_alive
+        self.intake.tail = framing.tail
+        # Bytes that are not a chunk end the response too: decoding reports what is wrong with them.
+        odd = not framing.begins_well(head.rest)
+        return framing.done(self.intake) or (odd and framing.checked(self.intake))
+
+    def is_over(self, now_ns: int, quiet_ns: int) -> bool:
+        """Whether a response that goes on for long is over, though no read ended so: it is broken, mostly.
+
+        Asked of the parser where nothing came for a while, or what came last ends in mid-line.
+        """
+        framing, intake = self.framing, self.intake
+        if framing is None:
+            return False
+        quiet = now_ns - intake.got[-1] > quiet_ns
+        return (quiet or not intake.since(-1)[0].endswith(b"\n")) and framing.checked(intake)
+
+    def outgrows(self, limit_bytes: int) -> bool:
+        """Whether more came than an answer may have; counts only what may have made the difference."""
+        count = len(self.intake)
+        self.counted_bytes += sum(map(len, self.intake.since(self.counted_reads)))
+        self.counted_reads = count
+        self.most_reads = count + max(limit_bytes - self.counted_bytes, 0) // MOST_READ_BYTES
+        return self.counted_bytes > limit_bytes
+
+    def held_bytes(self) -> int:
+        """How much memory the response takes that came so far."""
+        self.outgrows(0)
+        return self.counted_bytes + self.counted_reads * READ_COST
+
+    def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
+        """All that is known of the request under way, but for what its intake got."""
+        paid = self.served == 0 and self.connected_ns > self.intended_ns
+        return self.captured(
+            self.number,
+            end_ns,
+            connect_ns=self.connect_ns if paid else 0,
+            failure=failure,
+            realtime_offset_ns=wall.now_ns,
+            earlier_offsets_ns=wall.earlier(self.sent_ns),
+            out_of_order=self.lost.out_of_order,
+            retransmitted=self.lost.retransmitted,
+        )

@@ -1,0 +1,344 @@
+"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel timestamps.
+
+One client with one connection for each slot: a pool shared by hundreds of streams costs time that
+grows with their square. Timestamps are taken in user space, so the event loop's lag is in every figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+
+import httpx
+
+from loadgen.base.address import is_loopback
+from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
+from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
+from loadgen.transport.channel import Outbox
+from loadgen.transport.deadlines import Deadlines, closed_while_idle
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
+from loadgen.transport.memory_room import READ_COST
+from loadgen.transport.portable.httpx_sessions import HttpxSessions
+from loadgen.transport.portable.httpx_stream import Exchange, Link
+from loadgen.transport.sending.cancelling import Cancelling, cancelling_of
+from loadgen.transport.sending.gate import Gate, gates_of
+from loadgen.transport.sending.job import Counters, Health, Job, body_of
+from loadgen.wire.http1 import SWITCHED, SWITCHING, compressed
+
+_HOUSEKEEP_S = 0.02
+_JUDGE_S = 0.1
+_LONGEST_HEADER = 100  # characters of one that is shown
+_RETRY_S = 1.0
+_START_S = 0.001
+_CANCEL_S = 0.001
+
+
+class HttpxTransport:
+    """One run of a job over httpx, on the event loop that `new_loop` makes: its network, and its timers."""
+
+    def __init__(
+        self,
+        job: Job,
+        outbox: Outbox,
+        counters: Counters,
+        clock: ProcessClock = SYSTEM_CLOCK,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> None:
+        self.job, self.outbox, self.counters = job, outbox, counters
+        self.now_ns, self.cpu_ns, self.new_loop = clock.now_ns, clock.cpu_ns, new_loop
+        # One for all clients: to make it takes ten times as long as the rest of a client.
+        self.tls = httpx.create_ssl_context(verify=False) if job.target.tls is None else job.target.tls
+        self.clients: list[httpx.AsyncClient] = []
+        self.idle: deque[tuple[int, int]] = deque()  # slot, when it was freed
+        self.freed = asyncio.Event()
+        self.sent = self.ended = self.reads = self.open_bytes = 0  # bytes: of the answers under way
+        self.begin_ns = 0
+        self.gates: tuple[Gate, ...] = ()
+        self.sessions: HttpxSessions | None = None
+        self.cancelling = cancelling_of(job)
+        self.on_sent = self.cancelling.sent if self.cancelling is not None else lambda _: None
+        self.under_way: dict[int, Exchange] = {}
+        self.links: list[Link] = []
+        self.deadlines = Deadlines(job, self.under_way.values, self.now_ns)
+
+    def run(self) -> Health:
+        """Send every request and deliver a capture for each; after a stop, for those that were sent."""
+        cpu_ns = self.cpu_ns()
+        with asyncio.Runner(loop_factory=self.new_loop) as runner:
+            runner.run(self._run())
+        return Health(
+            started_ns=self.begin_ns,
+            ended_ns=self.now_ns(),
+            cpu_ns=self.cpu_ns() - cpu_ns,
+            backlog_bytes=self.outbox.most_bytes,
+            stopped_ns=self.deadlines.stopped_ns,
+            reconnects=0 if self.sessions is None else self.sessions.turns.reconnects,
+            bodies_digest="" if self.sessions is None else self.sessions.turns.bodies_digest(),
+        )
+
+    async def _run(self) -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self.outbox.sock, stop.set)
+        for _ in range(self.job.first_slots):
+            self._add_slot()
+        self.begin_ns = await self._started_ns(stop)
+        self.gates = gates_of(self.job, self.begin_ns)
+        if self.job.sessions is not None:
+            self.sessions = HttpxSessions(self.job, self.job.sessions, self.begin_ns)
+        aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
+        if self.cancelling is not None:
+            aside.append(asyncio.create_task(self._cancel(self.cancelling)))
+        firing = asyncio.create_task(self._fire())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({firing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (firing, stopping, *aside):
+            task.cancel()
+        outcomes = await asyncio.gather(firing, stopping, *aside, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+        asyncio.get_running_loop().remove_reader(self.outbox.sock)
+        await asyncio.gather(*(client.aclose() for client in self.clients))
+        self.counters.publish(self.sent, self.ended, self.reads)
+
+    async def _started_ns(self, stop: asyncio.Event) -> int:
+        """When the start was, once it has come: this and other processes wait for it."""
+        while not 0 < (begin_ns := self.job.start.begin_ns(self.now_ns())) <= self.now_ns():
+            await asyncio.sleep(_START_S)  # an instant of another process's clock
+            if stop.is_set():
+                return self.now_ns()
+        return begin_ns
+
+    def _add_slot(self) -> None:
+        position = len(self.clients)
+        self.idle.append((position, self.begin_ns))
+        self.clients.append(self._new_client(position))
+        self.links.append(Link())
+
+    def _new_client(self, position: int) -> httpx.AsyncClient:
+        target = self.job.target
+        source = target.source(position + self.job.share.number)
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+        return httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
+            verify=self.tls,
+            http2=self.job.http2,
+            trust_env=not is_loopback(target.host),
+            timeout=httpx.Timeout(None, connect=self.job.limits.connect_timeout_ns / 1e9),
+            limits=limits,
+            transport=httpx.AsyncHTTPTransport(
+                verify=self.tls, http2=self.job.http2, trust_env=False, limits=limits, local_address=source
+            )
+            if source
+            else None,
+        )
+
+    async def _replace_client(self, slot: int) -> None:
+        """Give a slot a new client.
+
+        A request that is cancelled while its connection is made or closed can leave it in httpcore's pool,
+        neither idle nor closed. The pool has room for one: the slot's next request would wait for ever.
+        """
+        former, self.clients[slot] = self.clients[slot], self._new_client(slot)
+        await former.aclose()
+
+    async def _fire(self) -> None:
+        """Start each request when it is due and a slot is free."""
+        offsets_ns = self.job.offsets_ns
+        async with asyncio.TaskGroup() as group:
+            for position, index in enumerate(self.job.order):
+                due_ns = self.begin_ns + int(offsets_ns[position]) if offsets_ns is not None else 0
+                while (left_ns := due_ns - self.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+                    await asyncio.sleep(left_ns / 1e9)
+                if not self.idle and len(self.clients) < self.job.most_slots:
+                    self._add_slot()
+                while not (self.idle and all(gate.opens(self.now_ns()) for gate in self.gates)):
+                    await self._wait_for_room()
+                if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
+                    break
+                slot, freed_ns = self.idle.popleft()
+                due_ns = due_ns or max(freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
+                link = self.links[slot]
+                exchange = Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
+                for gate in self.gates:
+                    gate.sent(exchange)
+                group.create_task(self._carry_out(exchange))
+
+    async def _wait_for_room(self) -> None:
+        """Wait for a slot to be free, where one is for what time alone may change."""
+        self.freed.clear()
+        limits_s = [max(gate.wait_ns(self.now_ns()), 0) / 1e9 for gate in self.gates if self.idle]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(limits_s, default=None)):
+                await self.freed.wait()
+
+    async def _carry_out(self, exchange: Exchange) -> None:
+        """Have a slot's request answered, and its session's other ones, and give the slot back."""
+        if self.sessions is None:
+            await self._exchange(exchange)
+        else:
+            await self.sessions.run(exchange, self._exchange)
+        self.idle.append((exchange.slot, self.now_ns()))
+        self.freed.set()
+
+    async def _exchange(self, exchange: Exchange) -> Failure | None:
+        """Have one request answered and deliver what came; how it failed, as far as that is known."""
+        self.sent += 1
+        self.counters.publish_sent(self.sent)
+        failure: Failure | None = None
+        try:
+            async with asyncio.timeout(None) as exchange.limit:
+                self.under_way[exchange.index] = exchange
+                try:
+                    failure = await self._answer(exchange)
+                finally:
+                    del self.under_way[exchange.index]
+        except TimeoutError:
+            if exchange.given_up is None:
+                raise
+            failure = exchange.given_up
+        except MemoryError:
+            failure = self.job.limits.no_room(exchange.held_bytes)
+        except asyncio.CancelledError:
+            self._deliver(exchange, CANCELLED)
+            raise
+        self._deliver(exchange, failure)
+        if exchange.given_up is not None or (failure is not None and failure.kind is FailureKind.MEMORY):
+            await self._replace_client(exchange.slot)
+        exchange.index = -1
+        self.ended += 1
+        for gate in self.gates:
+            gate.ended(self.now_ns())
+        answered = self.job.duration_ns or self.deadlines.stalls.token_ns
+        if answered and failure is not None and failure.kind is FailureKind.CONNECT:
+            await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
+        return failure
+
+    def _make_room(self, read: Exchange) -> Failure | None:
+        """Cut the largest answer under way; the failure where it is the one that was just read.
+
+        That one ends by itself, without being cancelled while it closes its connection.
+        """
+        largest = max(self.under_way.values(), key=lambda each: 0 if each.given_up else each.held_bytes)
+        failure = self.job.limits.no_room(largest.held_bytes)
+        if largest is read:
+            return failure
+        if largest.give_up(failure):
+            self._forget(largest)
+        return None
+
+    def _forget(self, exchange: Exchange) -> None:
+        """Keep no more of an answer than shows what it was."""
+        before = exchange.held_bytes
+        del exchange.got[KEPT_READS * A_READ :]
+        exchange.size = sum(map(len, exchange.got[::A_READ]))
+        self.open_bytes -= before - exchange.held_bytes
+
+    def _deliver(self, exchange: Exchange, failure: Failure | None) -> None:
+        if failure is not None and failure.kind is FailureKind.MEMORY:
+            self._forget(exchange)
+        self.open_bytes -= exchange.held_bytes
+        capture = exchange.capture(failure, self.job.share)
+        self.outbox.put(capture, exchange.size, partial(capture.fill, exchange.got))
+
+    async def _answer(self, exchange: Exchange) -> Failure | None:
+        """Read one response, of a request that may have to be sent again."""
+        try:
+            return await self._stream(exchange)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            if not exchange.resends:
+                exchange.sent_ns = 0
+            return unconnected(error)
+        except httpx.TransportError as error:
+            # The server may have closed an idle connection just as we wrote: sent again, once.
+            fresh = exchange.connect_begin_ns or exchange.resends or exchange.came
+            if fresh or not closed_while_idle(exchange, self.now_ns()):
+                return exchange.lost(error, self.job.http2)
+        exchange.resends = 1
+        return await self._answer(exchange)
+
+    async def _stream(self, exchange: Exchange) -> Failure | None:
+        """Send a request and read its response; what is wrong with it, as far as that is known at once."""
+        job, client = self.job, self.clients[exchange.slot]
+        request = client.build_request(
+            "POST",
+            job.target.url,
+            content=body_of(exchange.request) or job.body(exchange.index),
+            headers=[
+                ("content-type", "application/json"),
+                ("accept-encoding", "identity"),
+                *job.own_headers(exchange.index),
+                *job.target.headers,
+            ],
+            extensions={"trace": exchange.trace},
+        )
+        exchange.note_sent()  # for a proxy that writes no headers of its own
+        response = await client.send(request, stream=True)
+        try:
+            exchange.status = response.status_code
+            exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
+            if exchange.status == SWITCHING:
+                return Failure(FailureKind.MALFORMED, SWITCHED)
+            if exchange.status == HTTPStatus.OK and (fault := compressed(response.headers)):
+                return Failure(FailureKind.MALFORMED, fault)
+            async for data in response.aiter_raw():
+                if exchange.given_up is not None:
+                    continue  # it is cancelled where it next waits
+                exchange.got += (data, NO_STAMP, self.now_ns())
+                exchange.size += len(data)
+                self.open_bytes += len(data) + READ_COST
+                self.reads += 1
+                if exchange.size > job.limits.answer_bytes:
+                    self._forget(exchange)
+                    return job.limits.too_long()
+                together = self.open_bytes + self.outbox.waiting_bytes
+                if 0 < job.limits.open_bytes < together and (failure := self._make_room(exchange)):
+                    return failure
+        finally:
+            await response.aclose()
+        self.deadlines.stalls.token_ns = self.now_ns()
+        return None
+
+    def _judge(self, now_ns: int) -> None:
+        """Give up on what has taken too long, or is no answer."""
+        for exchange in self.under_way.values():
+            failure = self.deadlines.timed_out(exchange, now_ns)
+            failure = failure or exchange.headless(self.job.http2)
+            if failure is None and exchange.inspect_ns < now_ns:
+                exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
+                failure = self.deadlines.stalled(exchange, now_ns)
+            if failure is not None:
+                exchange.give_up(failure)
+
+    async def _cancel(self, cancelling: Cancelling) -> None:
+        """Give up the requests whose time to be cancelled has come."""
+        while True:
+            for stream in cancelling.due(self.now_ns()):
+                assert isinstance(stream, Exchange)
+                stream.give_up(USER_CANCELLED)
+            left_s = cancelling.wait_ns(self.now_ns()) / 1e9
+            await asyncio.sleep(min(max(left_s, 0.0), _CANCEL_S))
+
+    async def _watch(self) -> None:
+        """Judge what is under way, a few times a second; not right after this process was stopped."""
+        judged_ns = self.now_ns()
+        while True:
+            await asyncio.sleep(_JUDGE_S)
+            late_ns, judged_ns = self.now_ns() - judged_ns - int(_JUDGE_S * 1e9), self.now_ns()
+            if not self.deadlines.put_off(late_ns, judged_ns):
+                self._judge(judged_ns)
+
+    async def _housekeep(self) -> None:
+        """Hand captures over and publish the counters, a few at a time."""
+        while True:
+            while self._work_ahead():  # noqa: ASYNC110  # a turn for the streams between two captures
+                await asyncio.sleep(0)
+            self.counters.publish(self.sent, self.ended, self.reads)
+            await asyncio.sleep(_HOUSEKEEP_S)
+
+    def _work_ahead(self) -> bool:
+        """Do one small piece of the work that can wait; False where there is none."""
+        return self.outbox.flush_some() or (self.sessions is not None and self.sessions.turns.build_ahead())

@@ -1,0 +1,223 @@
+"""Packet ring: a packet socket's memory, in which the kernel notes time and sequence number of every segment.
+
+TPACKET_V2, not V3: a V3 block is handed over when it is full or a timer of whole milliseconds (of jiffies
+before Linux 6.18) runs out, so the end of a response would be seen late, and blocks that the timer closed
+nearly empty use up the ring while this process waits for a core. Here each segment is seen at once, and
+frames lie a fixed distance apart, so numpy reads any number of them without a walk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.transport.epoll.connection import SO_TIMESTAMPNS
+from loadgen.transport.network import Poller
+from loadgen.transport.ring.packet_filter import HEADERS, Headers, program
+
+_SOL_PACKET, _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_IGNORE_OUTGOING = 263, 5, 6, 10, 23
+_SO_ATTACH_FILTER = 26
+_TPACKET_V2 = 1
+_USER, _LOSING = 1, 4  # bits of a frame's status: ours to read; segments were dropped before
+_DATA = 80  # where the packet begins in a frame: after tpacket2_hdr, sockaddr_ll and what aligns them
+_BLOCK_BYTES = 1 << 16
+_A_STREAM = 256  # frames: as many tokens fit in while this process does not run
+_FEWEST, _MOST = 1 << 13, 1 << 18  # frames
+_FIRST_LOOK = 64  # frames; then as many again, for as long as all are there
+_STATISTICS = struct.Struct("II")
+_SOCKADDR = struct.Struct("=HHiHBB8s")
+
+
+Address = tuple[str | int, ...]  # sockaddr
+Frames = NDArray[np.void]  # with the fields of `frame_type`
+
+
+class SegmentSource(Protocol):
+    """Where segments come from: the kernel's ring, or a test's."""
+
+    headers: Headers
+
+    @property
+    def local(self) -> Address:
+        """Our end's address: what a connection to the server is made from."""
+        ...
+
+    def admit(self, local: str, ports: Sequence[range]) -> None:
+        """Take segments to these ports of a local address, and no others."""
+        ...
+
+    def take(self) -> Frames | None:
+        """The segments that came since, in their order, until this is called again; None: none came."""
+        ...
+
+    def wait(self, poller: Poller, timeout_s: float) -> None:
+        """Sleep until a segment comes, or an event of the poller's."""
+        ...
+
+    def drops(self) -> int:
+        """How many segments were lost, as there was no room for them, since this was last asked."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
+    """What is read of a frame: struct tpacket2_hdr, and of the headers of IP and TCP; the V fields are bytes.
+
+    `header` holds tp_len, tp_snaplen, tp_mac, tp_net, tp_sec and tp_nsec; `tcp` the first 16 bytes.
+    """
+    ip, tcp = _DATA, _DATA + headers.size
+    fields = {
+        "status": ("<u4", 0),
+        "header": ("V20", 4),
+        "kept": ("<u4", 8),
+        "ip_length": ("V2", ip + headers.length),
+        "tcp": ("V16", tcp),
+        "port": (">u2", tcp + 2),  # ours
+    }
+    formats, offsets = zip(*fields.values(), strict=True)
+    return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": frame_bytes})
+
+
+def local_address(family: int, server: Address) -> Address:
+    """Our end's address of a connection to a server; raises OSError where no route leads to it."""
+    with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
+        unsent.connect(server)
+        address: Address = unsent.getsockname()
+        return address
+
+
+class PacketRing:
+    """A ring for the segments of some connections to servers; no other packet is ever in it.
+
+    Raises OSError where the kernel refuses the socket (no CAP_NET_RAW, seccomp) or the memory.
+    """
+
+    def __init__(self, family: int, servers: Sequence[Address], streams: int) -> None:
+        self.family, self.servers = family, [(str(host), int(port)) for host, port, *_ in servers]
+        if any(host.startswith("::ffff:") for host, _ in self.servers):
+            raise OSError(f"{self.servers[0][0]} is an IPv4 address in IPv6's form")
+        self.local = local_address(family, servers[0])
+        self.headers = HEADERS[socket.AddressFamily(family)]
+        self.bound = False
+        frame_bytes = 128 if self.headers.marked + _DATA <= 128 else 256
+        frames = 1 << min(max(streams * _A_STREAM, _FEWEST), _MOST).bit_length() - 1
+        self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)  # of no protocol: it gets nothing
+        try:
+            self._map(frame_bytes, frames)
+        except OSError:
+            self.sock.close()
+            raise
+        self.frames = np.frombuffer(self.memory, frame_type(self.headers, frame_bytes))
+        self.status = self.frames["status"]
+        self._words, self._stride = memoryview(self.memory).cast("I"), frame_bytes // 4
+        self.next = self.taken = 0  # frame to read; how many before it are read, and still ours
+        self.lost = 0
+        self._many = frames // 4  # taken at once: a ring that is full has more on one side of its end
+        self._sleep: select.poll | None = None
+
+    def _map(self, frame_bytes: int, frames: int) -> None:
+        sock, size = self.sock, frame_bytes * frames
+        sock.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
+        sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+        # Or the timestamp is of when the kernel came to the packet, which may have waited for a core.
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        ring = struct.pack("4I", _BLOCK_BYTES, size // _BLOCK_BYTES, frame_bytes, frames)
+        sock.setsockopt(_SOL_PACKET, _PACKET_RX_RING, ring)
+        self.memory = mmap.mmap(sock.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def admit(self, local: str, ports: Sequence[range]) -> None:
+        """Take segments to these ports of a local address, and no others."""
+        code = program(self.family, self.servers, local, ports)
+        held = ctypes.create_string_buffer(code, len(code))
+        attached = struct.pack("HL", len(code) // 8, ctypes.addressof(held))
+        self.sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
+        if not self.bound:
+            # Any interface: it may come and go. And of one interface the packets would come after TCP had
+            # handled them, with later timestamps.
+            _bind(self.sock, self.headers.protocol, interface=0)
+            self.bound = True
+
+    def take(self) -> Frames | None:
+        """The segments that came since, in their order, until this is called again; None: none came."""
+        if self.taken:  # the kernel's again
+            self.status[self.next - self.taken : self.next] = 0
+            if self.taken > self._many:  # it may have been full, and no frame since then says so
+                self.lost += self._dropped()
+            self.next, self.taken = self.next % len(self.frames), 0
+        begin = self.next
+        if not self._words[begin * self._stride] & _USER:
+            return None
+        look = _FIRST_LOOK
+        while True:
+            ready = self.status[begin : begin + look] & _USER
+            count = int(ready.argmin())
+            if not ready[count]:
+                break
+            count = len(ready)
+            if count < look:  # at the ring's end
+                break
+            look *= 4
+        self.next, self.taken = begin + count, count
+        if self._words[(self.next - 1) * self._stride] & _LOSING:
+            self.lost += self._dropped()
+        return self.frames[begin : begin + count]
+
+    def wait(self, poller: Poller, timeout_s: float) -> None:
+        """Sleep until a segment comes, or an event of the poller's.
+
+        The ring is watched only while this sleeps: to report each segment would cost whoever sends it.
+        """
+        if self._sleep is None:
+            self._sleep = select.poll()
+            self._sleep.register(self.sock.fileno(), select.POLLIN)
+            self._sleep.register(poller.fileno(), select.POLLIN)
+        self._sleep.poll(timeout_s * 1000)
+
+    def drops(self) -> int:
+        """How many segments were lost, as there was no room for them, since this was last asked."""
+        lost, self.lost = self.lost, 0
+        return lost
+
+    def _dropped(self) -> int:
+        """The kernel's count since it was last read; until then it marks every frame."""
+        kept = self.sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
+        return int(_STATISTICS.unpack(kept)[1])
+
+    def close(self) -> None:
+        """Close the socket; the memory goes with the arrays that refer to it."""
+        self.lost += self._dropped()
+        self.sock.close()
+
+
+def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
+    """Bind a packet socket; Python's own bind knows no way to say any interface (0)."""
+    address = _SOCKADDR.pack(socket.AF_PACKET, socket.htons(protocol), interface, 0, 0, 0, b"")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.bind(sock.fileno(), address, len(address)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def refusal() -> str:
+    """Why no packet ring can be had here, and what to grant; "" where it can."""
+    if not hasattr(socket, "AF_PACKET"):
+        return "packet sockets are Linux's"
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0).close()
+    except PermissionError:
+        return "packet sockets need CAP_NET_RAW (run as root, or docker run --cap-add NET_RAW)"
+    except OSError as error:
+        return f"packet sockets are not available here ({error.strerror})"
+    return ""

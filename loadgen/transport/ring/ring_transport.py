@@ -1,0 +1,235 @@
+"""The ring transport: the epoll transport with the timestamp of every segment, however late that is read.
+
+On a machine whose cores are all busy, several tokens of a stream wait in its socket before this process runs
+again, and one read has one timestamp. A packet ring has one for each segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, int64s
+from loadgen.transport.channel import Outbox
+from loadgen.transport.epoll.connection import READ_BYTES, Slot, State
+from loadgen.transport.epoll.epoll_transport import EpollTransport
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.network import Network, SystemNetwork
+from loadgen.transport.ring.packet_ring import PacketRing, SegmentSource
+from loadgen.transport.ring.ring_network import SEQUENCE, RingNetwork, RingPoller
+from loadgen.transport.ring.ring_sockets import ANCILLARY_BYTES, RingSocket, SealedSocket, places, unplaced
+from loadgen.transport.ring.segments import Rows, held_back, in_order, joined, payload
+from loadgen.transport.ring.source_ports import SourcePorts
+from loadgen.transport.sending.job import Counters, Health, Job
+from loadgen.transport.tcp_losses import least_rtt_ns
+
+_SPARE_FILES = 128
+_LEAST_DRAINED = 16  # reads of an answer that is given up: more than a socket lets wait
+_CUT = (FailureKind.MALFORMED, FailureKind.MEMORY)  # of an answer of which no more is to be read
+_ROUNDS = 8  # in which every socket is read, within --stall-timeout
+
+
+class RingTransport(EpollTransport):
+    """One run of a job whose arrivals are segments; where there can be no ring, an epoll transport."""
+
+    def __init__(
+        self,
+        job: Job,
+        outbox: Outbox,
+        counters: Counters,
+        network: Network | None = None,
+        source: SegmentSource | None = None,
+    ) -> None:
+        network = network or SystemNetwork()
+        self.ring: _Ring | None = None
+        self.instead = ""
+        self.fallen_back = 0  # requests whose arrivals are their sockets' timestamps
+        self.held_back = 0  # segments that waited for an acknowledgement of ours, which was late
+        try:
+            self.ring = _Ring(job, network, source)
+        except OSError as error:
+            self.instead = f"no packet ring ({error.strerror or error}): timestamps of sockets"
+        super().__init__(job, outbox, counters, self.ring.network if self.ring else network)
+        limits = job.limits
+        together = limits.open_bytes // max(job.most_slots, 1) or limits.answer_bytes
+        self.most_drained = max(min(together, limits.answer_bytes) // READ_BYTES, _LEAST_DRAINED)  # reads
+        if self.ring is not None:
+            self.ring.poller.by_fd = self.pool.by_fd
+            self.pacing.forbidden = True  # the poller rests
+
+    def run(self) -> Health:
+        """As every transport's, with what the ring saw."""
+        health = super().run()
+        if self.ring is None:
+            return replace(health, instead=self.instead)
+        return replace(
+            health,
+            segments=self.ring.poller.segments,
+            dropped_segments=self.ring.poller.dropped,
+            fallen_back=self.fallen_back,
+            held_segments=max(self.held_back, 0),
+        )
+
+    def _sweep(self, now_ns: int) -> None:
+        super()._sweep(now_ns)
+        if self.ring is not None:
+            self.counters.publish(self.out.next, self.ended, self.ring.poller.segments)
+
+    def _end(self, slot: Slot, failure: Failure | None) -> None:
+        if failure is not None and failure.kind not in _CUT:
+            self._drain(slot)
+        super()._end(slot, failure)
+
+    def _drain(self, slot: Slot) -> None:
+        """Read what came of an answer that is about to be given up."""
+        intake, sock = slot.intake, slot.sock
+        if not isinstance(sock, RingSocket) or intake.state is not State.BUSY:
+            return
+        with contextlib.suppress(OSError):  # nothing more, or broken, which is known already
+            for _ in range(self.most_drained):
+                try:
+                    received = intake.receive(READ_BYTES, ANCILLARY_BYTES)
+                except BlockingIOError:
+                    if sock.holds_more():
+                        continue
+                    break
+                if not received[0]:
+                    break
+                intake.got += (received[0], received[1][0][2] if received[1] else NO_STAMP, self.now_ns())
+
+    def _deliver(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        sock = slot.sock
+        if not isinstance(sock, RingSocket):
+            self.fallen_back += self.ring is not None and len(slot.intake) > 0
+            super()._deliver(slot, failure, end_ns)
+            return
+        capture, got = slot.capture(failure, end_ns, self.wall), slot.intake.got
+        end = sock.opened_bytes if isinstance(sock, SealedSocket) else sock.read_bytes
+        span = (sock.delivered_bytes, end)
+        sock.delivered_bytes = end
+        sock.owed += 1
+        size = sum(map(len, got[::A_READ]))
+        rtt_ns = 0 if self.job.target.delay_acks else least_rtt_ns(sock)
+        fill = partial(self._fill, capture, got, sock, span, rtt_ns)
+        self.outbox.put(capture, size, fill)
+
+    def _fill(
+        self, capture: Capture, got: list[Any], sock: RingSocket, span: tuple[int, int], rtt_ns: int
+    ) -> None:
+        """Give a capture its bytes and each segment's time; each read's where some segment is missing."""
+        assert self.ring is not None
+        sock.owed -= 1
+        found = self.ring.arrivals(sock, span) if got else None
+        sealed = isinstance(sock, SealedSocket)
+        if found is None:
+            self.fallen_back += len(got) > 0
+            capture.fill(unplaced(got) if sealed else got)
+            return
+        ends, rows = found
+        capture.raw, capture.segments = b"".join(got[::A_READ]), True
+        record_ends = places(got) - span[0] if sealed else None
+        # Across a step of the wall clock it is not known what came as soon as the client had read.
+        if not (self.job.target.delay_acks or capture.earlier_offsets_ns):
+            sizes = map(len, got[::A_READ])
+            read_ends = np.fromiter(sizes, np.int64).cumsum() if record_ends is None else record_ends
+            self._note_held(ends, rows, np.fromiter(got[2::A_READ], np.int64), read_ends, rtt_ns)
+        if record_ends is not None:  # of each record the segment that completed it
+            rows = rows[ends.searchsorted(record_ends)]
+            capture.read_lengths = int64s(map(len, got[::A_READ]))
+        else:
+            lengths = np.minimum(ends, len(capture.raw))
+            lengths[1:] -= lengths[:-1].copy()
+            capture.read_lengths = lengths.tobytes()
+        capture.seen_ns = rows["seen_ns"].tobytes()
+        kernel = np.empty((len(rows), 2), np.int64)
+        kernel[:, 0], kernel[:, 1] = rows["seconds"], rows["nanoseconds"]
+        capture.kernel = kernel.tobytes()
+
+    def _note_held(self, ends: Int64, rows: Rows, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> None:
+        """Count the segments of an answer that waited for an acknowledgement which this process sent late."""
+        came_ns = rows["seconds"].astype(np.int64) * SECOND_NS + rows["nanoseconds"] - self.wall.now_ns
+        self.held_back += held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
+
+    def _close(self) -> None:
+        if self.ring is not None:
+            for slot in self.pool.slots:
+                if slot.index >= 0:
+                    self._drain(slot)
+            self.ring.close()
+        super()._close()
+        if self.ring is not None:
+            self.outbox.fill()  # or not all that fell back would be counted
+            self.counters.publish(self.out.next, self.ended, self.ring.poller.segments)
+
+
+class _Ring:
+    """A ring for a job, and the network of its sockets; raises OSError where there can be none."""
+
+    def __init__(self, job: Job, network: Network, source: SegmentSource | None) -> None:
+        family, server = job.target.address
+        round_ns = job.limits.stall_timeout_ns // _ROUNDS
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
+        self.source = source or PacketRing(family, [server], job.most_slots)
+        self.poller = RingPoller(network, self.source, job.most_slots, round_ns)
+        if job.reads_at_once or not job.target.delay_acks:
+            self.poller.least_bytes = 1
+        self.ports = SourcePorts(network, job.target.address, self.source, files)
+        self.network = RingNetwork(network, self.ports, self.poller, sealed=job.target.tls is not None)
+        if not self.ports.reserve(job.first_slots):
+            self.close()
+            raise OSError(f"no {job.first_slots} source ports are free, or not close enough together")
+
+    def arrivals(self, sock: RingSocket, span: tuple[int, int]) -> tuple[Int64, Rows] | None:
+        """How much of a connection's bytes from one to another there was after which segments.
+
+        int64[arrivals], and the segments, as many; None where one is missing.
+        """
+        rows = self._rows(sock)
+        found = self._found(sock, rows, span)
+        if found is None:  # it was read before its last segments were taken
+            self.poller.take()
+            rows = joined(rows, self._rows(sock))
+            found = self._found(sock, rows, span)
+        if found is None:
+            return None
+        ends, at = found
+        return ends, rows if len(at) == len(rows) else rows[at]
+
+    def _rows(self, sock: RingSocket) -> Rows:
+        """A connection's segments since this was last called; its port may be another's once it has ended."""
+        if sock.rows is None:
+            return self.poller.log.take(sock.port)
+        rows, sock.rows = sock.rows, sock.rows[:0]
+        return rows
+
+    def _found(self, sock: RingSocket, rows: Rows, span: tuple[int, int]) -> tuple[Int64, Int64] | None:
+        """As `in_order`; what comes after these bytes is kept for the next response."""
+        if sock.begin_seq < 0:
+            return None
+        begin, end = span
+        begin_seq = (sock.begin_seq + begin) % SEQUENCE
+        found = in_order(rows, payload(rows, self.source.headers), begin_seq, end - begin)
+        if found is not None and found[1][-1] + 1 < len(rows):
+            rest = rows[found[1][-1] + 1 :]
+            offsets = (rest["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32)
+            rest = rest[offsets >= end - begin]
+            if sock.rows is None:
+                self.poller.log.put_back(sock.port, rest)
+            else:
+                sock.rows = rest
+        return found
+
+    def close(self) -> None:
+        """Take no more packets, and then let go of the ports: they can be anyone's from here on."""
+        self.poller.take()
+        self.poller.closed = True
+        self.source.close()
+        self.poller.dropped += self.source.drops()
+        self.ports.close()

@@ -1,0 +1,168 @@
+"""Segments: which bytes of a stream arrived when, by the sequence numbers of the TCP segments with them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Int64
+from loadgen.transport.ring.packet_filter import Headers
+from loadgen.transport.ring.packet_ring import Frames
+
+TAIL = (
+    1 << 15
+)  # segments of all streams that wait to be sorted by stream: one sort, or one search, is over these
+_PORTS, _NO_PORT = 1 << 16, 0
+_COPIED = np.dtype([("header", "V20"), ("ip_length", "V2"), ("", "V2"), ("tcp", "V16"), ("seen_ns", "<i8")])
+_FIELDS = {  # what the copied bytes mean: of struct tpacket2_hdr, of IP, of TCP; and when we saw it
+    "length": ("<u4", 0),
+    "seconds": ("<u4", 12),
+    "nanoseconds": ("<u4", 16),
+    "ip_length": (">u2", 20),
+    "port": (">u2", 26),
+    "seq": (">u4", 28),
+    "tcp_words": ("u1", 36),
+    "seen_ns": ("<i8", 40),
+}
+SEGMENT = np.dtype(
+    {
+        "names": list(_FIELDS),
+        "formats": [kind for kind, _ in _FIELDS.values()],
+        "offsets": [at for _, at in _FIELDS.values()],
+        "itemsize": _COPIED.itemsize,
+    }
+)
+Rows = NDArray[np.void]  # of SEGMENT
+_NOTHING = np.zeros(1, np.int64)
+_LATE_NS, _NEAR_NS, _OF_CHANCE = 2_000_000, 100_000, 3
+
+
+def joined(earlier: Rows, later: Rows) -> Rows:
+    """Segments one after another; numpy's own concatenation drops the bytes between the fields."""
+    return np.frombuffer(earlier.tobytes() + later.tobytes(), SEGMENT)
+
+
+def payload(rows: Rows, headers: Headers) -> Int64:
+    """Bytes of payload of each segment, int64[segments]."""
+    total = rows["ip_length"].astype(np.int64) + headers.excess
+    if not rows["ip_length"].all():  # too long for the field
+        total = np.where(rows["ip_length"] == 0, rows["length"], total)
+    return total - headers.size - (rows["tcp_words"] >> 4) * np.int64(4)
+
+
+class SegmentLog:
+    """The segments of the responses under way, by our port; 48 bytes each."""
+
+    def __init__(self) -> None:
+        self._ports = np.empty(TAIL, np.uint16)
+        self._tail = np.empty(TAIL, _COPIED)
+        self._columns = tuple(self._tail[name] for name in ("header", "ip_length", "tcp", "seen_ns"))
+        self._count = 0  # in the tail
+        self._kept: list[bytearray | None] = [None] * _PORTS  # rows of a port's segments before the tail's
+
+    def open(self, port: int) -> None:
+        """Keep a port's segments from now on, and none of an earlier connection's."""
+        self._kept[port] = bytearray()
+        self._ports[: self._count][self._ports[: self._count] == port] = _NO_PORT
+
+    def add(self, frames: Frames, ports: NDArray[np.uint16], seen_ns: int) -> None:
+        """Take frames to these ports, at most TAIL, seen by this process at a time."""
+        if self._count + len(frames) > TAIL:
+            self._sort()
+        begin, end = self._count, self._count + len(frames)
+        header, ip_length, tcp, seen = self._columns
+        self._ports[begin:end] = ports
+        header[begin:end] = frames["header"]
+        ip_length[begin:end] = frames["ip_length"]
+        tcp[begin:end] = frames["tcp"]
+        seen[begin:end] = seen_ns
+        self._count = end
+
+    def _sort(self) -> None:
+        """Give the tail's segments to their ports."""
+        ports = self._ports[: self._count]
+        order = ports.argsort(kind="stable")
+        ports, data = ports[order], self._tail[order].tobytes()
+        begins = [0, *((ports[1:] != ports[:-1]).nonzero()[0] + 1).tolist()]
+        ends = [*begins[1:], len(ports)]
+        for port, begin, end in zip(ports[begins].tolist(), begins, ends, strict=True):
+            kept = self._kept[port]
+            if kept is not None:
+                kept += data[begin * SEGMENT.itemsize : end * SEGMENT.itemsize]
+        self._count = 0
+
+    def last(self, count: int) -> Rows:
+        """What was added last."""
+        return self._tail[self._count - count : self._count].view(SEGMENT)
+
+    def take(self, port: int) -> Rows:
+        """All of a port's segments, in the order in which they came; they are not kept."""
+        kept, count = self._kept[port], self._count
+        at = (self._ports[:count] == port).nonzero()[0]
+        rows = np.frombuffer(bytes(kept or b"") + self._tail[at].tobytes(), SEGMENT)
+        self._ports[at] = _NO_PORT
+        if kept is not None:
+            self._kept[port] = bytearray()
+        return rows
+
+    def put_back(self, port: int, rows: Rows) -> None:
+        """Keep segments of the next response, which came with those of the last one."""
+        if len(rows) and self._kept[port] is not None:
+            self._kept[port] = bytearray(rows.tobytes())
+
+
+def in_order(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tuple[Int64, Int64] | None:
+    """How much of a response there was after which of its segments; None where some byte's are missing.
+
+    `begin_seq` is the sequence number of its first byte, `total` its length; `sizes` is as from `payload`.
+    Both results are int64[arrivals]: bytes, growing up to `total`, and indices into `rows`. A byte counts as
+    arrived once all before it have, as TCP gives them to any client; of what was sent twice the first time
+    counts.
+    """
+    first = (rows["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32).astype(np.int64)
+    ends = np.minimum(first + sizes, total)
+    of_it = ((ends > 0) & (first < total)).nonzero()[0]
+    if len(of_it) < len(rows):
+        first, ends = first[of_it], ends[of_it]
+    before = np.concatenate((_NOTHING, np.maximum.accumulate(ends)))  # what there was when each came
+    if before[-1] < total:
+        return None
+    if (first <= before[:-1]).all():
+        new = ends > before[:-1]  # others were sent again
+        return ends[new], of_it[new]
+    return _merged(first, ends, of_it, total)
+
+
+def held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:
+    """How many segments came as soon as the one before them was read, late; less what may be chance.
+
+    A server with Nagle's algorithm waits for the acknowledgement, which leaves with the read. Without it,
+    about as many come right before that as right after: three times as many are taken off. `came_ns` and
+    `ends` are int64[arrivals], when each came and how much there was then; `read_ns` and `read_ends`
+    int64[reads]. All times are of one clock.
+    """
+    read = np.minimum(read_ends.searchsorted(ends), len(read_ends) - 1)
+    acknowledged_ns = read_ns[read[:-1]]
+    late = (acknowledged_ns - came_ns[:-1] > _LATE_NS) & (read[1:] > read[:-1])
+    after_ns = (came_ns[1:] - acknowledged_ns - rtt_ns)[late] + _NEAR_NS
+    at_once = np.count_nonzero((after_ns >= 0) & (after_ns < 2 * _NEAR_NS))
+    before = np.count_nonzero((after_ns < 0) & (after_ns >= -2 * _NEAR_NS))
+    return int(at_once - _OF_CHANCE * before)
+
+
+def _merged(first: Int64, ends: Int64, of_it: Int64, total: int) -> tuple[Int64, Int64] | None:
+    """As `in_order`, where segments came out of order."""
+    there = 0
+    waiting: dict[int, int] = {}  # pieces that came before what precedes them, by where they begin
+    arrived, by = [], []
+    for begin, end, index in zip(first.tolist(), ends.tolist(), of_it.tolist(), strict=True):
+        waiting[begin] = max(end, waiting.get(begin, 0))
+        before = there
+        while reached := [start for start in waiting if start <= there]:
+            there = max(there, *(waiting.pop(start) for start in reached))
+        if there > before:
+            arrived.append(there)
+            by.append(index)
+        if there >= total:
+            return np.array(arrived, np.int64), np.array(by, np.int64)
+    return None

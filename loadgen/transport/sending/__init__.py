@@ -1,0 +1,1 @@
+"""Sending: which request goes out when, over which connection, in which process."""

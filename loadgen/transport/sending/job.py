@@ -1,0 +1,237 @@
+"""Job: what a transport is to send, where, when, and when to give up."""
+
+from __future__ import annotations
+
+import mmap
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.profile import Profile
+from loadgen.settings.load_schedule import ConcurrencySteps
+from loadgen.settings.run import Sending
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.transport.memory_room import MIB
+from loadgen.transport.sending.session_job import SessionJob
+from loadgen.transport.sending.share import WHOLE, Order, Share
+from loadgen.transport.sending.start import AtOnce, RunStart
+from loadgen.wire.http1 import check_headers, check_path, check_request_id_prefix
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where requests go: a resolved address, the request line's path, and TLS where asked for."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: tuple[int, tuple[str | int, ...]]  # address family and sockaddr
+    headers: tuple[tuple[str, str], ...]
+    tls: ssl.SSLContext | None = None
+    delay_acks: bool = False  # it sends without waiting for them: every other message is soon enough
+    sources: tuple[str, ...] = ()  # addresses that the connections come from, in turn; (): the kernel chooses
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where a part could alter the request beyond its own place."""
+        check_path(self.host, "--base-url")
+        check_path(self.path)
+        check_headers(self.headers)
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+    def source(self, position: int) -> str:
+        """The address that the connection at a position comes from; "": the kernel chooses."""
+        return self.sources[position % len(self.sources)] if self.sources else ""
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    def request_head(self, length: int, own: tuple[tuple[str, str], ...]) -> bytes:
+        """The request line and headers in front of a body of `length` bytes; some are the request's own."""
+        lines = [
+            f"POST {self.path} HTTP/1.1",
+            f"host: {self.authority}",
+            "content-type: application/json",
+            f"content-length: {length}",
+            *(f"{name}: {value}" for name, value in (*own, *self.headers)),
+        ]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """When to give up on a request; 0 means never."""
+
+    request_timeout_ns: int = 0  # from sending to the end
+    timeout_flag: str = "--request-timeout"  # that set it
+    stall_timeout_ns: int = 0  # without a token, whatever else arrives
+    connect_timeout_ns: int = 30_000_000_000
+    answer_bytes: int = 64 << 20  # of one answer, head included: more is no answer to what was asked
+
+    open_bytes: int = 0  # of all answers under way together, with what waits to be decoded; 0: no limit
+
+    def no_room(self, held: int) -> Failure:
+        """The failure of the largest answer, of `held` bytes, where all together hold more than they may."""
+        return Failure(
+            FailureKind.MEMORY,
+            f"cut off at {held / MIB:.1f} MiB, the largest: the answers under way held more than the "
+            f"{self.open_bytes // MIB} MiB that this client may use for them",
+        )
+
+    def too_long(self, announced: int = 0) -> Failure:
+        """The failure of an answer that has more bytes than one may have, or announces them."""
+        announcement = f"{announced} bytes announced, " if announced else ""
+        return Failure(
+            FailureKind.MALFORMED,
+            f"{announcement}larger than the limit of {self.answer_bytes >> 20} MiB for one answer",
+        )
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Requests of a plan against one target, sent by one process.
+
+    `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
+    one of the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the
+    start no request is sent any more, and those under way are finished; 0 is no such limit.
+    """
+
+    target: Target
+    order: Order  # which requests, by plan index
+    body: Callable[[int], bytes]  # of a plan index
+    offsets_ns: Int64 | None  # of sessions the first turns'
+    max_concurrency: int | None
+    limits: Limits = Limits()
+    token_seen: Callable[[bytes], bool] = lambda tail: b"data:" in tail
+    token_messages: Callable[[bytes], int] = lambda piece: piece.count(b"data:")
+    request_id_prefix: str = "loadgen-"
+    rate_per_s: float = float("inf")
+    duration_ns: int = 0
+    http2: bool = False  # only the httpx transport speaks it
+    profile: Profile = Profile()  # of which a transport may need settings that have no field here
+    sending: Sending = Sending()  # and so with those of the run
+    share: Share = WHOLE  # whose slots these are
+    start: RunStart = AtOnce()
+    concurrency_steps: ConcurrencySteps | None = None  # of a closed loop; `max_concurrency` is the most
+    prefill_concurrency: int | None = None  # the most that were sent and have no token yet
+    cancellations: Cancellations | None = None
+    sessions: SessionJob | None = None  # of which `order` has the first turns; None: requests of their own
+
+    def __post_init__(self) -> None:
+        """Raises UsageError where the prefix cannot be sent."""
+        check_request_id_prefix(self.request_id_prefix)
+
+    def request(self, index: int, body: bytes | None = None) -> bytes:
+        """The whole HTTP request of `index`, head and body; None: the body as planned."""
+        body = self.body(index) if body is None else body
+        return self.target.request_head(len(body), self.own_headers(index)) + body
+
+    def own_headers(self, index: int) -> tuple[tuple[str, str], ...]:
+        """The headers that not every request has alike."""
+        name = ("x-request-id", f"{self.request_id_prefix}{index}")
+        more = () if self.sessions is None else self.sessions.headers(index, self.request_id_prefix)
+        return (name, *more)
+
+    @property
+    def count(self) -> int:
+        """How many requests, or sessions of them, there are at most."""
+        return len(self.order)
+
+    @property
+    def most_slots(self) -> int:
+        """The most connections this job can have open."""
+        return min(self.count, self.max_concurrency or self.count)
+
+    @property
+    def reads_at_once(self) -> bool:
+        """Whether tokens decide what is sent or cancelled, so that none may wait unread in its socket."""
+        by_tokens = self.cancellations is not None and self.cancellations.point.after_tokens > 0
+        return by_tokens or self.prefill_concurrency is not None
+
+    @property
+    def first_slots(self) -> int:
+        """How many connections are open before the first request goes.
+
+        All those of a closed loop: where its limit rises, no request waits for a handshake then.
+        """
+        if self.offsets_ns is None or not np.isfinite(self.rate_per_s):
+            return self.most_slots
+        return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
+
+
+def body_of(request: bytes) -> bytes:
+    """The body of a whole HTTP request."""
+    return request.partition(b"\r\n\r\n")[2]
+
+
+class Health(msgspec.Struct, tag="health", array_like=True):
+    """What the capturing process reports of itself when it is done; times in nanoseconds."""
+
+    started_ns: int
+    ended_ns: int
+    cpu_ns: int
+    backlog_bytes: int  # most captures held back at once, waiting for the decoder
+    stopped_ns: int = 0  # longest time that the capturing loop did not run: stopped, suspended, or starved
+    clock_step_ns: int = 0  # largest change of CLOCK_REALTIME against CLOCK_MONOTONIC in the run
+    late_bodies: int = 0  # requests whose body was not ready when they were due
+    segments: int = 0  # of TCP, that a packet ring timed
+    dropped_segments: int = 0  # that the ring had no room for
+    fallen_back: int = 0  # requests that have their sockets' timestamps although there is a ring
+    instead: str = ""  # why there is none, and what is used instead, where one was asked for
+    busiest_cpu_ns: int = 0  # of the busiest process where there were several; `cpu_ns` is the sum then
+    reconnects: int = 0  # turns of sessions before which the server had closed their connection
+    bodies_digest: str = ""  # of the bodies of sessions' turns that were sent
+    held_segments: int = 0  # that came late, as a server with Nagle's algorithm waited for our late reads
+
+
+class CaptureFault(msgspec.Struct, tag="fault", array_like=True):
+    """Why a capturing process dies, where it is of an exception."""
+
+    reason: str
+
+
+class Counters:
+    """Four int64 shared by the capturing process (which writes) and the live display (which reads)."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(mmap.mmap(-1, 4096)).cast("q")
+
+    def publish(self, sent: int, ended: int, reads: int) -> None:
+        """Publish how many requests were sent and ended, and how many reads there were."""
+        view = self._view
+        view[0], view[1], view[2] = sent, ended, reads
+        view[3] += 1
+
+    def publish_sent(self, sent: int) -> None:
+        """Publish how many requests were sent: at once, so that it holds of a process that was killed."""
+        self._view[0] = sent
+
+    @property
+    def sent(self) -> int:
+        return self._view[0]
+
+    @property
+    def ended(self) -> int:
+        return self._view[1]
+
+    @property
+    def reads(self) -> int:
+        return self._view[2]
+
+    @property
+    def beats(self) -> int:
+        """How often they were published: a process that is not stopped does so ten times a second."""
+        return self._view[3]
+
+
+class Transport(Protocol):
+    """Sends a job's requests and delivers one Capture for each."""
+
+    def run(self) -> Health: ...

@@ -1,0 +1,120 @@
+"""Sending: which request goes out over which connection, and when the next one may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loadgen.transport.epoll.connection import Slot
+from loadgen.transport.epoll.pool import Pool
+from loadgen.transport.failure import Failure
+from loadgen.transport.sending.cancelling import cancelling_of
+from loadgen.transport.sending.gate import NEVER_NS, SPIN_NS, Gate, gates_of
+from loadgen.transport.sending.job import Counters, Job
+from loadgen.transport.sending.outgoing import Outgoing
+
+
+class Sender:
+    """Gives due requests to free slots: a closed loop's as slots become free, an open loop's by its plan."""
+
+    def __init__(
+        self, job: Job, pool: Pool, out: Outgoing, counters: Counters, send: Callable[[Slot], None]
+    ) -> None:
+        self.job, self.pool, self.out, self.counters, self.send = job, pool, out, counters, send
+        self.now_ns = pool.network.now_ns
+        self.begin_ns = 0
+        self.gates: tuple[Gate, ...] = ()
+        self.cancelling = cancelling_of(job)
+        self._send_due = self._send_closed if job.offsets_ns is None else self._send_open
+
+    def begin(self, begin_ns: int) -> None:
+        """Take the time from which the plan's times count."""
+        self.begin_ns, self.gates = begin_ns, gates_of(self.job, begin_ns)
+
+    def send_due(self) -> None:
+        """Send what is due to the slots that are free, and see to it that some are."""
+        if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
+            self.out.count = self.out.next
+        self._send_due()
+
+    def _send_closed(self) -> None:
+        free, out = self.pool.free, self.out
+        while free and out.next < out.count and self._passes():
+            slot = free.popleft()
+            self._go(slot, self._freed_ns(slot))
+
+    def _send_open(self) -> None:
+        pool, out = self.pool, self.out
+        now_ns = self.now_ns()
+        if out.next == out.count or (pool.free and out.due_ns(self.begin_ns) > now_ns):
+            return
+        while pool.free and out.next < out.count and (due_ns := out.due_ns(self.begin_ns)) <= now_ns:
+            if not self._passes():
+                return
+            self._go(pool.free.popleft(), due_ns)
+        if pool.free:
+            return
+        waiting, spare = out.waiting(self.begin_ns, now_ns), pool.dialing
+        while spare <= waiting and len(pool.slots) < self.job.most_slots:  # one more than are due
+            pool.open()
+            spare += 1
+
+    def _passes(self) -> bool:
+        """Whether the gates let one more request pass."""
+        return not self.gates or all(gate.opens(self.now_ns()) for gate in self.gates)
+
+    def _freed_ns(self, slot: Slot) -> int:
+        """Since when a closed loop could send over a slot."""
+        return max(slot.freed_ns, self.begin_ns, *(gate.opened_ns for gate in self.gates))
+
+    def _go(self, slot: Slot, due_ns: int) -> None:
+        self._take(slot, due_ns)
+        self.send(slot)
+        self.note_sent(slot)
+
+    def note_sent(self, slot: Slot) -> None:
+        """Note that a slot's request went out for the first time."""
+        for gate in self.gates:
+            gate.sent(slot)
+        if self.cancelling is not None:
+            self.cancelling.sent(slot)
+
+    def _take(self, slot: Slot, intended_ns: int) -> None:
+        """Give the next request to a slot."""
+        slot.index, slot.request = self.out.take()
+        slot.intended_ns = intended_ns
+        self.counters.publish_sent(self.out.next)
+
+    def take_unsent(self, slot: Slot) -> None:
+        """Give a slot whose connection failed the due request, so that it fails with the connection."""
+        if not (self.begin_ns and self.out.next < self.out.count and self._passes()):
+            return
+        closed_loop = self.job.offsets_ns is None
+        due_ns = self._freed_ns(slot) if closed_loop else self.out.due_ns(self.begin_ns)
+        if due_ns <= self.now_ns():
+            self._take(slot, due_ns)
+            for gate in self.gates:
+                gate.sent(slot)
+
+    def ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        """Note that a slot's request ended, and how."""
+        for gate in self.gates:
+            gate.ended(end_ns)
+
+    def freed(self, slot: Slot) -> None:
+        """Take a slot that is open and has no request."""
+        self.pool.free.append(slot)
+
+    def redial_ns(self, slot: Slot) -> int:
+        """When to open a slot again whose connection ended; 0: no request is left for it."""
+        return self.now_ns() if self.out.next < self.out.count else 0
+
+    def wait_ns(self) -> int:
+        """How long to wait before there may be something to do that nothing else shows."""
+        now_ns = self.now_ns()
+        wait_ns = NEVER_NS if self.cancelling is None else self.cancelling.wait_ns(now_ns)
+        if not self.pool.free or self.out.next == self.out.count:
+            return wait_ns
+        if not self._passes():
+            return min(wait_ns, *(gate.wait_ns(now_ns) for gate in self.gates))
+        due_ns = now_ns if self.job.offsets_ns is None else self.out.due_ns(self.begin_ns)
+        return min(wait_ns, due_ns - now_ns - SPIN_NS)

@@ -1,0 +1,29 @@
+"""Senders: what a job still has to send, and what sends it: requests of their own, or turns of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from loadgen.transport.epoll.connection import Slot
+from loadgen.transport.epoll.pool import Pool
+from loadgen.transport.sending.job import Counters, Job
+from loadgen.transport.sending.outgoing import Outgoing
+from loadgen.transport.sending.sender import Sender
+
+if TYPE_CHECKING:
+    from loadgen.transport.sending.turn_queue import TurnQueue
+
+
+def sender_of(
+    job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
+) -> tuple[Outgoing | TurnQueue, Sender]:
+    """What a job still has to send, and what gives it to the slots of a pool."""
+    if job.sessions is None:
+        out = Outgoing(job)
+        return out, Sender(job, pool, out, counters, send)
+    from loadgen.transport.sending.session_sending import SessionSender  # few runs have sessions
+    from loadgen.transport.sending.turn_queue import TurnQueue
+
+    turns = TurnQueue(job, job.sessions)
+    return turns, SessionSender(job, pool, turns, counters, send)

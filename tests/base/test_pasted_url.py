@@ -1,0 +1,85 @@
+"""Base URLs as people paste them: where the API, its endpoint and its version are."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.base.pasted_url import ApiPlace, key_header, parse
+
+AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
+
+
+@loop_over(
+    ("url", "place"),
+    [
+        ("http://h:8000", ApiPlace("http://h:8000")),
+        (" http://h:8000/ ", ApiPlace("http://h:8000")),
+        ("http://h:8000/v1/", ApiPlace("http://h:8000")),
+        ("http://[::1]:80/v1", ApiPlace("http://[::1]:80")),
+        ("http://h/v1/models", ApiPlace("http://h")),
+        ("http://h/v1/completions", ApiPlace("http://h", endpoint="/v1/completions")),
+        ("http://h:30000/generate", ApiPlace("http://h:30000", endpoint="/generate")),
+        ("http://h/prefix/of/mine", ApiPlace("http://h/prefix/of/mine")),
+        (
+            "https://api.openai.com/v1/chat/completions",
+            ApiPlace("https://api.openai.com", endpoint="/v1/chat/completions"),
+        ),
+        ("https://openrouter.ai/api/v1", ApiPlace("https://openrouter.ai/api")),
+        ("https://api.groq.com/openai/v1/", ApiPlace("https://api.groq.com/openai")),
+        ("https://api.z.ai/api/paas/v4", ApiPlace("https://api.z.ai/api/paas", "/v4")),
+        (
+            "https://generativelanguage.googleapis.com/v1beta/openai/",
+            ApiPlace("https://generativelanguage.googleapis.com", "/v1beta/openai"),
+        ),
+        (
+            "https://api.perplexity.ai/chat/completions",
+            ApiPlace("https://api.perplexity.ai", "", "/chat/completions"),
+        ),
+        (
+            f"{AZURE}/chat/completions?api-version=2024-10-21",
+            ApiPlace(AZURE, "", "/chat/completions", "?api-version=2024-10-21"),
+        ),
+        (f"{AZURE}?api-version=2024-10-21", ApiPlace(AZURE, "", None, "?api-version=2024-10-21")),
+        ("https://x.openai.azure.com/openai/v1/", ApiPlace("https://x.openai.azure.com/openai")),
+        ("http://h?key=abc", ApiPlace("http://h?key=abc")),  # which is refused later, without its value
+        ("not a url", ApiPlace("not a url")),
+        ("http://[half", ApiPlace("http://[half")),
+    ],
+)
+def test_a_pasted_url_is_taken_apart(url: str, place: ApiPlace) -> None:
+    assert parse(url) == place
+
+
+@loop_over(
+    ("url", "endpoint", "place"),
+    [
+        ("http://h", "/v1/chat/completions", ApiPlace("http://h", endpoint="/v1/chat/completions")),
+        ("http://h/v1", "/v1/chat/completions", ApiPlace("http://h", endpoint="/v1/chat/completions")),
+        ("http://h/v1", "chat/completions", ApiPlace("http://h", endpoint="/v1/chat/completions")),
+        ("http://h/v1", "/generate", ApiPlace("http://h", endpoint="/generate")),
+        ("http://h/x", "/y/completions", ApiPlace("http://h/x", endpoint="/y/completions")),
+        ("http://h/v1/completions", "/v1/completions", ApiPlace("http://h", endpoint="/v1/completions")),
+    ],
+)
+def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, place: ApiPlace) -> None:
+    assert parse(url, endpoint) == place
+
+
+@loop_over(
+    ("url", "endpoint", "reported"),
+    [
+        ("http://h/v1/completions", "/v1/chat/completions", "leave one of them out"),
+        ("https://api.openai.com/v1/responses", None, "--base-url ends in /responses, an API that is not"),
+        ("https://api.anthropic.com/v1/messages", None, "ends in /messages"),
+    ],
+)
+def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
+        parse(url, endpoint)
+
+
+def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
+    assert key_header(AZURE) == "api-key"
+    assert [key_header(url) for url in (None, "http://h", "http://[half")] == ["Authorization"] * 3

@@ -1,0 +1,292 @@
+"""The packet filter, run by an interpreter of the kernel's instructions on packets built here."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import random
+import socket
+import struct
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.loops import loop_over
+from fakes.packet_filters import ACK, FIN, SYN, packet, passed
+from loadgen.transport.ring.packet_filter import HEADERS, MOST_RANGES, program
+
+RST, PUSH = 0x04, 0x08
+V4, V6 = socket.AF_INET, socket.AF_INET6
+Family = socket.AddressFamily
+US: dict[Family, str] = {V4: "127.0.0.1", V6: "2001:db8::5"}
+SERVERS: dict[Family, list[tuple[str, int]]] = {
+    V4: [("10.1.2.3", 8000), ("10.1.2.3", 9000), ("10.1.2.4", 8000)],
+    V6: [("2001:db8::1", 8000), ("2001:db8::1", 9000), ("2001:db8:0:1::1", 8000)],
+}
+PORTS = [range(40000, 40010)]
+PORT = 40005
+DROPPED, ORDINARY, MARKED = 0, 36, 40  # bytes kept of IPv4; of IPv6 the header is 20 bytes longer
+LONGER: dict[Family, int] = {V4: 0, V6: 20}
+LONGEST_PROGRAM = 4096  # instructions: BPF_MAXINSNS
+CODES = {0x30, 0x28, 0x20, 0x80, 0x40, 0x60, 0x02, 0x54, 0x74, 0x04, 0x14, 0x1C, 0x07}  # that do not jump
+JUMPS, GO, RETURN = {0x15, 0x25, 0x35, 0x45}, 0x05, 0x06
+both = pytest.mark.parametrize("family", [V4, V6], ids=["IPv4", "IPv6"])
+
+
+@cache
+def ours(family: Family, servers: int = 3) -> bytes:
+    return program(family, SERVERS[family][:servers], US[family], PORTS)
+
+
+def kept(data: bytes, family: Family = V4, length: int = 0, servers: int = 3) -> int:
+    """What is kept of a packet, in IPv4's numbers."""
+    found = passed(ours(family, servers), data, length)
+    return found and found - LONGER[family]
+
+
+def spaced(count: int) -> list[range]:
+    """Ranges of one port, of three, and of two that only one port divides."""
+    return [range(1024 + 100 * i, 1024 + 100 * i + 1 + 2 * (i % 2)) for i in range(count)]
+
+
+def with_ip(data: bytes, at: int, value: int) -> bytes:
+    """A packet with another half word in its IP header."""
+    return data[:at] + struct.pack(">H", value) + data[at + 2 :]
+
+
+# Which segments pass.
+
+
+@both
+@loop_over("server", [0, 1, 2])
+def test_segments_of_each_server_to_our_ports_pass(family: Family, server: int) -> None:
+    data = packet(SERVERS[family][server], (US[family], PORT), b"data: token")
+    assert kept(data, family) == ORDINARY
+
+
+@both
+@loop_over(
+    ("source", "to"),
+    [
+        pytest.param((0, 7999), (US, PORT), id="another port of the server"),
+        pytest.param((2, 9000), (US, PORT), id="a server's address with the port of another"),
+        pytest.param((None, 8000), (US, PORT), id="another address"),
+        pytest.param((0, 8000), (None, PORT), id="another address of this machine"),
+        pytest.param((0, 8000), (US, 39999), id="the port below"),
+        pytest.param((0, 8000), (US, 40010), id="the port above"),
+        pytest.param((0, PORT), (US, 8000), id="the other direction's ports"),
+    ],
+)
+def test_what_is_not_ours_is_dropped(
+    family: Family, source: tuple[int | None, int], to: tuple[dict[Family, str] | None, int]
+) -> None:
+    elsewhere = "10.1.2.5" if family == V4 else "2001:db8::2"
+    from_host = elsewhere if source[0] is None else SERVERS[family][source[0]][0]
+    to_host = elsewhere if to[0] is None else to[0][family]
+    for payload, flags in ((b"data: token", ACK), (b"0\r\n\r\n", ACK), (b"", SYN | ACK)):
+        assert kept(packet((from_host, source[1]), (to_host, to[1]), payload, flags=flags), family) == DROPPED
+
+
+@both
+def test_every_byte_of_an_address_is_compared(family: Family) -> None:
+    data = packet(SERVERS[family][0], (US[family], PORT), b"data: token")
+    headers = HEADERS[family]
+    size = headers.destination - headers.source
+    for at in range(headers.source, headers.destination + size):
+        other = data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :]
+        assert kept(other, family, servers=1) == DROPPED
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 600, MOST_RANGES])
+def test_ports_at_every_boundary_are_ours_or_not(count: int) -> None:
+    ranges = spaced(count) if count < 600 else [range(2000 + 3 * i, 2001 + 3 * i) for i in range(count)]
+    code = program(V4, SERVERS[V4], US[V4], ranges)
+    wanted = {port for ports in ranges for port in ports}
+    near = {edge + by for ports in ranges for edge in (ports.start, ports.stop) for by in (-2, -1, 0, 1)}
+    found = {p for p in near if passed(code, packet(SERVERS[V4][0], (US[V4], p), b"data: token"))}
+    assert found == wanted & near
+
+
+@pytest.mark.parametrize(
+    ("ranges", "ports"),
+    [
+        ([range(65535, 65536)], {65535}),
+        ([range(1, 2)], {1}),
+        ([range(65536)], {0, 1, 2, 65534, 65535}),
+        ([], set[int]()),
+    ],
+)
+def test_the_first_and_the_last_port_can_be_ours(ranges: list[range], ports: set[int]) -> None:
+    code = program(V4, SERVERS[V4], US[V4], ranges)
+    near = (0, 1, 2, 65534, 65535)
+    assert {p for p in near if passed(code, packet(SERVERS[V4][0], (US[V4], p), b"abcdef"))} == ports
+
+
+@given(st.sets(st.integers(1, 400), max_size=80))
+def test_exactly_the_ports_of_a_set_pass(wanted: set[int]) -> None:
+    ranges: list[range] = []
+    for port in sorted(wanted):
+        if ranges and ranges[-1].stop == port:
+            ranges[-1] = range(ranges[-1].start, port + 1)
+        else:
+            ranges.append(range(port, port + 1))
+    code = program(V4, SERVERS[V4][:1], US[V4], ranges)
+    to = (packet(SERVERS[V4][0], (US[V4], port), b"data: token") for port in range(402))
+    assert {port for port, data in enumerate(to) if passed(code, data)} == wanted
+
+
+# Of what is ours: what is kept, what is marked, what says nothing.
+
+
+@both
+@loop_over("options", [0, 12, 40])
+@loop_over(
+    ("payload", "flags", "found"),
+    [
+        pytest.param(b"", ACK, DROPPED, id="an acknowledgement"),
+        pytest.param(b"", FIN | ACK, DROPPED, id="a pure FIN"),
+        pytest.param(b"", RST, DROPPED, id="a pure RST"),
+        pytest.param(b"", SYN | ACK, MARKED, id="a SYN"),
+        pytest.param(b"x", ACK, MARKED, id="one byte"),
+        pytest.param(b"abc", ACK, MARKED, id="three bytes"),
+        pytest.param(b"abcd", ACK, ORDINARY, id="four bytes"),
+        pytest.param(b"\r\n\r\n", ACK, MARKED, id="four bytes that end"),
+        pytest.param(b"0\r\n\r\n", ACK | PUSH, MARKED, id="the last chunk"),
+        pytest.param(b"data: x\r\n\r\n\r", ACK, ORDINARY, id="the end mark and one more"),
+        pytest.param(b"\r\n\r\ndata", ACK, ORDINARY, id="the end mark first"),
+        pytest.param(b"data: x\n\r\n\r", ACK, ORDINARY, id="the end mark shifted"),
+        pytest.param(b"x" * 1400, ACK | PUSH, ORDINARY, id="a full segment"),
+        pytest.param(b"x" * 1396 + b"\r\n\r\n", FIN | ACK, MARKED, id="a full one that ends, with a FIN"),
+        pytest.param(b"data: x", FIN | ACK, ORDINARY, id="bytes with a FIN"),
+    ],
+)
+def test_how_much_is_kept_says_what_a_segment_is(
+    family: Family, options: int, payload: bytes, flags: int, found: int
+) -> None:
+    data = packet(SERVERS[family][0], (US[family], PORT), payload, 7, flags, options)
+    assert kept(data, family) == found
+
+
+@both
+@given(payload=st.binary(max_size=40), end=st.sampled_from([b"", b"\r\n\r\n", b"\r\n", b"\n\r\n"]))
+def test_no_byte_of_payload_is_ever_kept(family: Family, payload: bytes, end: bytes) -> None:
+    data = packet(SERVERS[family][0], (US[family], PORT), payload + end, options=0)
+    found, whole = kept(data, family), payload + end
+    ends = len(whole) < 4 or whole.endswith(b"\r\n\r\n")
+    assert found == (DROPPED if not whole else MARKED if ends else ORDINARY)
+    assert found + LONGER[family] <= len(data) - len(whole)
+
+
+@pytest.mark.parametrize(
+    ("payload", "flags", "found"),
+    [(b"", ACK, DROPPED), (b"a", ACK, MARKED), (b"", SYN, MARKED)],
+)
+def test_padding_after_a_short_packet_is_no_payload(payload: bytes, flags: int, found: int) -> None:
+    data = packet(SERVERS[V4][0], (US[V4], PORT), payload, flags=flags, options=0)
+    assert kept(data + b"\0" * (46 - len(data))) == found
+
+
+@both
+@pytest.mark.parametrize(
+    ("end", "found"), [(b"\r\n\r\n", MARKED), (b"data", ORDINARY)], ids=["an end", "none"]
+)
+def test_a_length_of_zero_is_one_too_long_for_its_field(family: Family, end: bytes, found: int) -> None:
+    data = packet(SERVERS[family][0], (US[family], PORT), b"x" * 1000 + end)
+    headers = HEADERS[family]
+    assert kept(with_ip(data, headers.length, 0), family) == found
+
+
+@loop_over(
+    ("at", "value"),
+    [
+        pytest.param(6, 0x2001, id="a fragment in the middle"),
+        pytest.param(6, 0x0001, id="the last fragment"),
+        pytest.param(6, 0x1000, id="a fragment far along"),
+        pytest.param(8, 64 << 8 | 17, id="UDP"),
+        pytest.param(8, 64 << 8 | 1, id="ICMP"),
+        pytest.param(0, 0x4600, id="IP options"),
+        pytest.param(0, 0x6500, id="of another version"),
+    ],
+)
+def test_no_ipv4_packet_that_is_no_plain_segment_passes(at: int, value: int) -> None:
+    data = packet(SERVERS[V4][0], (US[V4], PORT), b"data: token")
+    assert kept(with_ip(data, at, value)) == DROPPED
+
+
+def test_a_segment_that_may_not_be_fragmented_passes_and_one_that_may() -> None:
+    data = packet(SERVERS[V4][0], (US[V4], PORT), b"data: token")
+    assert [kept(with_ip(data, 6, flags)) for flags in (0x4000, 0)] == [ORDINARY] * 2
+
+
+@loop_over("kind", [0, 17, 44, 58, 60])
+def test_no_ipv6_packet_that_is_no_plain_segment_passes(kind: int) -> None:
+    data = packet(SERVERS[V6][0], (US[V6], PORT), b"data: token")
+    assert kept(with_ip(data, 6, kind << 8 | 64), V6) == DROPPED
+    assert kept(b"\x45" + data[1:], V6) == DROPPED
+    assert kept(b"\x6f\xff" + data[2:], V6) == ORDINARY  # traffic class
+
+
+@both
+def test_a_packet_cut_anywhere_is_dropped_or_kept_within_headers(family: Family) -> None:
+    data = packet(SERVERS[family][0], (US[family], PORT), b"data: x\r\n\r\n", options=0)
+    payload_at = len(data) - 11
+    assert all(passed(ours(family), data[:size]) <= payload_at for size in range(len(data)))
+    assert {passed(ours(family), data[:size]) for size in range(payload_at - 7)} == {DROPPED}
+
+
+# The program as the kernel sees it.
+
+PROGRAMS: list[tuple[Family, int, Sequence[range]]] = [
+    (family, servers, ranges)
+    for family in (V4, V6)
+    for servers, ranges in (
+        (1, []),
+        (1, PORTS),
+        (3, spaced(7)),
+        (3, [range(1 + 2 * i, 2 + 2 * i) for i in range(MOST_RANGES)]),
+        (1, [range(65000 - 3 * i, 65002 - 3 * i) for i in reversed(range(MOST_RANGES))]),
+    )
+]
+programs = pytest.mark.parametrize(("family", "servers", "ranges"), PROGRAMS)
+
+
+@programs
+def test_every_jump_is_forward_and_every_path_returns(
+    family: Family, servers: int, ranges: Sequence[range]
+) -> None:
+    lines = [*struct.iter_unpack("HBBI", program(family, SERVERS[family][:servers], US[family], ranges))]
+    assert len(lines) <= LONGEST_PROGRAM
+    for at, (code, then, otherwise, k) in enumerate(lines, 1):
+        assert code in CODES | JUMPS | {GO, RETURN}
+        if code in JUMPS:
+            assert at + max(then, otherwise) < len(lines)
+        elif code == GO:
+            assert at + k < len(lines)
+            assert (then, otherwise) == (0, 0)
+    assert lines[-1][0] == RETURN
+    size = HEADERS[family].size
+    assert {k for code, _, _, k in lines if code == RETURN} <= {0, size + 16, size + 20}
+
+
+@programs
+def test_the_kernel_takes_every_program(family: Family, servers: int, ranges: Sequence[range]) -> None:
+    code = program(family, SERVERS[family][:servers], US[family], ranges)
+    held = ctypes.create_string_buffer(code, len(code))
+    filtering = struct.pack("HL", len(code) // 8, ctypes.addressof(held))
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, 26, filtering)
+        except OSError as error:
+            if error.errno in (errno.ENOPROTOOPT, errno.EPERM):
+                pytest.skip(f"no filters here: {error.strerror}")
+            raise
+
+
+def test_a_search_among_many_ports_is_short() -> None:
+    ports = random.Random(1).sample(range(1, 65000, 2), MOST_RANGES)
+    code = program(V4, SERVERS[V4], US[V4], [range(port, port + 1) for port in sorted(ports)])
+    assert len(code) // 8 <= 6 * MOST_RANGES + 60
+    assert all(passed(code, packet(SERVERS[V4][0], (US[V4], port), b"data")) for port in ports)

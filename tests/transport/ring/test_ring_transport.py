@@ -1,0 +1,327 @@
+"""The ring transport in virtual time: every token has its own instant, however late it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from fakes.scripted_server import (
+    HEAD,
+    LAST,
+    PING,
+    Answer,
+    Asked,
+    Driver,
+    End,
+    chunk,
+    drive,
+    events,
+    job_of,
+    kinds,
+    records,
+    stream,
+    token,
+    whole,
+)
+from fakes.tapped_server import FIRST_NS, GAP_NS, GAP_S, See, Tapped, driven_by, exact
+from fakes.virtual_network import WRITE_NS, VirtualServer
+from loadgen.transport.failure import FailureKind
+from loadgen.transport.sending.job import Limits
+
+MS = 1_000_000
+SECOND = 1000 * MS
+
+
+# Every token's own instant.
+
+
+@loop_over("slots", [4, 20])
+@loop_over("poll_ns", [2_000, 700_000, 5 * MS, 50 * MS, 333 * MS])
+def test_every_token_has_its_own_instant_though_the_client_sleeps(poll_ns: int, slots: int) -> None:
+    server = Tapped(lambda _: stream(20, GAP_S), poll_ns=poll_ns)
+    driven = driven_by(server, 3 * slots, slots)
+    assert kinds(driven) == [None] * 3 * slots
+    assert exact(driven, 20) == [True] * 3 * slots
+    assert all(capture.segments for capture in driven.captures)
+    assert all(capture.end_ns == capture.kernel_ns()[-1] for capture in driven.captures)
+    assert (driven.health.dropped_segments, driven.health.fallen_back) == (0, 0)
+    assert driven.health.segments == driven.counters.reads == slots * (3 * 24 + 1)
+    assert not server.poller().sockets  # all are closed
+
+
+def test_sockets_alone_do_not_give_a_sleeping_client_every_instant() -> None:
+    server = VirtualServer(lambda _: stream(20, GAP_S), poll_ns=50 * MS)
+    driven = drive(job_of(server.target(), 12, 4), "wire", server)
+    assert kinds(driven) == [None] * 12
+    assert exact(driven, 20) == [False] * 12
+
+
+@pytest.mark.parametrize("poll_ns", [2_000, 5 * MS])
+def test_a_response_that_is_over_is_seen_at_the_next_poll(poll_ns: int) -> None:
+    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), poll_ns=poll_ns), 24, 4)
+    late_ns = [capture.sent_ns - capture.intended_ns for capture in driven.captures]
+    assert max(late_ns) <= 4 * poll_ns + 200_000
+
+
+def test_an_open_loop_keeps_its_schedule() -> None:
+    offsets_ns = np.arange(40) * 10 * MS
+    driven = driven_by(Tapped(lambda _: stream(20, GAP_S)), 40, 40, offsets_ns=offsets_ns, rate_per_s=100.0)
+    assert exact(driven, 20) == [True] * 40
+    assert max(capture.sent_ns - capture.intended_ns for capture in driven.captures) < MS // 5
+
+
+def test_many_answers_of_one_connection_pass_the_end_of_sequence_numbers() -> None:
+    server = Tapped(lambda _: Answer([whole(b"x" * 70_000 + b"".join(events(2)), kind="text/event-stream")]))
+    driven = driven_by(server, 5, 1)
+    assert server.connections == 1
+    assert [capture.segments for capture in driven.captures] == [True] * 5
+    assert {len(capture.read_ends()) for capture in driven.captures} == {2}  # of 60000 bytes at most
+
+
+CRLF_EVENTS = [chunk(event.replace(b"\n", b"\r\n")) for event in events(20)]
+UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+LENGTH = b"content-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(b"".join(events(20)))
+
+
+def paced(head: bytes, pieces: list[bytes], last: bytes = b"", end: End = End.KEEP) -> Answer:
+    timed: list[bytes | float] = [part for piece in pieces for part in (GAP_S, piece)]
+    return Answer([head, *timed, *([last] if last else [])], end)
+
+
+@loop_over("poll_ns", [2_000, 50 * MS])
+@loop_over(
+    "answer",
+    [
+        pytest.param(paced(HEAD, CRLF_EVENTS, LAST), id="events that end as the response does"),
+        pytest.param(paced(UNTIL_CLOSE, [*events(20)], end=End.CLOSE), id="until close"),
+        pytest.param(paced(b"HTTP/1.1 200 OK\r\n" + LENGTH, [*events(20)]), id="a content length"),
+        pytest.param(paced(HEAD, [*map(chunk, events(20))], LAST, End.CLOSE), id="a close after the end"),
+    ],
+)
+def test_every_framing_keeps_every_instant(answer: Answer, poll_ns: int) -> None:
+    driven = driven_by(Tapped(lambda _: answer, poll_ns=poll_ns), 6, 2)
+    assert kinds(driven) == [None] * 6
+    assert exact(driven, 20) == [True] * 6
+    assert driven.health.fallen_back == 0
+
+
+def test_a_server_that_closes_after_each_answer_uses_ports_again() -> None:
+    server = Tapped(lambda _: paced(HEAD, [*map(chunk, events(3))], LAST, End.CLOSE))
+    driven = driven_by(server, 600, 4)
+    assert kinds(driven) == [None] * 600
+    assert exact(driven, 3) == [True] * 600
+    assert server.connections >= 600
+    (ring,) = [transport.ring for transport in server.made if transport.ring]
+    assert len(ring.ports.ports) < 600
+
+
+# What the ring lacks.
+
+
+@pytest.mark.parametrize(("room", "all_fall"), [(0, True), (4, True), (11, False), (45, False)])
+def test_what_a_small_ring_has_no_room_for_falls_back_and_is_counted(room: int, all_fall: bool) -> None:
+    lengths = [30, 3, 3]
+    server = Tapped(lambda asked: stream(lengths[asked.number % 3], GAP_S), poll_ns=5 * MS, room=room)
+    driven = driven_by(server, 60, 6 if room < 20 else 30)
+    assert kinds(driven) == [None] * 60
+    assert driven.health.dropped_segments > 0
+    assert (driven.health.fallen_back == 60) == all_fall
+    assert driven.health.fallen_back > 0
+    for capture, right in zip(driven.captures, exact(driven), strict=True):
+        assert right or not capture.segments
+    assert max(capture.sent_ns - capture.intended_ns for capture in driven.captures) <= 50 * MS
+
+
+def test_a_connection_that_the_ring_does_not_show_is_read_as_any_other() -> None:
+    first: list[int] = []
+
+    def tamper(see: See, port: int, *segment: Any, **opens: Any) -> None:
+        first.extend([] if first else [port])
+        if port != first[0]:
+            see(port, *segment, **opens)
+
+    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), tamper=tamper), 12, 4)
+    assert exact(driven, 20) == [True] * 12
+    fallen = [capture for capture in driven.captures if not capture.segments]
+    assert len({capture.slot for capture in fallen}) == 1
+    assert driven.health.fallen_back == len(fallen) == 3
+    assert driven.health.dropped_segments == 0
+
+
+def test_ends_that_the_ring_shows_nothing_of_are_found_within_seconds() -> None:
+    def tamper(see: See, *segment: Any, **opens: Any) -> None:
+        if opens:
+            see(*segment, **opens)
+
+    server = Tapped(lambda _: stream(3, GAP_S), tamper=tamper, poll_ns=100_000)
+    driven = driven_by(server, 6, 3)
+    assert kinds(driven) == [None] * 6
+    assert driven.health.fallen_back == 6
+    assert driven.health.ended_ns - driven.health.started_ns < 2 * 4_500 * MS
+
+
+@pytest.mark.parametrize("stall_s", [0.4, 2.0])
+def test_a_stream_that_the_ring_does_not_show_is_no_stalled_one(stall_s: float) -> None:
+    def tamper(see: See, *segment: Any, **opens: Any) -> None:
+        if opens:
+            see(*segment, **opens)
+
+    server = Tapped(lambda _: stream(100, stall_s / 20), tamper=tamper, poll_ns=100_000)
+    driven = driven_by(server, 2, 2, limits=Limits(stall_timeout_ns=round(stall_s * SECOND)))
+    assert kinds(driven) == [None] * 2
+
+
+@pytest.mark.parametrize("ends_together", [3, 20])
+def test_all_that_fell_back_is_counted_though_many_end_at_once(ends_together: int) -> None:
+    def tamper(see: See, *segment: Any, **opens: Any) -> None:
+        if opens or len(segment[2]) != len(chunk(token("z", "length"))):
+            see(*segment, **opens)
+
+    server = Tapped(lambda _: stream(5, GAP_S), tamper=tamper, poll_ns=50 * MS)
+    driven = driven_by(server, ends_together, ends_together)
+    assert driven.health.fallen_back == ends_together
+
+
+# What the network does to segments.
+
+
+def test_segments_that_are_sent_again_change_nothing() -> None:
+    sent: dict[int, list[tuple[Any, ...]]] = {}
+
+    def tamper(see: See, *segment: Any, **opens: Any) -> None:
+        see(*segment, **opens)
+        before = sent.setdefault(segment[0], [])
+        for again in before[-2:]:
+            see(*again)
+        before += [segment] if not opens else []
+
+    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), tamper=tamper, poll_ns=10 * MS), 8, 2)
+    assert exact(driven, 20) == [True] * 8
+    assert driven.health.fallen_back == 0
+
+
+def test_a_token_before_which_one_was_late_arrives_with_that_one() -> None:
+    held: dict[int, tuple[Any, ...]] = {}
+    first = chunk(token("b"))
+
+    def tamper(see: See, *segment: Any, **opens: Any) -> None:
+        if segment[2] == first:
+            held[segment[0]] = segment
+            return
+        see(*segment, **opens)
+        if segment[0] in held:
+            see(*held.pop(segment[0]))
+
+    texts = [*map(chunk, events(20))]
+    texts[4] = first
+    driven = driven_by(Tapped(lambda _: paced(HEAD, texts, LAST), tamper=tamper, poll_ns=10 * MS), 4, 2)
+    script = [FIRST_NS + i * GAP_NS for i in range(20)]
+    script[4] = script[5]
+    for record in records(driven):
+        assert (record.arrival_ns - record.sent_ns).tolist() == script
+    assert driven.health.fallen_back == 0
+
+
+def test_segments_of_no_connection_of_ours_are_left_alone() -> None:
+    def tamper(see: See, port: int, seq: int, *data: Any, **opens: Any) -> None:
+        see(port + 10_000 if port < 50_000 else port - 10_000, seq, *data, **opens)
+        see(port, seq, *data, **opens)
+
+    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), tamper=tamper), 8, 2)
+    assert exact(driven, 20) == [True] * 8
+    assert driven.health.segments == 8 * 24 + 2
+
+
+@pytest.mark.parametrize("far", [1 << 20, 1 << 31, -5000])
+def test_a_segment_that_tcp_refuses_costs_neither_instants_nor_the_end(far: int) -> None:
+    def tamper(see: See, port: int, seq: int, data: bytes, **opens: Any) -> None:
+        see(port, seq, data, **opens)
+        if data == HEAD:
+            see(port, seq + far, b"forged\r\n\r\n")
+
+    driven = driven_by(Tapped(lambda _: stream(20, GAP_S), tamper=tamper, poll_ns=MS), 4, 2)
+    assert kinds(driven) == [None] * 4
+    assert exact(driven, 20) == [True] * 4
+
+
+# What ends early.
+
+CUT = [HEAD, *[part for _ in range(10) for part in (GAP_S, chunk(token()))]]
+
+
+@pytest.mark.parametrize("poll_ns", [2_000, 20 * MS])
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+def test_a_response_that_is_cut_keeps_what_had_come_and_when(end: End, poll_ns: int) -> None:
+    server = Tapped(lambda asked: stream(10, GAP_S) if asked.number else Answer(CUT, end), poll_ns=poll_ns)
+    driven = driven_by(server, 3, 1)
+    assert kinds(driven) == [FailureKind.TRUNCATED, None, None]
+    assert exact(driven, 10) == [True] * 3
+
+
+@pytest.mark.parametrize("poll_ns", [2_000, 50 * MS])
+def test_a_timeout_keeps_what_had_come_and_when(poll_ns: int) -> None:
+    server = Tapped(lambda _: Answer(CUT, End.HANG), poll_ns=poll_ns)
+    driven = driven_by(server, 2, 2, limits=Limits(request_timeout_ns=SECOND))
+    assert kinds(driven) == [FailureKind.TIMEOUT] * 2
+    assert exact(driven, 10) == [True] * 2
+
+
+def test_pings_alone_are_a_stall_and_are_kept() -> None:
+    pings: list[bytes | float] = [part for _ in range(400) for part in (0.01, chunk(PING))]
+    server = Tapped(lambda _: Answer([HEAD, *pings], End.HANG))
+    driven = driven_by(server, 2, 2, limits=Limits(stall_timeout_ns=SECOND))
+    assert kinds(driven) == [FailureKind.STALL] * 2
+    for capture in driven.captures:
+        assert capture.end_ns - capture.sent_ns < 1500 * MS
+        assert np.diff(capture.kernel_ns())[1:].tolist() == [10 * MS + WRITE_NS] * (
+            len(capture.kernel_ns()) - 2
+        )
+        assert len(capture.kernel_ns()) >= 95
+
+
+@pytest.mark.parametrize("poll_ns", [2_000, 50 * MS])
+def test_a_stop_keeps_all_that_had_arrived_and_when(poll_ns: int) -> None:
+    arrived: dict[int, bytes] = {}
+    driver: list[Driver] = []
+
+    def tamper(see: See, port: int, seq: int, data: bytes, **opens: Any) -> None:
+        see(port, seq, data, **opens)
+        arrived[port] = arrived.get(port, b"") + data
+        if len(arrived) == 3 and all(text.count(b"data:") == 7 for text in arrived.values()):
+            driver[0].inbox.stop()
+
+    server = Tapped(lambda _: stream(2000, GAP_S), tamper=tamper, poll_ns=poll_ns)
+    driver.append(Driver(job_of(server.target(), 3, 3), "ring", server))
+    driven = driver[0].run()
+    assert kinds(driven) == [FailureKind.CANCELLED] * 3
+    assert sorted(capture.raw for capture in driven.captures) == sorted(arrived.values())
+    for record in records(driven):
+        count = len(record.arrival_ns)
+        assert count >= 7
+        assert (record.arrival_ns - record.sent_ns).tolist() == [FIRST_NS + i * GAP_NS for i in range(count)]
+
+
+@loop_over("step_ns", [2 * SECOND, -2 * SECOND, 3600 * SECOND])
+@loop_over("poll_ns", [2_000, 20 * MS])
+def test_a_clock_that_is_set_in_mid_run_moves_no_arrival(step_ns: int, poll_ns: int) -> None:
+    server = Tapped(lambda _: stream(60, GAP_S), poll_ns=poll_ns)
+
+    def step() -> None:
+        server.time.wall_offset_ns += step_ns
+
+    server.time.after(90 * MS, step)
+    driven = driven_by(server, 6, 3)
+    assert exact(driven, 60) == [True] * 6
+    assert abs(driven.health.clock_step_ns) == abs(step_ns)
+
+
+def test_a_closed_idle_connection_costs_a_resend_and_no_instant() -> None:
+    def script(asked: Asked) -> Answer:
+        return paced(HEAD, [*map(chunk, events(3))], LAST, End.RESET)
+
+    driven = driven_by(Tapped(script, poll_ns=MS), 6, 1)
+    assert kinds(driven) == [None] * 6
+    assert [capture.segments for capture in driven.captures] == [True] * 6

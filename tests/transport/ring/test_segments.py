@@ -1,0 +1,303 @@
+"""Which bytes of a response came with which segment, and the log that keeps segments by port."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from builders.loops import loop_over
+from fakes.packet_filters import SYN, packet
+from fakes.virtual_ring import frame, frames
+from loadgen.base.arrays import Int64
+from loadgen.transport.ring.packet_filter import HEADERS
+from loadgen.transport.ring.packet_ring import Frames
+from loadgen.transport.ring.segments import (
+    SEGMENT,
+    TAIL,
+    Rows,
+    SegmentLog,
+    held_back,
+    in_order,
+    joined,
+    payload,
+)
+
+V4, V6 = HEADERS[socket.AF_INET], HEADERS[socket.AF_INET6]
+SERVER, PORT = ("127.0.0.1", 8000), 40000
+WRAP = 1 << 32
+Pieces = Sequence[tuple[int, int]]  # of segments: where each begins in the response, and how long it is
+
+
+def rows_of(pieces: Pieces, begin_seq: int) -> tuple[Rows, Int64]:
+    """Segments, and their sizes."""
+    rows = np.zeros(len(pieces), SEGMENT)
+    rows["seq"] = [(begin_seq + begin) % WRAP for begin, _ in pieces]
+    return rows, np.array([size for _, size in pieces], np.int64)
+
+
+def found(pieces: Pieces, total: int, begin_seq: int = 1000) -> list[tuple[int, int]] | None:
+    """How much there was after which segment."""
+    arrived = in_order(*rows_of(pieces, begin_seq), begin_seq, total)
+    return None if arrived is None else list(zip(*map(np.ndarray.tolist, arrived), strict=True))
+
+
+def by_bytes(pieces: Pieces, total: int) -> list[tuple[int, int]] | None:
+    """The same of a simple model: a set of bytes, and how many from the first on are in it."""
+    have: set[int] = set()
+    there, arrived = 0, []
+    for index, (begin, size) in enumerate(pieces):
+        have.update(range(max(begin, 0), min(begin + size, total)))
+        before = there
+        while there in have:
+            there += 1
+        if there > before:
+            arrived.append((there, index))
+    return arrived if there == total else None
+
+
+# What waited for an acknowledgement.
+
+MS = 1_000_000
+
+
+def held(came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float) -> int:
+    """How many of an answer's segments were held back, of ten bytes each; a read takes some of them."""
+    came_ns, read_ns = ((np.array(times) * MS).astype(np.int64) for times in (came_ms, read_ms))
+    ends = 10 * np.arange(1, len(came_ms) + 1)
+    return held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
+
+
+@loop_over(
+    ("came_ms", "read_ms", "of_reads", "rtt_ms", "count"),
+    [
+        ([0], [9], [1], 0, 0),
+        ([0, 9.02, 18.03], [9, 18, 30], [1, 1, 1], 0, 2),  # each as the one before it was read
+        ([0, 8.99, 17.98], [9, 18, 30], [1, 1, 1], 0, 2),  # while that was: the call returns after it
+        ([0, 10, 20], [0.1, 10.1, 20.1], [1, 1, 1], 0, 0),  # read at once
+        ([0, 1.5, 3], [1.5, 3, 4.5], [1, 1, 1], 0, 0),  # not late
+        ([0, 15, 30], [9, 24, 39], [1, 1, 1], 0, 0),  # late, and what comes next does not care
+        ([0, 8.8, 20], [9, 15, 25], [1, 1, 1], 0, -3),  # right before, which no server that waits does
+        ([0, 8.9, 17.9], [9, 18], [2, 1], 0, 0),  # one read took both
+        ([0, 14.05, 28.05], [9, 23, 37], [1, 1, 1], 5, 2),  # a far server's come a round trip later
+        ([0, 9.05, 18.05], [9, 18, 30], [1, 1, 1], 5, 0),
+    ],
+)
+def test_segments_that_wait_for_a_late_read_are_counted(
+    came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[int], rtt_ms: float, count: int
+) -> None:
+    assert held(came_ms, read_ms, of_reads, rtt_ms) == count
+
+
+def test_segments_that_come_by_chance_with_late_reads_are_not_counted() -> None:
+    chance, total = random.Random(7), 0
+    for _ in range(5_000):
+        came_ms = [5 * number + 4 * chance.random() for number in range(8)]
+        read_ms = [came + 2 + 2 * chance.random() for came in came_ms]
+        total += held(came_ms, read_ms, [1] * 8, 0)
+    assert total <= 0
+
+
+# Arrivals.
+
+CASES = {
+    "plain": ([(0, 10), (10, 5), (15, 20)], 35, [(10, 0), (15, 1), (35, 2)]),
+    "one segment": ([(0, 7)], 7, [(7, 0)]),
+    "one byte": ([(0, 1)], 1, [(1, 0)]),
+    "what is sent again counts once": ([(0, 10), (0, 10), (10, 5)], 15, [(10, 0), (15, 2)]),
+    "what is sent again after the end": ([(0, 10), (10, 5), (0, 10)], 15, [(10, 0), (15, 1)]),
+    "sent again with more": ([(0, 10), (5, 10)], 15, [(10, 0), (15, 1)]),
+    "sent again in one piece": ([(0, 5), (5, 5), (0, 15)], 15, [(5, 0), (10, 1), (15, 2)]),
+    "two in the wrong order": ([(10, 5), (0, 10)], 15, [(15, 1)]),
+    "one late among many": ([(0, 5), (10, 5), (15, 5), (5, 5)], 20, [(5, 0), (20, 3)]),
+    "all reversed": ([(30, 10), (20, 10), (10, 10), (0, 10)], 40, [(40, 3)]),
+    "a hole filled in pieces": ([(10, 10), (0, 5), (5, 3), (8, 2)], 20, [(5, 1), (8, 2), (20, 3)]),
+    "overlapping, out of order": ([(8, 12), (0, 10)], 20, [(20, 1)]),
+    "two that begin alike, the longer first": ([(5, 15), (5, 5), (0, 5)], 20, [(20, 2)]),
+    "two that begin alike, the shorter first": ([(5, 5), (5, 15), (0, 5)], 20, [(20, 2)]),
+    "the response before": ([(-20, 15), (-5, 5), (0, 10)], 10, [(10, 2)]),
+    "the response after": ([(0, 10), (10, 30)], 10, [(10, 0)]),
+    "the SYN": ([(-1, 0), (0, 10)], 10, [(10, 1)]),
+    "one across its begin": ([(-5, 10), (5, 5)], 10, [(5, 0), (10, 1)]),
+    "one across its end": ([(0, 5), (5, 50)], 10, [(5, 0), (10, 1)]),
+    "one across its end, then the same again": ([(0, 5), (5, 5), (0, 50)], 10, [(5, 0), (10, 1)]),
+    "merged across both": ([(-5, 50)], 10, [(10, 0)]),
+    "after a late one": ([(5, 5), (0, 5), (5, 10)], 10, [(10, 1)]),
+    "a gap": ([(0, 10), (11, 5)], 16, None),
+    "a gap at the begin": ([(1, 15)], 16, None),
+    "a gap at the end": ([(0, 15)], 16, None),
+    "nothing": ([], 16, None),
+    "nothing but others": ([(-16, 16), (16, 16)], 16, None),
+}
+
+
+@loop_over("begin_seq", [1000, 0, WRAP - 1, WRAP - 12, WRAP // 2 - 3, WRAP // 2])
+@loop_over("case", CASES)
+def test_a_byte_has_arrived_once_all_before_it_have(case: str, begin_seq: int) -> None:
+    pieces, total, arrived = CASES[case]
+    assert found(pieces, total, begin_seq) == arrived
+    assert by_bytes(pieces, total) == arrived
+
+
+PIECES = st.lists(st.tuples(st.integers(-8, 40), st.integers(0, 16)), max_size=24)
+
+
+@given(PIECES, st.integers(1, 36), st.sampled_from([0, 5, WRAP - 7, WRAP // 2 - 7]))
+@example([(0, 5), (0, 9), (5, 9)], 5, 0)
+def test_any_segments_are_as_if_bytes_were_counted(pieces: Pieces, total: int, begin_seq: int) -> None:
+    assert found(pieces, total, begin_seq) == by_bytes(pieces, total)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.randoms(), st.integers(0, 6))
+def test_all_segments_in_any_order_are_a_whole_response(
+    sizes: list[int], shuffling: random.Random, again: int
+) -> None:
+    ends = np.cumsum(sizes).tolist()
+    pieces = [(end - size, size) for end, size in zip(ends, sizes, strict=True)]
+    pieces += pieces[:again]
+    shuffling.shuffle(pieces)
+    arrived = found(pieces, ends[-1], WRAP - 20)
+    assert arrived == by_bytes(pieces, ends[-1])
+    assert arrived is not None
+    assert arrived[-1][0] == ends[-1]
+
+
+def test_a_long_response_whose_first_segment_is_late_is_found_in_time() -> None:
+    pieces = [(10 * i, 10) for i in range(1, 2000)]
+    assert found([*pieces, (0, 10)], 20000) == [(20000, 1999)]
+
+
+# Payload.
+
+
+def sizes_of(total: Sequence[int], words: Sequence[int], seen: Sequence[int], v6: bool = False) -> list[int]:
+    rows = np.zeros(len(total), SEGMENT)
+    rows["ip_length"], rows["length"] = total, seen
+    rows["tcp_words"] = [count << 4 | 0x0F for count in words]
+    return [int(size) for size in payload(rows, V6 if v6 else V4)]
+
+
+@loop_over(
+    ("total", "words", "seen", "v6", "sizes"),
+    [
+        pytest.param([40, 52, 80], [5, 8, 15], [40, 52, 80], False, [0, 0, 0], id="none"),
+        pytest.param([41, 1500, 65535], [5, 8, 5], [60, 1500, 65535], False, [1, 1448, 65495], id="IPv4"),
+        pytest.param([0, 100], [8, 8], [150_000, 100], False, [149_948, 48], id="too long for its field"),
+        pytest.param([20, 32, 1440], [5, 8, 8], [60, 72, 1480], True, [0, 0, 1408], id="IPv6"),
+        pytest.param([0], [8], [200_040], True, [199_968], id="IPv6, too long for its field"),
+    ],
+)
+def test_payload_is_what_headers_leave(
+    total: list[int], words: list[int], seen: list[int], v6: bool, sizes: list[int]
+) -> None:
+    assert sizes_of(total, words, seen, v6) == sizes
+
+
+def test_payload_is_that_of_packets() -> None:
+    texts = [b"", b"a", b"data: x\n\n", b"x" * 1448]
+    log = SegmentLog()
+    log.open(PORT)
+    add(log, frames([frame(segment(PORT, 7, text), 36, 1) for text in texts]))
+    assert payload(log.take(PORT), V4).tolist() == [len(text) for text in texts]
+
+
+# The log.
+
+
+def segment(port: int, seq: int, data: bytes = b"data", flags: int = 0x10) -> bytes:
+    return packet(SERVER, ("127.0.0.1", port), data, seq, flags)
+
+
+def taken(*segments: tuple[int, int]) -> Frames:
+    """Frames of segments, each with its port and sequence number; the latter is its time (ns) too."""
+    return frames([frame(segment(port, seq), 36, seq) for port, seq in segments])
+
+
+def add(log: SegmentLog, some: Frames, seen_ns: int = 5) -> None:
+    log.add(some, some["port"].astype(np.uint16), seen_ns)
+
+
+def seqs(rows: Rows) -> list[int]:
+    return [int(seq) for seq in rows["seq"]]
+
+
+def test_a_log_keeps_what_a_segment_says() -> None:
+    log = SegmentLog()
+    log.open(PORT)
+    wall_ns = 1_700_000_000_123_456_789
+    add(log, frames([frame(segment(PORT, WRAP - 2, b"abc", SYN | 0x10), 40, wall_ns)]), seen_ns=1 << 40)
+    (row,) = log.take(PORT)
+    assert (row["port"], row["seq"], row["length"], row["ip_length"]) == (PORT, WRAP - 2, 55, 55)
+    assert int(row["seconds"]) * 10**9 + int(row["nanoseconds"]) == wall_ns
+    assert row["tcp_words"] >> 4 == 8
+    assert row["seen_ns"] == 1 << 40
+
+
+def test_each_port_gets_its_own_in_their_order_and_once() -> None:
+    log = SegmentLog()
+    for port in (1, 2, 65535):
+        log.open(port)
+    add(log, taken((1, 10), (2, 20), (1, 11)))
+    add(log, taken((65535, 30), (1, 12), (2, 21)))
+    assert seqs(log.last(2)) == [12, 21]
+    assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[10, 11, 12], [20, 21], [30]]
+    assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[], [], []]
+
+
+def test_what_is_put_back_comes_before_what_came_later() -> None:
+    log = SegmentLog()
+    log.open(PORT)
+    add(log, taken((PORT, 1), (PORT, 2), (PORT, 3)))
+    rows = log.take(PORT)
+    log.put_back(PORT, rows[1:])
+    add(log, taken((PORT, 4)))
+    assert seqs(log.take(PORT)) == [2, 3, 4]
+    log.put_back(PORT, rows[:0])
+    assert seqs(log.take(PORT)) == []
+
+
+def test_segments_of_two_takes_can_be_put_back() -> None:
+    log = SegmentLog()
+    log.open(PORT)
+    add(log, taken((PORT, 1)), seen_ns=7)
+    rows = log.take(PORT)
+    add(log, taken((PORT, 2), (PORT, 3)), seen_ns=8)
+    rows = joined(rows, log.take(PORT))
+    assert (seqs(rows), rows["seen_ns"].tolist()) == ([1, 2, 3], [7, 8, 8])
+    log.put_back(PORT, rows[rows["seq"] > 1])
+    add(log, taken((PORT, 4)), seen_ns=9)
+    rows = log.take(PORT)
+    assert (seqs(rows), rows["seen_ns"].tolist()) == ([2, 3, 4], [8, 8, 9])
+
+
+@pytest.mark.parametrize("sorted_before", [False, True])
+def test_a_port_that_is_opened_again_has_nothing_of_before(sorted_before: bool) -> None:
+    log = SegmentLog()
+    log.open(PORT)
+    add(log, taken((PORT, 1), (PORT, 2)))
+    if sorted_before:
+        add(log, taken(*[(7, i) for i in range(TAIL)]))
+    log.open(PORT)
+    add(log, taken((PORT, 3)))
+    assert seqs(log.take(PORT)) == [3]
+
+
+@pytest.mark.parametrize("at_once", [1, 1000, TAIL - 1, TAIL])
+def test_more_segments_than_the_tail_holds_are_all_kept(at_once: int) -> None:
+    count, ports = TAIL + 2 * at_once + 5 if at_once > 1 else 40, (1, 500, 65535)
+    log = SegmentLog()
+    for port in ports:
+        log.open(port)
+    if at_once == 1:
+        add(log, taken(*[(9, i) for i in range(TAIL - 20)]))  # of a port that is not open
+    whole = [frame(segment(ports[i * i % 3], i), 36, i) for i in range(count)]
+    for begin in range(0, count, at_once):
+        add(log, frames(whole[begin : begin + at_once]))
+    for k, port in enumerate(ports):
+        assert seqs(log.take(port)) == [i for i in range(count) if i * i % 3 == k]
+    assert seqs(log.take(9)) in ([], [*range(TAIL - 20)])

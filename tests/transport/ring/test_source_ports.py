@@ -1,0 +1,359 @@
+"""Source ports on a machine that is made up: which are taken, when the filter admits them, when they go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket as sockets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.transport.network import SystemNetwork
+from loadgen.transport.ring import source_ports
+from loadgen.transport.ring.packet_filter import MOST_RANGES
+from loadgen.transport.ring.source_ports import SourcePorts
+
+LOW, HIGH = 40000, 40999
+LOCAL = "10.0.0.1"
+
+
+@dataclass
+class Machine(SystemNetwork):
+    """Ports, and what was done to them in which order; it is the network and the source of segments."""
+
+    occupied: set[tuple[str, int]] = field(default_factory=set)
+    most_files: int = 1 << 20
+    files: int = 0
+    done: list[tuple[str, Any]] = field(default_factory=list)
+    admitted: list[range] = field(default_factory=list)
+    local: Any = (LOCAL, 0)
+    most_ranges: int = MOST_RANGES  # that the kernel takes
+
+    def socket(self, family: int) -> Any:
+        if self.files >= self.most_files:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.files += 1
+        return Port(self)
+
+    def admit(self, local: str, ports: Sequence[range]) -> None:
+        if len(ports) > self.most_ranges:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        self.done.append(("admit", {port for some in ports for port in some}))
+        self.admitted = [*ports]
+
+    def ports(self, family: int = sockets.AF_INET, most_files: int = 1 << 20) -> SourcePorts:
+        return SourcePorts(self, (family, ("127.0.0.1", 1)), self, most_files)  # type: ignore[arg-type]
+
+
+@dataclass
+class Port:
+    machine: Machine
+    address: Any = None
+
+    def bind(self, address: Any) -> None:
+        if address[:2] in self.machine.occupied:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        self.machine.occupied.add(address[:2])
+        self.address = address
+
+    def shutdown(self, how: int) -> None:
+        self.machine.done.append(("shutdown", self.address[1]))
+        if self.address[1] % 2:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    def close(self) -> None:
+        self.machine.files -= 1
+        if self.address is not None:
+            self.machine.done.append(("close", self.address[1]))
+            self.machine.occupied.remove(self.address[:2])
+
+
+@pytest.fixture(autouse=True)
+def _thousand_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_ports, "local_ports", lambda: (LOW, HIGH))
+
+
+def flat(ranges: Sequence[range]) -> set[int]:
+    return {port for some in ranges for port in some}
+
+
+@pytest.mark.parametrize("count", [1, 16, 999, 1000])
+def test_ports_follow_one_another_as_far_as_they_are_free(count: int) -> None:
+    machine = Machine()
+    ports = machine.ports()
+    assert ports.reserve(count)
+    assert len(machine.admitted) <= 2  # two where they go on at the lowest
+    assert len(flat(machine.admitted)) == len(machine.occupied) == machine.files == count
+    assert flat(machine.admitted) == ports.ports <= {*range(LOW, HIGH + 1)}
+
+
+def test_ports_of_others_are_left_out_and_not_admitted() -> None:
+    others = set(range(LOW, HIGH + 1, 10))
+    machine = Machine({(LOCAL, port) for port in others})
+    ports = machine.ports()
+    assert ports.reserve(900)
+    assert flat(machine.admitted) == {*range(LOW, HIGH + 1)} - others
+    assert machine.files == 900
+    assert not ports.reserve(1)
+    assert machine.files == 900
+
+
+def test_a_socket_is_bound_to_the_port_that_is_named_with_it() -> None:
+    machine = Machine()
+    ports = machine.ports()
+    ports.reserve(20)
+    for _ in range(20):
+        sock, port = ports.take() or (None, 0)
+        assert sock is not None
+        assert sock.address == (LOCAL, port)  # type: ignore[attr-defined]
+        assert port in flat(machine.admitted)
+
+
+def test_an_ipv6_port_is_bound_within_its_scope() -> None:
+    machine = Machine(local=("fe80::1%eth0", 0, 0, 2))
+    ports = machine.ports(sockets.AF_INET6)
+    ports.reserve(1)
+    sock, port = ports.take() or (None, 0)
+    assert sock is not None
+    assert sock.address == ("fe80::1%eth0", port, 0, 2)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("most_files", [0, 9, 63])
+def test_too_many_files_are_not_opened_at_all(most_files: int) -> None:
+    machine = Machine()
+    ports = machine.ports(most_files=most_files)
+    assert not ports.reserve(most_files + 1)
+    assert (machine.files, machine.done) == (0, [])
+    assert not most_files or ports.reserve(most_files)
+
+
+def test_a_process_that_may_open_no_more_files_has_no_ports_and_no_leak() -> None:
+    machine = Machine(most_files=30)
+    ports = machine.ports()
+    assert not ports.reserve(31)
+    assert (machine.files, machine.occupied, ports.ports) == (0, set(), set())
+    assert ports.reserve(30)
+    taken = [ports.take() for _ in range(30)]
+    assert None not in taken
+    assert ports.take() is None
+    assert machine.files == 30
+
+
+def test_loopback_too_scattered_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_ports, "local_ports", lambda: (LOW, LOW + 3999))
+    machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 4000, 2)}, local=("127.0.0.1", 0))
+    ports = machine.ports()
+    assert ports.reserve(MOST_RANGES + 50)
+    assert ports.local[0] != "127.0.0.1"
+    assert str(ports.local[0]).startswith("127.")
+    assert len(machine.admitted) <= 2
+    assert {address for address, _ in machine.occupied} == {"127.0.0.1", ports.local[0]}
+
+
+def test_loopback_in_part_occupied_stays_where_it_is() -> None:
+    machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 1000, 2)}, local=("127.0.0.1", 0))
+    ports = machine.ports()
+    assert ports.reserve(400)
+    assert ports.local[0] == "127.0.0.1"
+    assert not ports.reserve(200)  # and so it does once it has connections
+    assert ports.local[0] == "127.0.0.1"
+
+
+def test_another_address_too_scattered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_ports, "local_ports", lambda: (LOW, LOW + 3999))
+    machine = Machine({(LOCAL, LOW + i) for i in range(0, 4000, 2)})
+    ports = machine.ports()
+    assert not ports.reserve(MOST_RANGES + 50)
+    assert machine.files == 0
+    assert ports.reserve(MOST_RANGES)
+    assert len(machine.admitted) <= MOST_RANGES
+
+
+def test_a_filter_that_the_kernel_refuses_costs_the_new_ports_alone() -> None:
+    machine = Machine({(LOCAL, LOW + i) for i in range(0, 1000, 2)}, most_ranges=100)
+    ports = machine.ports()
+    assert not ports.reserve(101)
+    assert (machine.files, ports.ports) == (0, set())
+    assert ports.reserve(100)
+    assert [ports.take() is not None for _ in range(101)] == [True] * 100 + [False]
+    assert machine.files == len(ports.ports) == 100
+
+
+def test_ports_are_held_while_the_kernel_refuses_a_filter_without_them() -> None:
+    machine = Machine(most_ranges=2)
+    ports = machine.ports()
+    ports.reserve(900)
+    under_way = [ports.take() or (None, 0) for _ in range(900)]
+    for sock, port in under_way[::2]:
+        assert sock is not None
+        ports.ended(sock, port)
+    assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
+    for sock, port in under_way[1::2]:
+        assert sock is not None
+        ports.ended(sock, port)
+    ports._release()
+    assert (machine.admitted, machine.occupied) == ([], set())
+
+
+# What ends.
+
+
+def ended(ports: SourcePorts, count: int) -> list[int]:
+    """Ports of connections that were made, and ended."""
+    gone = []
+    for _ in range(count):
+        sock, port = ports.take() or (None, 0)
+        assert sock is not None
+        ports.ended(sock, port)
+        gone.append(port)
+    return gone
+
+
+def test_the_filter_lets_go_of_ports_before_their_sockets_do() -> None:
+    machine = Machine()
+    ports = machine.ports()
+    ports.reserve(300)
+    machine.done.clear()
+    gone = ended(ports, 255)
+    assert machine.done == [("shutdown", port) for port in gone]
+    assert {(LOCAL, port) for port in gone} <= machine.occupied  # held
+    machine.done.clear()
+    gone += ended(ports, 1)
+    what, admitted = machine.done[1]
+    assert what == "admit"
+    assert admitted.isdisjoint(gone)
+    assert len(admitted) == 300 - 256
+    assert sorted(machine.done[2:]) == [("close", port) for port in sorted(gone)]
+    assert machine.files == 300 - 256
+
+
+def test_ports_are_added_once_all_are_used_and_used_again() -> None:
+    machine = Machine()
+    ports = machine.ports()
+    ports.reserve(1)
+    seen = ended(ports, 3000)
+    assert len({*seen}) <= 1000
+    assert machine.files < 1000
+    admissions = [port for what, port in machine.done if what == "admit"]
+    assert len(admissions) < 100
+
+
+def test_once_every_port_is_used_those_held_are_let_go() -> None:
+    machine = Machine()
+    ports = machine.ports(most_files=200)
+    ports.reserve(100)
+    ended(ports, 100)
+    under_way = [ports.take() for _ in range(64)]
+    assert None not in under_way
+    ended(ports, 36 + 100)
+    assert len(machine.occupied) <= 200
+
+
+def test_where_every_port_is_under_way_there_is_none() -> None:
+    machine = Machine()
+    ports = machine.ports(most_files=150)
+    ports.reserve(100)
+    under_way = [ports.take() for _ in range(100)]
+    assert None not in under_way
+    assert ports.take() is None
+    sock, port = under_way[3] or (None, 0)
+    assert sock is not None
+    ports.ended(sock, port)
+    assert machine.files == 100
+
+
+def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_ports, "local_ports", lambda: (10000, 59999))
+    machine, order = Machine(), random.Random(3)
+    ports = machine.ports()
+    ports.reserve(5000)
+    under_way = [ports.take() for _ in range(5000)]
+    most = 0
+    for _ in range(20_000):
+        which = order.randrange(len(under_way))
+        sock, port = under_way[which] or (None, 0)
+        assert sock is not None
+        ports.ended(sock, port)
+        under_way[which] = ports.take()
+        most = max(most, len(machine.admitted))
+    assert None not in under_way
+    assert most <= MOST_RANGES
+    assert {port for _, port in under_way if port} <= flat(machine.admitted)  # type: ignore[misc]
+    assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
+    assert len([1 for what, _ in machine.done if what == "admit"]) < 60
+
+
+@given(st.sets(st.integers(LOW, LOW + 60), min_size=1), st.randoms(), st.integers(1, 12))
+def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
+    gone: set[int], order: random.Random, most: int
+) -> None:
+    machine = Machine()
+    ports = machine.ports()
+    ports.reserve(1000)
+    under_way = {port: sock for sock, port in (ports.take() or (None, 0) for _ in range(1000))}
+    shuffled = sorted(gone)
+    order.shuffle(shuffled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_ports, "_FEW_RANGES", most)
+        for port in shuffled:
+            ports.ended(under_way[port], port)  # type: ignore[arg-type]
+        ports._release()
+    assert len(machine.admitted) <= max(most, 2)
+    left = len(list(source_ports._ranges(sorted({*under_way} - gone))))
+    if left <= most:
+        assert flat(machine.admitted) == {*under_way} - gone
+
+
+def test_at_the_end_every_socket_is_closed_once() -> None:
+    machine = Machine()
+    ports = machine.ports()
+    ports.reserve(10)
+    ended(ports, 3)
+    sock, port = ports.take() or (None, 0)
+    assert sock is not None
+    machine.done.clear()
+    ports.close()
+    assert len([port for what, port in machine.done if what == "close"]) == 9
+    ports.ended(sock, port)
+    assert machine.done[-1] == ("close", port)
+    assert (machine.files, machine.occupied) == (0, set())
+
+
+# The machine's own ports.
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("32768\t60999\n", (32768, 60999)), ("1024 65535", (1024, 65535)), ("", None), ("a b", None)],
+)
+def test_the_machines_range_is_read_or_the_usual_one(
+    text: str, found: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(source_ports, "_RANGE", tmp_path / "range")
+    assert source_ports.local_ports() == (32768, 60999)
+    (tmp_path / "range").write_text(text)
+    assert source_ports.local_ports() == (found or (32768, 60999))
+
+
+def test_no_one_else_gets_a_port_that_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    source = Machine(local=("127.0.0.1", 0))
+    ports = SourcePorts(SystemNetwork(), (sockets.AF_INET, ("127.0.0.1", 1)), source, 100)  # type: ignore[arg-type]
+    assert ports.reserve(3)
+    for port in ports.ports:
+        for host in ("127.0.0.1", "0.0.0.0"):
+            with sockets.socket() as sock:
+                sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+                with pytest.raises(OSError, match="in use"):
+                    sock.bind((host, port))
+    ports.close()
