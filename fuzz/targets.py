@@ -124,7 +124,7 @@ TARGETS = {
     "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompts",), (), 512),
     # words of a command line
     "command_words": Target(
-        f"{_USER}:command_words", ("loadgen.run.options", "loadgen.run.load_options"), (), 256
+        f"{_USER}:command_words", ("loadgen.run.options", "loadgen.settings.table"), (), 256
     ),
     "start_at": Target(f"{_USER}:start_at", ("loadgen.run.shards.start_at",), (), 48, words=False),
     "base_url": Target(f"{_USER}:base_url", ("loadgen.base.pasted_url",), (), 128),

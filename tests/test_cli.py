@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, api, stream
 from loadgen import cli
 
@@ -53,7 +54,6 @@ USAGE = [
     ("--backend openai-audio", "--backend"),
     ("--preset none --base-url http://127.0.0.1:1", "--preset is the embedded engine's timing: leave out"),
     ("--preset instant --launch vllm --model m", "--preset is the embedded engine's timing: leave out"),
-    ("--preset nonesuch", "nonesuch"),
     ("--backend openai-chat --endpoint /v1/completions --base-url {url}", "/chat/completions"),
     (
         "--endpoint /v1/embeddings --base-url {url}",
@@ -132,21 +132,24 @@ USAGE = [
 ]
 
 
-TABLE = [pytest.param(words, told, id=words) for words, told in USAGE]
-
-
 @pytest.fixture
 def url() -> Iterator[str]:
     with ScriptedServer(api(lambda _: stream())) as server:
         yield server.base_url
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize(("words", "told"), TABLE)
+@pytest.mark.usefixtures("engines")
+@loop_over(("words", "told"), USAGE)
 def test_a_wrong_command_is_refused_in_one_line(
-    words: str, told: str, elsewhere: Path, url: str, capsys: pytest.CaptureFixture[str]
+    words: str,
+    told: str,
+    tmp_path: Path,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file = elsewhere / "file"
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "file"
     file.touch()
     words = words.replace("{url}", url).replace("{file}", str(file)).replace("{{", "{").replace("}}", "}")
     small = {"--num-prompts": "2", "--random-input-len": "8", "--random-output-len": "2"}
@@ -156,18 +159,28 @@ def test_a_wrong_command_is_refused_in_one_line(
     assert (code, out) == (2, "")
     assert told in err
     assert re.fullmatch(r"loadgen: [^\n]+\n", err)
-    assert sorted(path.name for path in elsewhere.iterdir()) == ["file"], "nothing is left behind"
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "nothing is left behind"
 
 
-def test_a_profile_with_an_unknown_key_is_refused_with_the_nearest(
-    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--profile ./mine.toml", "mine.toml: unknown key 'input_ln', did you mean 'input_len'?"),
+        ("--preset nonesuch", "nonesuch"),
+    ],
+)
+def test_a_refused_command_leaves_no_engine_that_it_had_started(
+    words: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine.toml").write_text("input_ln = 5\n", "utf-8")
-    code, out, err = says(capsys, "bench", "--profile", "./mine.toml")
+    code, out, err = says(capsys, "bench", *words.split())
     assert (code, out) == (2, "")
-    assert err == "loadgen: mine.toml: unknown key 'input_ln', did you mean 'input_len'?\n"
+    assert told in err
+    assert re.fullmatch(r"loadgen: [^\n]+\n", err)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +225,7 @@ def test_wrong_verbs_and_names_are_told(
     assert err.count("\n") == 1
 
 
+@pytest.mark.whole
 def test_help_does_without_the_imports_of_a_run() -> None:
     script = "import sys; from loadgen.cli import main; main(['bench', '--help']); print(sorted(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
@@ -222,6 +236,7 @@ def test_help_does_without_the_imports_of_a_run() -> None:
     assert {name for name in heavy if f"'{name}'" in out} == set()
 
 
+@pytest.mark.whole
 def test_settings_for_our_imports_do_not_reach_started_servers() -> None:
     script = """if True:
         import os, psutil, sys, time
@@ -246,6 +261,7 @@ def test_settings_for_our_imports_do_not_reach_started_servers() -> None:
     assert done.stdout.split()[-1] == "None"  # pydantic has not looked for plugins
 
 
+@pytest.mark.whole
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'servers'}"}
     command = f"{sys.executable} -m loadgen bench --help | true"

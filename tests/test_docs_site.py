@@ -20,6 +20,7 @@ FOLDERS = {path.parent.name for path in ROOT.glob("loadgen/*/__init__.py")}
 LINK = re.compile(r"\]\(([\w./-]+\.\w+)(?:#[\w-]+)?\)")
 
 
+@pytest.mark.whole
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra docs)")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

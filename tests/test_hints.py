@@ -62,7 +62,8 @@ VERBS_OF = {
 FOREIGN = {
     "vLLM": "--max-num-seqs --max-model-len --no-enable-prefix-caching --enable-prompt-tokens-details "
     "--enable-auto-tool-choice --tool-call-parser --limit-mm-per-prompt --structured-outputs-config "
-    "--profiler-config --dtype --chat-template --stream-interval --reasoning-parser",
+    "--enable-per-request-metrics --profiler-config --dtype --chat-template --stream-interval "
+    "--reasoning-parser",
     "SGLang": "--enable-metrics --disable-radix-cache --max-running-requests --grammar-backend "
     "--mem-fraction-static",
     "llama": "--metrics --parallel --ctx-size --jinja --override-kv --chat-template-file",
@@ -73,7 +74,7 @@ FOREIGN = {
 }
 # What is no message: commands of other programs that are run or written here, patterns, and style sheets.
 COMMANDS = (
-    "loadgen/settings/other_clients/",  # whose tables are held by tests/session/test_other_clients.py
+    "loadgen/settings/other_clients/",  # whose tables are held by tests/run/test_other_clients.py
     "loadgen/study/pages/html.py",
     "loadgen/study/importers/",
     "loadgen/run/selftest/modes.py",

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first-run.ipynb"
 
 
+@pytest.mark.whole
 def test_the_package_names_all_that_is_public_and_imports_it_late() -> None:
     assert set(loadgen.__all__) <= set(dir(loadgen))
     for name in loadgen.__all__:
@@ -38,6 +39,7 @@ def test_the_api_is_typed_for_those_who_use_it() -> None:
     assert (code, stderr) == (0, ""), stdout
 
 
+@pytest.mark.whole
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -9,6 +13,42 @@ from hypothesis import HealthCheck, settings
 TIERS = ("unit", "whole", "long", "engine")
 TIMEOUTS_S = {"long": 300, "engine": 1800}  # the others: pyproject.toml
 EXAMPLES = {"unit": 20, "long": 500}  # of each property; those of unit tests are tried again in the long tier
+
+LONGEST_SLEEP_S = 0.01  # of a unit test: another thread is let run, nothing is waited for
+_STARTS_A_PROCESS = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "os.exec", "subprocess.Popen"}
+
+
+class Guard:
+    """What holds a unit test to its tier: it may start no process, nor sleep on the real clock.
+
+    Waits for a socket, a lock or an event are not seen: with a peer in the same process they last no longer
+    than its work.
+    """
+
+    def __init__(self) -> None:
+        self.test = ""  # that runs, if it is a unit test
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Refuse what starts a process, by Python's audit events."""
+        if self.test and event in _STARTS_A_PROCESS:
+            self._refuse(f"starts a process ({event} {arguments[:2]})")
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep where a test may."""
+        if self.test and seconds > LONGEST_SLEEP_S:
+            self._refuse(f"sleeps for {seconds} s on the real clock")
+        _sleep(seconds)
+
+    def _refuse(self, what: str) -> None:
+        test, self.test = self.test, ""  # what reports the failure may do the like
+        pytest.fail(f"{test} is a unit test and {what}: mark it with @pytest.mark.whole")
+
+
+# Once a process: an audit hook cannot be taken away.
+_GUARD = Guard()
+_sleep = time.sleep
+time.sleep = _GUARD.sleep  # type: ignore[assignment]
+sys.addaudithook(_GUARD.audit)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,3 +92,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[tier]))
     if torn:
         raise pytest.UsageError("a test is of one tier: " + "; ".join(torn))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Hold a unit test to its tier while it runs, its fixtures too."""
+    _GUARD.test = item.name if item.get_closest_marker("unit") else ""
+    try:
+        return (yield)
+    finally:
+        _GUARD.test = ""

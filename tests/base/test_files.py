@@ -177,6 +177,7 @@ def test_standard_output_is_written_to_by_its_names(name: str, capfd: pytest.Cap
     assert capfd.readouterr().out == "before new"
 
 
+@pytest.mark.whole
 def test_standard_output_in_a_file_is_neither_replaced_nor_cut(tmp_path: Path) -> None:
     path = tmp_path / "log"
     code = "import sys; from pathlib import Path; from loadgen.base.files import write_output\n"

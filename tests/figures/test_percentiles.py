@@ -34,6 +34,7 @@ def test_medians_are_along_the_last_axis(size: int) -> None:
     assert median(values).tolist() == np.median(values, axis=1).tolist()
 
 
+@pytest.mark.whole
 def test_a_run_does_not_pay_for_masked_arrays() -> None:
     code = (
         "import sys, numpy as np\n"

@@ -31,6 +31,7 @@ def test_sglangs_layout_has_its_percentiles_whatever_was_asked_for() -> None:
     assert "Backend:                                 openai" in text
 
 
+@pytest.mark.whole
 def test_an_unknown_layout_is_refused_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,6 +225,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.whole
 @loop_over(("options", "message"), BAD)
 def test_what_cannot_be_is_an_error_of_ours(options: dict[str, Any], message: str) -> None:
     with pytest.raises(loadgen.LoadgenError, match=message), nothing_left():

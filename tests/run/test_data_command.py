@@ -188,6 +188,7 @@ def test_a_run_writes_the_plan_that_it_sends(capsys: pytest.CaptureFixture[str])
     assert len(Path("f.jsonl").read_text("utf-8").splitlines()) == 3
 
 
+@pytest.mark.whole
 @loop_over("words", ["--repeat 2", "--profile smoke,chat"])
 def test_one_file_has_one_plan(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--export-requests", "f.jsonl", "--quiet", *words.split()]) == 2

@@ -169,6 +169,7 @@ OWN = "PYTHONSAFEPATH=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_SERVER_DEV_MOD
 START = BEFORE + OWN + "{place}/venv/bin/vllm serve org/m --host 127.0.0.1 --port PORT"
 
 
+@pytest.mark.whole
 def test_a_dry_run_prints_the_command_and_starts_nothing(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_dry_run_prints_the_command_and_starts_nothing(
     assert shown(capsys, "--launch-command", "A=1 echo --port {port}") == "A=1 echo --port PORT\n"
 
 
+@pytest.mark.whole
 def test_a_ladder_on_sglang_sends_ids_unless_a_tokenizer_is_given(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,6 +204,7 @@ environment = { A = "1", B = "2" }
 """
 
 
+@pytest.mark.whole
 def test_the_table_of_a_profile_is_asked_for_and_flags_go_over_it(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +237,7 @@ def test_a_table_that_cannot_be_asked_for_is_told_in_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.whole
 def test_profiles_that_want_different_servers_are_run_one_by_one(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +259,7 @@ SECRETS = [
 ]
 
 
+@pytest.mark.whole
 def test_no_secret_is_in_a_dry_run_nor_in_the_command_that_is_kept(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def test_only_a_load_of_one_rate_is_judged(keys: dict[str, Any], judged: bool) -
     assert applies(profile.build(keys)) == judged
 
 
+@pytest.mark.whole
 def test_where_nothing_is_judged_the_flag_has_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     words = ["bench", "--quiet", "--preset", "nonesuch", "--stop-when-saturated", "--max-concurrency", "4"]
     with caplog.at_level(logging.WARNING):

@@ -76,6 +76,7 @@ def bench(script: str, place: Path, *flags: str) -> subprocess.CompletedProcess[
         )
 
 
+@pytest.mark.whole
 def test_nothing_that_is_needed_later_delays_the_first_request(tmp_path: Path) -> None:
     loaded = bench(AT_THE_FORK, tmp_path).stdout.split()
     assert "loadgen.transport.epoll.epoll_transport" in loaded

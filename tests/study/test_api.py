@@ -27,6 +27,7 @@ def small(server: ScriptedServer, run_dir: str | None = None) -> loadgen.Run:
     return written
 
 
+@pytest.mark.whole
 def test_runs_are_compared_under_the_names_they_are_given(server: ScriptedServer, tmp_path: Path) -> None:
     first, second = small(server, str(tmp_path / "first")), small(server)
     assert first.directory is not None
@@ -45,6 +46,7 @@ def test_runs_are_compared_under_the_names_they_are_given(server: ScriptedServer
         loadgen.compare([first, second], margin=3.0)
 
 
+@pytest.mark.whole
 def test_runs_are_audited(server: ScriptedServer, tmp_path: Path) -> None:
     run = small(server)
     found = loadgen.audit([run])

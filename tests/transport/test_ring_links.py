@@ -83,6 +83,7 @@ def test_without_a_ring_a_run_is_whole_and_says_why(
 # Other links.
 
 
+@pytest.mark.whole
 @needs_ring
 def test_links_that_come_and_go_do_not_disturb_a_run() -> None:
     def body() -> None:
@@ -104,6 +105,7 @@ def test_links_that_come_and_go_do_not_disturb_a_run() -> None:
     inside(body)
 
 
+@pytest.mark.whole
 @needs_ring
 @pytest.mark.parametrize("vlan", [False, True], ids=["veth", "VLAN"])
 def test_arrivals_over_another_link_are_segments_too(vlan: bool) -> None:

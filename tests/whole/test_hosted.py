@@ -61,6 +61,7 @@ def stored() -> tuple[dict[str, Any], str]:
     return facts, " ".join((directory / REPORT).read_text("utf-8").split())
 
 
+@pytest.mark.whole
 def test_only_the_api_is_asked_and_nothing_is_missed(authority: trustme.CA) -> None:
     api = HostedApi({"ignore_eos": (400, openai_error("Unrecognized request argument supplied: ignore_eos"))})
     with serving(api, authority) as server:
@@ -76,6 +77,7 @@ def test_only_the_api_is_asked_and_nothing_is_missed(authority: trustme.CA) -> N
     assert "Successful requests: 4" in report
 
 
+@pytest.mark.whole
 def test_a_gateway_that_passes_on_what_the_engine_signs_is_that_engine(authority: trustme.CA) -> None:
     with serving(HostedApi(owner="vllm"), authority) as server:
         assert bench(server, *CHAT) == 0
@@ -100,6 +102,7 @@ def test_what_a_hosted_api_needs_is_said_in_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("api", "path", "words"),
     [
@@ -125,6 +128,7 @@ def test_a_base_url_works_as_it_is_pasted(
     assert posts == {wanted}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("given", "reported"),
     [
@@ -148,6 +152,7 @@ SHOWN = "TTFT: to the first token of any kind; in 4 of 4 responses that is reaso
 HIDDEN = "TTFT: includes reasoning that is counted in usage and not streamed, in 4 of 4 responses"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("api", "tokens", "reported"),
     [
@@ -172,6 +177,7 @@ def test_a_reasoning_model_is_measured_and_the_first_token_named(
     assert ("TTFT: " in report) == bool(reported)
 
 
+@pytest.mark.whole
 def test_a_rate_limit_is_a_kind_of_failure_with_its_way_out(authority: trustme.CA) -> None:
     with serving(HostedApi(limit=3), authority) as server:
         assert bench(server, *CHAT) == 0

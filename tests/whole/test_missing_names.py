@@ -131,6 +131,7 @@ def files_in(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("files")
 @loop_over(("line", "says"), [row for row in LINES if find_spec("scipy") or row[0][:7] != "compare"])
 def test_what_is_not_there_ends_the_command(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

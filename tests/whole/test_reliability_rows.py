@@ -189,6 +189,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 LOAD = ["--random-input-len", "5", "--random-output-len", "3", "--num-prompts", "6", "--max-concurrency", "2"]
 
 
+@pytest.mark.whole
 @FORKS
 @LINUX
 def test_what_is_kept_is_its_owners_alone(elsewhere: Path) -> None:

@@ -176,6 +176,7 @@ def test_an_archive_that_no_run_is_in_is_one_line(
     refused(tmp_path, capsys)
 
 
+@pytest.mark.whole
 def test_a_bomb_takes_no_memory(tmp_path: Path) -> None:
     (tmp_path / ARRIVALS).write_bytes(bomb(stored(tmp_path)))
     code = (

@@ -156,6 +156,7 @@ def test_there_are_more_than_a_hundred() -> None:
     assert len(set(LINES)) == len(LINES) > 144
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("files")
 @loop_over("line", LINES)
 def test_a_wrong_command_line_is_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +168,7 @@ def test_a_wrong_command_line_is_one_line(line: str, capsys: pytest.CaptureFixtu
     assert not list(Path().glob("runs/*"))
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs are Unix's")
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(

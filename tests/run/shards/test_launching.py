@@ -109,6 +109,7 @@ def test_a_seed_is_drawn_where_none_is_given(capsys: pytest.CaptureFixture[str])
     assert None not in seeds
 
 
+@pytest.mark.whole
 @loop_over("way", ["--slurm", "--mpi"])
 def test_a_script_is_a_shells_and_begins_all_together(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = printed(f"{way} --shards 3 --start-in 9 --name x", f"{FLAGS} --label 'a b$c'", capsys)

@@ -172,6 +172,7 @@ def test_an_instant_that_has_passed_is_an_error() -> None:
         wait(0, clocks).begun(TransportOptions(TARGET))
 
 
+@pytest.mark.whole
 @loop_over(("ready_s", "late"), [(64.9, False), (65.0, False), (66.5, True)])
 def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, late: bool) -> None:
     begun = wait(60, Clocks()).begun(replace(TransportOptions(TARGET), gone=lambda: True))
@@ -187,6 +188,7 @@ def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, la
         assert begun.gone()
 
 
+@pytest.mark.whole
 def test_the_parent_learns_that_its_child_is_late() -> None:
     start = Punctual(10)
     for ready_ns, late_ns in ((9, 0), (10, 0), (25, 15), (12, 15), (9, 15), (30, 20)):

@@ -64,6 +64,7 @@ def test_a_command_of_ones_own_that_cannot_serve_is_refused(
         command(template, replace(ServerSpec(model="", port=8123), **asked))
 
 
+@pytest.mark.whole
 def test_the_shown_line_is_what_a_shell_would_run() -> None:
     wanted = ("sh", "-c", 'printf %s, "$A" "$0" "$1"', "x y", '{"a": "b\'c"}')
     line = shown(Command(wanted, {"A": "1; 2"}))

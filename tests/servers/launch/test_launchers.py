@@ -110,6 +110,7 @@ TRANSFORMERS = [
 ]
 
 
+@pytest.mark.whole
 @loop_over(("asked", "said"), VLLM)
 def test_vllm_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
     place = venv(RECENT)
@@ -117,6 +118,7 @@ def test_vllm_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any],
     assert list(command("vllm", place, **asked).argv) == [*start, *said]
 
 
+@pytest.mark.whole
 @loop_over(("asked", "said"), SGLANG)
 def test_sglang_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
     place = venv(RECENT)
@@ -125,11 +127,13 @@ def test_sglang_is_told_each_thing_in_its_words(venv: Venv, asked: dict[str, Any
     assert list(command("sglang", place, **asked).argv) == [*start, *where, *said]
 
 
+@pytest.mark.whole
 def test_sglang_is_told_its_name_between_the_model_and_the_port(venv: Venv) -> None:
     argv = command("sglang", venv(RECENT), served_model_name="qwen3").argv
     assert argv[3:7] == ("--model-path", "Qwen/Qwen3-8B", "--served-model-name", "qwen3")
 
 
+@pytest.mark.whole
 @loop_over(("asked", "said"), TRANSFORMERS)
 def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, Any], said: list[str]) -> None:
     place = venv(RECENT)
@@ -138,6 +142,7 @@ def test_transformers_is_told_the_little_it_knows(venv: Venv, asked: dict[str, A
     assert list(command("transformers", place, **asked).argv) == [*start, *where, *said]
 
 
+@pytest.mark.whole
 @loop_over(
     ("engine", "asked", "own"),
     [
@@ -157,6 +162,7 @@ def test_the_environment_has_what_the_engine_needs_and_the_callers_on_top(
     assert command(engine, place, **asked).environment == {**path, "PYTHONSAFEPATH": "1", **own}
 
 
+@pytest.mark.whole
 def test_a_venv_that_is_on_path_leaves_path_alone(
     alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +171,7 @@ def test_a_venv_that_is_on_path_leaves_path_alone(
     assert LAUNCHERS["vllm"](SPEC).environment == {**safe, **VLLM_ENVIRONMENT}
 
 
+@pytest.mark.whole
 @loop_over(
     ("version", "by_variable"), [("0.12.0", True), ("0.13.0", False), ("0.1.dev1+gabc", False), ("", False)]
 )
@@ -174,6 +181,7 @@ def test_the_trace_is_asked_for_as_the_version_wants_it(venv: Venv, version: str
     assert ("--profiler-config" in found.argv) is not by_variable
 
 
+@pytest.mark.whole
 def test_a_relative_trace_directory_is_made_whole(venv: Venv, monkeypatch: pytest.MonkeyPatch) -> None:
     place = venv(RECENT)
     monkeypatch.chdir(place)
@@ -230,6 +238,7 @@ def test_a_model_that_is_none_is_refused_before_anything_starts(
         command(engine, place, model=model)
 
 
+@pytest.mark.whole
 @loop_over(
     "model", ["dense", "mistral", "weights.gguf", "gpt2", "Qwen/Qwen3-8B", "Qwen/X-GGUF:Q4_K_M", "s3://b/m"]
 )
@@ -244,6 +253,7 @@ def test_a_directory_a_gguf_file_and_a_hubs_name_pass(
     assert command("vllm", place, model=model).argv[2] == model
 
 
+@pytest.mark.whole
 def test_the_named_python_comes_before_path(alone: Path, venv: Venv) -> None:
     named, ours = venv(RECENT, name="named"), venv(RECENT, name="ours")
     _program(alone / "vllm", f"#!{ours}/bin/python3\n")
@@ -253,6 +263,7 @@ def test_the_named_python_comes_before_path(alone: Path, venv: Venv) -> None:
         assert launcher(replace(SPEC, python=str(python))).argv[0] == str(named / "bin/vllm")
 
 
+@pytest.mark.whole
 def test_our_own_environment_comes_before_path(
     alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,12 +275,14 @@ def test_our_own_environment_comes_before_path(
     assert LAUNCHERS["sglang"](SPEC).argv[0] == str(ours / "bin/python")
 
 
+@pytest.mark.whole
 def test_sglang_is_found_by_its_own_command_on_path(alone: Path, venv: Venv) -> None:
     place = venv(RECENT)
     (alone / "sglang").symlink_to(place / "bin/sglang")
     assert LAUNCHERS["sglang"](SPEC).argv[0] == str(place / "bin/python3")
 
 
+@pytest.mark.whole
 @loop_over(
     ("engine", "says"),
     [
@@ -283,6 +296,7 @@ def test_an_engine_that_is_nowhere_ends_in_its_install_line(alone: Path, engine:
         LAUNCHERS[engine](SPEC)
 
 
+@pytest.mark.whole
 @loop_over("engine", list(RECENT))
 def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
     alone: Path, venv: Venv, monkeypatch: pytest.MonkeyPatch, engine: str
@@ -292,6 +306,7 @@ def test_an_engine_the_named_python_lacks_is_not_taken_from_elsewhere(
         command(engine, venv({}, name="bare"))
 
 
+@pytest.mark.whole
 @loop_over(
     ("engine", "version", "says"),
     [
@@ -307,6 +322,7 @@ def test_an_engine_that_is_too_old_says_how_old_it_may_be(
         command(engine, venv({engine: version}))
 
 
+@pytest.mark.whole
 @loop_over(
     ("engine", "version"),
     [
@@ -321,11 +337,13 @@ def test_a_version_that_may_be_recent_is_served(venv: Venv, engine: str, version
     assert command(engine, venv({engine: version})).argv
 
 
+@pytest.mark.whole
 @loop_over("says", ["exit 1", "echo one line", "exit 0"])
 def test_a_silent_interpreter_is_no_reason_to_refuse_a_command(venv: Venv, says: str) -> None:
     assert command("vllm", venv(RECENT, says=says)).argv[1] == "serve"
 
 
+@pytest.mark.whole
 def test_transformers_without_its_serving_extra_says_what_is_missing(venv: Venv) -> None:
     with pytest.raises(LaunchError, match=r"cannot serve without fastapi, uvicorn: pip install -U 'transf"):
         command("transformers", venv(RECENT, missing="fastapi uvicorn"))
@@ -341,6 +359,7 @@ def test_a_server_python_that_is_none_is_said_to_be_none(
         LAUNCHERS[engine](replace(SPEC, python=python))
 
 
+@pytest.mark.whole
 def test_a_real_interpreter_is_asked_and_imports_nothing_of_the_engine(tmp_path: Path) -> None:
     """The question itself, put to this interpreter, about a distribution that would fail if imported."""
     site = tmp_path / "site"

@@ -187,6 +187,7 @@ def test_the_tree_stops_below_a_shell() -> None:
                 one.kill()
 
 
+@pytest.mark.whole
 def test_a_process_that_has_ended_has_no_tree() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         process = psutil.Process(ended.pid)

@@ -111,6 +111,7 @@ LAUNCHES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "flags"), LAUNCHES)
 @pytest.mark.parametrize("model", ["./model", "a/name"])
 def test_the_command_that_is_shown_is_the_one_that_is_run(

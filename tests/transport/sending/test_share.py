@@ -53,6 +53,7 @@ def test_a_whole_plan_is_its_own_only_share() -> None:
     assert WHOLE.split(1) == [WHOLE]
 
 
+@pytest.mark.whole
 def test_a_queue_gives_each_request_to_one_process() -> None:
     queue = Queue(np.arange(2000))
     ours, theirs = Shared(queue), Shared(queue)

@@ -70,6 +70,7 @@ def test_processes_do_not_begin_before_the_earliest_instant() -> None:
     assert together.of(0).begin_ns(2) == 900 * MS
 
 
+@pytest.mark.whole
 def test_the_start_crosses_a_fork() -> None:
     together = Together(1)
     child = os.fork()
