@@ -168,7 +168,7 @@ _LATENCIES = (
         title="Queue-inclusive End-to-end Latency", needs_limit=True, needs_rate=True,
     ),
     Figure(
-        key="token_time", label="Token Time", kind=LATENCY, phase="token", of="tokens", same_as="itl",
+        key="token_time", label="Token time", kind=LATENCY, phase="token", of="tokens", same_as="itl",
         definition="each of those gaps divided by the tokens of the message that ended it, one value per "
         "token",
         vllm="none",
@@ -194,7 +194,7 @@ _LATENCIES = (
         "not reasoning. Without reasoning it is the TTFT.",
     ),
     Figure(
-        key="e2el_per_token", label="E2EL per Token", kind=LATENCY, phase="token", needs_tokens=False,
+        key="e2el_per_token", label="E2EL per token", kind=LATENCY, phase="token", needs_tokens=False,
         samples=lambda each: (each.e2el_per_token_ns(), each.has_tokens),
         definition="E2EL / output tokens, successes with a token; not streamed too", vllm="none",
         difference="The *normalized latency* of vLLM's paper (Kwon et al., SOSP 2023), inference-perf's "
@@ -327,7 +327,8 @@ COUNTS, PEAKS, OWN = (
 COMMON = tuple(figure for figure in FIGURES if figure.is_common)
 JUDGED = {figure.key: figure for figure in LATENCIES if figure.is_selectable}  # an objective's metrics
 SELECTABLE = JUDGED | {figure.key: figure for figure in SPEEDS}
-OF_PROMPTS = frozenset(figure.key for figure in FIGURES if figure.of_prompts)
+_SGLANGS = frozenset({"total_input_text_tokens", "input_throughput"})  # under its keys, which have no row
+OF_PROMPTS = frozenset(figure.key for figure in FIGURES if figure.of_prompts) | _SGLANGS
 _BY_SUFFIX = {figure.suffix: figure for figure in SELECTABLE.values()}
 _BY_KEY = {figure.key: figure for figure in FIGURES}
 

@@ -56,4 +56,6 @@ def test_unknown_prompt_tokens_are_no_zero_in_the_block(input_tokens: int, shown
     case = run(changed(closed(), 4, **BODIES, input_tokens=input_tokens), window=observed())
     text = report.render(Result(case.facts, case.records), layout=layout)
     assert ("Total input tokens:" in text, "Total token throughput" in text) == (shown, shown)
+    rows = {line.split(":")[0] for line in text.splitlines() if line.endswith(" ")}  # of the block
+    assert any(row.startswith(("Total input", "Input token", "Total token")) for row in rows) == shown
     assert "Output token throughput" in text
