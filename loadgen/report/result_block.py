@@ -54,6 +54,11 @@ class Layout(msgspec.Struct, frozen=True):
     value_width: int = 10
 
 
+def _capitalise(label: str) -> str:
+    """Write the label of a figure as vLLM does in its block: E2EL per Token."""
+    return re.sub(r"\b(?!(?:per|incl)\b)[a-z]", lambda first: first[0].upper(), label)
+
+
 _VLLM_0_32 = Layout(
     title=" Serving Benchmark Result ",
     rows=(
@@ -73,7 +78,9 @@ _VLLM_0_32 = Layout(
         BlockRow("Total token throughput (tok/s):", "total_token_throughput", ".2f"),
     ),
     sections=tuple(
-        BlockSection(figure.title, figure.label, figure.key, unit=figure.unit, extra=figure.is_extra)
+        BlockSection(
+            figure.title, _capitalise(figure.label), figure.key, unit=figure.unit, extra=figure.is_extra
+        )
         for figure in SELECTABLE.values()
     ),
 )
