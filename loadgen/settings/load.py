@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.base import bounds
@@ -33,36 +35,15 @@ def _classes(value: tuple[RequestClass, ...]) -> tuple[RequestClass, ...]:
     return request_class.check_classes(value)
 
 
-def _schedule(text: str) -> str:
-    from loadgen.settings import load_schedule  # numpy, which the parser does without
+def _text_for(module: str, function: str = "parse") -> Callable[[str], str]:
+    """A check of a text that is not empty, by a module with numpy, which the parser does without."""
 
-    if text:
-        load_schedule.parse(text)
-    return text
+    def check_text(text: str) -> str:
+        if text:
+            getattr(import_module(f"loadgen.settings.{module}"), function)(text)
+        return text
 
-
-def _bursts(text: str) -> str:
-    from loadgen.settings import bursts
-
-    if text:
-        bursts.parse(text)
-    return text
-
-
-def _cancel_rate(text: str) -> str:
-    from loadgen.settings import cancel_point
-
-    if text:
-        cancel_point.parse_rate(text)
-    return text
-
-
-def _cancel_after(text: str) -> str:
-    from loadgen.settings import cancel_point
-
-    if text:
-        cancel_point.parse_point(text)
-    return text
+    return check_text
 
 
 def _written(value: Any) -> Any:
@@ -95,10 +76,11 @@ class ShapeKeys(KeyRows, frozen=True):
 
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
-        read=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_schedule, arrivals=True,
-        swept=False, replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS))
+        read=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_text_for("load_schedule"),
+        arrivals=True, swept=False, replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS))
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
-        read=given("`50 every 10s`"), metavar="BURSTS", check=_bursts, arrivals=True, replaces=_USERS)
+        read=given("`50 every 10s`"), metavar="BURSTS", check=_text_for("bursts"),
+        arrivals=True, replaces=_USERS)
     ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
         None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"),
         arrivals=True, replaces=("schedule", "request_rate", "duration", *_USERS))
@@ -122,10 +104,11 @@ class CancelKeys(KeyRows, frozen=True):
     prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
         read=whole(1, bounds.MOST_STREAMS), metavar="N", rank=1)
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
-        read=given("10% or 0.1"), metavar="N%", rank=1, convert=_written, check=_cancel_rate,
-        keyword="str | float")
+        read=given("10% or 0.1"), metavar="N%", rank=1, convert=_written,
+        check=_text_for("cancel_point", "parse_rate"), keyword="str | float")
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
-        read=given("2s or 50tok"), metavar="TIME|Ntok", rank=1, check=_cancel_after)
+        read=given("2s or 50tok"), metavar="TIME|Ntok", rank=1,
+        check=_text_for("cancel_point", "parse_point"))
 
 
 class LoadKeys(KeyRows, frozen=True):
