@@ -22,8 +22,7 @@ from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
 from loadgen.report import report
 from loadgen.report.run_directory import ARRIVALS, Result
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, Server
+from loadgen.verdict.run_facts import Client, Facts, Server
 
 PER_REQUEST = 128
 STREAMS = 1024

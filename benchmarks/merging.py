@@ -18,10 +18,11 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 from benchmarks.harness.process import Command, checkout_env, run  # noqa: E402
 from benchmarks.memory import PART, PER_REQUEST, facts, requests  # noqa: E402
 from loadgen import __version__  # noqa: E402
+from loadgen.base.structs import replace  # noqa: E402
 from loadgen.figures.record import Records  # noqa: E402
 from loadgen.report import run_directory  # noqa: E402
 from loadgen.report.run_directory import Result  # noqa: E402
-from loadgen.verdict.shard_facts import ClockReading, ShardFacts  # noqa: E402
+from loadgen.verdict.run_facts import ClockReading, ShardFacts  # noqa: E402
 
 HEADER = ("tokens", "shards", "MB read", "wall s", "CPU s", "peak MiB")
 WIDTH = 10
@@ -50,7 +51,7 @@ def shard(tokens: int, number: int, of: int, directory: Path) -> None:
     records = Records.joined(ShardParts(tokens // of, number, of), spill=directory)
     clock = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
     own = ShardFacts(number=number, of=of, version=__version__, before=clock, after=clock)
-    known = facts(of * len(records)).model_copy(update={"shard": own})
+    known = replace(facts(of * len(records)), shard=own)
     run_directory.save(Result(known, records), directory, {}, [])
 
 

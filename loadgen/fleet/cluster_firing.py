@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.base.errors import MeasureError
+from loadgen.base.structs import replace
 from loadgen.fleet.fleet import Fleet
 from loadgen.report.run_directory import Result
 from loadgen.run.firing import NO_HEALTH, DecodedTally
@@ -136,10 +137,9 @@ def joined(fleet: Fleet, directory: Path) -> Result:
             shard = fleet.shards[facts.number]
             assert shard.before is not None
             offsets[facts.number] = merge_clocks.middle_ns(shard.before, shard.after)
-            clocks = facts.model_copy(update={"before": shard.before, "after": shard.after})
-            timed.append(
-                (name, Result(result.facts.learned({"shard": clocks}), result.records, result.samples))
-            )
+            clocks = replace(facts, before=shard.before, after=shard.after)
+            by_driver = replace(result.facts, shard=clocks)
+            timed.append((name, Result(by_driver, result.records, result.samples)))
         causes = {shard.number: why for shard in fleet.shards if (why := fleet.why_lost(shard))}
         merged = merge_results(timed, causes=causes)
         first = next((row.number for row in merged.facts.shards if row.began_ns), min(offsets))

@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from loadgen.base import clock
+from loadgen.base.structs import replace
 from loadgen.fleet import connection, node_check, placement, shard_actor
 from loadgen.fleet.calls import Calls, RayCalls
 from loadgen.fleet.cluster_firing import ClusterFiring, FleetStart
@@ -30,7 +31,6 @@ from loadgen.run.shards import part
 from loadgen.run.shards.start_at import lead_s
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.transport.sending.share import WHOLE, Share
-from loadgen.verdict.run_metadata import LateFacts
 
 if TYPE_CHECKING:
     from loadgen.run.followup import Step
@@ -96,19 +96,19 @@ class ClusterSession(Session, frozen=True):
         return replace(outcome, records=firing.merged.records)
 
     def _steps(self, made: Plan, outcome: Outcome, display: Any) -> tuple[tuple[str, Step], ...]:
-        return (("the shards", self._merged), *super()._steps(made, outcome, display))
+        return (("the shards", self._add_shards), *super()._steps(made, outcome, display))
 
-    def _merged(self, so_far: Facts) -> LateFacts:
-        """What of the run only the shards know."""
+    def _add_shards(self, so_far: Facts) -> Facts:
+        """The facts with what of the run only the shards know."""
         facts = self.joined[0]
-        notes = tuple(note for note in facts.notes if note not in so_far.notes)
-        return {
-            "client": facts.client,
-            "shards": facts.shards,
-            "lost": facts.lost,
-            "notes": (*so_far.notes, *notes),
-            "unknown": (*so_far.unknown, *(line for line in facts.unknown if line not in so_far.unknown)),
-        }
+        return replace(
+            so_far,
+            client=facts.client,
+            shards=facts.shards,
+            lost=facts.lost,
+            notes=(*so_far.notes, *(note for note in facts.notes if note not in so_far.notes)),
+            unknown=(*so_far.unknown, *(line for line in facts.unknown if line not in so_far.unknown)),
+        )
 
     def _order(self, made: Plan, options: TransportOptions) -> ShardOrder:
         asked = self.options

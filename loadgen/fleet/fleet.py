@@ -19,7 +19,7 @@ from loadgen.report.run_directory import Result
 from loadgen.run.live_totals import Totals
 from loadgen.run.shards.clock_readings import RoundTrips, boot_id
 from loadgen.transport.sending.share import Share
-from loadgen.verdict.shard_facts import ClockReading
+from loadgen.verdict.run_facts import ClockReading
 
 CLOCK = "the driver's clock"
 _ANSWERS_S = 30.0  # for any question: a node that is silent for longer is lost

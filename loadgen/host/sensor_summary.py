@@ -41,6 +41,11 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
     held_back: dict[str, float] | None = None  # reason → share of the samples; None: not reported
     missing: tuple[str, ...] = ()  # what could not be read, and why
 
+    @property
+    def holds_server(self) -> bool:
+        """Whether the GPUs are known to be those that serve, by the server's memory on them."""
+        return self.gpus_how == WITH_SERVER
+
     def joules_per_token(self, output_tokens: int) -> float | None:
         """Energy of the window over the output tokens of the window."""
         return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None

@@ -26,8 +26,7 @@ from loadgen.report.merge_records import Shifted
 from loadgen.report.run import Place, Run
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.shard_facts import MergedShard
+from loadgen.verdict.run_facts import Facts, MergedShard
 
 _UNKNOWN: Mapping[int, str] = {}
 _NO_RECORDS = Records.of([])
@@ -220,7 +219,7 @@ def _joined(
         spill,
     )
     facts = Facts(
-        **merge_facts.joined(runs),
+        **merge_facts.join_facts(runs),
         requests=total if total is not None else max(len(records), 1),
         shards=tuple(_row(part, moved.get(part.number, ClockShift())) for part in parts),
         lost=(
@@ -240,7 +239,6 @@ def _named_lost(run: ShardRun) -> Iterator[str]:
 def _row(part: _Part, shift: ClockShift) -> MergedShard:
     run, (began_ns, _) = part.run, merge_records.span_ns(part.records)
     client = None if run is None else run.facts.client
-    busy = merge_facts.busiest_s(client) / client.wall_s if client is not None and client.wall_s > 0 else 0.0
     return MergedShard(
         number=part.number,
         of=part.of,
@@ -250,7 +248,7 @@ def _row(part: _Part, shift: ClockShift) -> MergedShard:
         offset_ns=shift.offset_ns,
         error_ns=shift.error_ns,
         reference=shift.reference,
-        cores=busy,
+        cores=0.0 if client is None else client.busy_cores,
         request_id_prefix=None if run is None or run.shard.sessions else run.facts.request_id_prefix,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.verdict.shard_facts import ClockReading, ShardFacts
+from loadgen.verdict.run_facts import ClockReading, ShardFacts
 
 _DRIFT = 1e-4  # of the time, where no second reading shows it: quartz is off by less
 UNKNOWN_ERROR = -1

@@ -1,21 +1,19 @@
-"""Merge facts: how each fact of several shards becomes one of the whole run, as a table."""
+"""Merge facts: how each fact of several shards becomes one of the whole run: a rule for each `Join`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.verdict.calibration import Calibration, Error
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client
-from loadgen.verdict.shard_facts import ShardFacts
+from loadgen.verdict.run_facts import Client, Fact, Facts, Join, ShardFacts, rows_of
 
 _MOST_NAMED = 4  # different values of one fact that are listed
 _PATHS = {"dataset_path", "trace", "prompt_corpus"}  # each machine's own; the plan's digest holds the content
-Join = Callable[["NamedValues"], Any]
+Rule = Callable[["NamedValues"], Any]
 
 
 class ShardRun(msgspec.Struct, frozen=True):
@@ -45,104 +43,92 @@ class NamedValues(msgspec.Struct, frozen=True):
     runs: tuple[ShardRun, ...]
 
 
-def first(of: NamedValues) -> Any:
-    """That of the first shard: they are alike, or it alone is asked."""
-    return of.values[0]
+def join_facts(runs: Sequence[ShardRun]) -> dict[str, Any]:
+    """The facts of the whole run by name, each joined by its row, but those that the merge decides."""
+    joins = {name: row.join for name, row in rows_of(Facts, Fact).items()}
+    facts = _join_fields(joins, [run.facts for run in runs], runs)
+    if facts["ceiling"] is not None:
+        facts["no_ceiling"] = ""
+    facts["notes"] = (*facts["notes"], *_addresses(runs))
+    return facts
 
 
-def first_known(of: NamedValues) -> Any:
-    """That of the first shard that has one."""
-    return next((value for value in of.values if value), of.values[0])
+def _join_fields(
+    joins: Mapping[str, Join], holders: Sequence[Any], runs: Sequence[ShardRun]
+) -> dict[str, Any]:
+    """Each field of those that hold them, one of every shard, joined by its rule."""
+    every = tuple(runs)
+    return {
+        name: RULES[join](NamedValues(tuple(getattr(holder, name) for holder in holders), every))
+        for name, join in joins.items()
+        if join is not Join.DECIDED
+    }
 
 
-def common(of: NamedValues) -> Any:
-    """What all have; None where they differ."""
-    return of.values[0] if _alike(of.values) else None
+def _first_present(shards: NamedValues) -> Any:
+    return next((value for value in shards.values if value), shards.values[0])
 
 
-def united(of: NamedValues) -> tuple[str, ...]:
+def join_lines(shards: NamedValues) -> tuple[str, ...]:
     """Lines in all shards as they are, the others with the shard that has them; each once, in order."""
     by_line: dict[str, list[str]] = {}
-    for run, lines in zip(of.runs, of.values, strict=True):
+    for run, lines in zip(shards.runs, shards.values, strict=True):
         for line in dict.fromkeys(lines):
             by_line.setdefault(line, []).append(run.name)
-    whole = len(of.runs)
+    whole = len(shards.runs)
     return tuple(
         line if len(names) == whole else f"{_named(names)}: {line}" for line, names in by_line.items()
     )
 
 
-def in_words(of: NamedValues) -> str:
+def _join_words(shards: NamedValues) -> str:
     """A line that a shard has or lacks: that of all of them, else each with its shard."""
-    lines = united(NamedValues(tuple((value,) if value else () for value in of.values), of.runs))
+    lines = join_lines(NamedValues(tuple((value,) if value else () for value in shards.values), shards.runs))
     return "; ".join(lines)
 
 
-def listed(of: NamedValues) -> tuple[str, ...]:
-    """Every value of any shard, once."""
-    return tuple(dict.fromkeys(value for values in of.values for value in values))
-
-
-def bodies_digest(of: NamedValues) -> str:
+def join_digests(shards: NamedValues) -> str:
     """The fingerprint of the bodies of all shards: each is a sum, of as many bits as its digits have."""
-    known = [value for value in of.values if value]
+    known = [value for value in shards.values if value]
     if not known:
         return ""
     return f"{sum(int(value, 16) for value in known) % 16 ** len(known[0]):0{len(known[0])}x}"
 
 
-def turn_places(of: NamedValues) -> tuple[tuple[int, str], ...]:
-    """Where sessions ended early in any shard, by plan index."""
-    return tuple(sorted(place for values in of.values for place in values))
+def _join_by_name(shards: NamedValues) -> dict[str, str]:
+    names = dict.fromkeys(name for values in shards.values for name in values)
+    return {name: _different([values.get(name, "") for values in shards.values]) for name in names}
 
 
-def environment(of: NamedValues) -> dict[str, str]:
-    """By name what all machines have, or the different ones."""
-    names = dict.fromkeys(name for values in of.values for name in values)
-    return {name: _different([values.get(name, "") for values in of.values]) for name in names}
-
-
-def window(of: NamedValues) -> Any:
-    """The server's counters of the first shard that could read them: they count every shard's requests."""
-    known = [value for value in of.values if value is not None]
+def _first_counters(shards: NamedValues) -> Any:
+    known = [value for value in shards.values if value is not None]
     return next((value for value in known if not value.error), known[0] if known else None)
 
 
-def busy(of: NamedValues) -> NamedValues:
-    """Those of the shards that sent something: how the others would have is of no figure."""
-    pairs = zip(of.values, of.runs, strict=True)
-    some = [(value, run) for value, run in pairs if run.requests] or [(of.values[0], of.runs[0])]
+def _sending(shards: NamedValues) -> NamedValues:
+    """Only the shards that sent something, or the first: the state of the others affects no figure."""
+    pairs = zip(shards.values, shards.runs, strict=True)
+    some = [(value, run) for value, run in pairs if run.requests] or [(shards.values[0], shards.runs[0])]
     return NamedValues(tuple(value for value, _ in some), tuple(run for _, run in some))
 
 
-def client(of: NamedValues) -> Client:
+def join_clients(shards: NamedValues) -> Client:
     """What all capturing processes report together: their work summed, of each fault the worst."""
-    return Client(
-        **{
-            name: join(NamedValues(tuple(getattr(each, name) for each in of.values), of.runs))
-            for name, join in JOINS_OF_CLIENT.items()
-        },
-        busiest_cpu_s=_busiest(of.values),
-    )
-
-
-def busiest_s(of: Client) -> float:
-    """The CPU time of the capturing process that used most."""
-    return of.busiest_cpu_s or of.cpu_s
+    joined = _join_fields(rows_of(Client, Join), shards.values, shards.runs)
+    return Client(**{**joined, "busiest_cpu_s": _busiest(shards.values)})
 
 
 def _busiest(clients: Sequence[Client]) -> float:
-    """As Client has it: 0 where there is one process."""
-    return clients[0].busiest_cpu_s if len(clients) == 1 else max(map(busiest_s, clients))
+    return clients[0].busiest_cpu_s if len(clients) == 1 else max(client.busiest_s for client in clients)
 
 
-def calibration(of: NamedValues) -> Calibration | None:
+def join_self_tests(shards: NamedValues) -> Calibration | None:
     """The self-test of the least able client, with the worst errors of all.
 
     None where one has none, or they used different transports. What several workers can do together is in
     proportion to their number: see Calibration.
     """
-    values = busy(of).values
+    values = _sending(shards).values
     measured: list[Calibration] = [value for value in values if value is not None]
     if len(measured) < len(values) or len({each.transport for each in measured}) > 1:
         return None
@@ -155,67 +141,26 @@ def _worst(errors: Sequence[Error]) -> Error:
     return max(errors, key=lambda error: error.p99_us)
 
 
-def _sum(of: NamedValues) -> Any:
-    return sum(of.values)
-
-
-def _max(of: NamedValues) -> Any:
-    return max(of.values)
-
-
-def _any(of: NamedValues) -> bool:
-    return any(of.values)
-
-
-def _different_of(of: NamedValues) -> str:
-    return _different(busy(of).values)
-
-
-_SUMMED = (
-    "cpu_s", "late_bodies", "segments", "dropped_segments", "fallen_back", "held_segments", "workers",
-    "reconnects",
-)  # fmt: skip
-JOINS_OF_CLIENT: dict[str, Join] = {
-    **dict.fromkeys(("transport", "why", "why_workers", "cpus"), _different_of),
-    **dict.fromkeys(_SUMMED, _sum),
-    **dict.fromkeys(("wall_s", "backlog_bytes", "stopped_s"), _max),
-    "clock_step_ms": lambda of: max(of.values, key=abs),
+RULES: dict[Join, Rule] = {
+    Join.FIRST: lambda shards: shards.values[0],
+    Join.PRESENT: _first_present,
+    Join.COMMON: lambda shards: shards.values[0] if _alike(shards.values) else None,
+    Join.DIFFERENT: lambda shards: _different(_sending(shards).values),
+    Join.LINES: join_lines,
+    Join.WORDS: _join_words,
+    Join.VALUES: lambda shards: tuple(dict.fromkeys(value for values in shards.values for value in values)),
+    Join.SUM: lambda shards: sum(shards.values),
+    Join.LEAST: lambda shards: min(shards.values),
+    Join.MOST: lambda shards: max(shards.values),
+    Join.FARTHEST: lambda shards: max(shards.values, key=abs),
+    Join.ANY: lambda shards: any(shards.values),
+    Join.DIGEST: join_digests,
+    Join.PLACES: lambda shards: tuple(sorted(place for values in shards.values for place in values)),
+    Join.BY_NAME: _join_by_name,
+    Join.COUNTERS: _first_counters,
+    Join.CLIENT: join_clients,
+    Join.SELF_TEST: join_self_tests,
 }
-
-# Every field of Facts but those that the merge itself decides.
-JOINS: dict[str, Join] = {
-    **dict.fromkeys(
-        (
-            "format", "command", "profile", "seed", "seed_chosen", "repeat", "attempt", "runs",
-            "plan_digest", "prompt_format", "ids_source", "data", "server", "ignore_eos_refused", "adapted",
-            "repeated_prompts", "targets", "cell", "session_turns",
-        ),
-        first,
-    ),
-    **dict.fromkeys(
-        (
-            "tokenizer", "text_tokenizer", "launched", "checkpoint", "as_run", "sensed", "cpu_use",
-            "cache_reset",
-            "fingerprint", "ceiling", "no_ceiling",
-        ),
-        first_known,
-    ),
-    **dict.fromkeys(("notes", "unknown", "throttled"), united),
-    **dict.fromkeys(("cut_short", "stop_rule", "journal_error", "traced"), in_words),
-    **dict.fromkeys(("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished"), _sum),
-    **dict.fromkeys(("finished", "signal", "gpus"), _max),
-    **dict.fromkeys(("interrupted", "under_way", "saturated"), _any),
-    **dict.fromkeys(("label", "request_id_prefix"), common),
-    "started": lambda of: min(of.values),
-    "metadata": listed,
-    "bodies_digest": bodies_digest,
-    "turn_places": turn_places,
-    "environment": environment,
-    "client": client,
-    "window": window,
-    "calibration": calibration,
-}  # fmt: skip
-DECIDED = ("requests", "recovered", "shard", "shards", "lost")  # by the merge
 
 # What all shards must have alike, in the order in which it is compared: what explains others comes first.
 ALIKE: dict[str, Callable[[ShardRun], Any]] = {
@@ -247,19 +192,6 @@ def check_alike(runs: Sequence[ShardRun]) -> None:
                     f"{runs[0].place} and {run.place} differ in {_difference(what, one, other)}: merge the "
                     "shards of one command, run by the same loadgen"
                 )
-
-
-def joined(runs: Sequence[ShardRun]) -> dict[str, Any]:
-    """The facts of the whole run, by field, but those in DECIDED."""
-    every = tuple(runs)
-    facts: dict[str, Any] = {
-        name: join(NamedValues(tuple(getattr(run.facts, name) for run in every), every))
-        for name, join in JOINS.items()
-    }
-    if facts["ceiling"] is not None:
-        facts["no_ceiling"] = ""
-    facts["notes"] = (*facts["notes"], *_addresses(every))
-    return facts
 
 
 def _addresses(runs: Sequence[ShardRun]) -> Iterator[str]:

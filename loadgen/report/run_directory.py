@@ -11,10 +11,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from loadgen.base import files
 from loadgen.base.errors import UsageError
+from loadgen.base.structs import replace
 from loadgen.figures import objectives, steady_state, text_tokens
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence, judged
@@ -28,11 +29,10 @@ from loadgen.report.run_place import JOURNAL
 from loadgen.report.sample_file import SAMPLES, KeptSamples
 from loadgen.report.session_figures import StoredSessions
 from loadgen.report.vllm_json import OURS, Derived, filename, vllm_result
-from loadgen.verdict import reconcile, run_metadata, target_figures, verdict
+from loadgen.verdict import reconcile, requested_metrics, target_figures, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import FORMATS, LateFacts
+from loadgen.verdict.run_facts import FORMATS, Facts
 from loadgen.verdict.sections import Broken, guarded
 from loadgen.verdict.target_figures import TargetFigures
 from loadgen.verdict.verdict import RunVerdict
@@ -258,7 +258,7 @@ def _facts(directory: Path, ours: Mapping[str, Any]) -> Facts:
             "the one that wrote it"
         )
     facts = Facts.stored(ours)
-    run_metadata.check_reportable(facts.profile)
+    requested_metrics.check_reportable(facts.profile)
     if not facts.planned_rate_per_s > 0:
         raise ValueError(f"its request_rate is {facts.planned_rate_per_s}")
     return facts
@@ -278,12 +278,16 @@ def _recovered(directory: Path) -> Result:
     records = Records.joined(journal.Parts(lambda: map(revise, parts)), spill)
     end = f"{len(records)} requests, at byte {contents.end} of {contents.size}"
     where = f"its journal, which ends after {end}"
-    late: LateFacts = {"requests": max(facts.requests, len(records)), "under_way": False}
-    if uncounted:
-        late["unknown"] = (*facts.unknown, f"tokens of answers without usage: {uncounted}")
+    unknown = (f"tokens of answers without usage: {uncounted}",) if uncounted else ()
+    recovered = replace(
+        facts,
+        requests=max(facts.requests, len(records)),
+        under_way=False,
+        unknown=(*facts.unknown, *unknown),
+    )
     if facts.under_way:
-        late["recovered"] = f"the client was killed during the run; read from {where}"
-    else:  # nothing that was measured is missing
-        why = f"the client ended before its report was written; read from {where}"
-        late["notes"] = (*facts.notes, why)
-    return Result(facts.learned(late), records)
+        why = f"the client was killed during the run; read from {where}"
+        return Result(replace(recovered, recovered=why), records)
+    # Nothing that was measured is missing.
+    why = f"the client ended before its report was written; read from {where}"
+    return Result(replace(recovered, notes=(*facts.notes, why)), records)

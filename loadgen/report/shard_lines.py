@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.layout import counted
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.shard_facts import MergedShard
+from loadgen.verdict.run_facts import Facts, MergedShard
 
 
 def lines(facts: Facts, explain: bool) -> Iterator[str]:

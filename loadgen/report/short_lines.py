@@ -11,7 +11,7 @@ from loadgen.report import session_lines, shape_figures
 from loadgen.report.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.verdict import answer_timings, reconcile, run_roofline
-from loadgen.verdict.run_metadata import Client
+from loadgen.verdict.run_facts import Client
 
 _GIB = 1 << 30
 _DIFFERS = 0.01  # of TTFT: below it the two are the same figure

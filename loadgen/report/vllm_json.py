@@ -24,8 +24,8 @@ from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.plan.profile import Profile
 from loadgen.report.request_ids import request_ids
+from loadgen.verdict.requested_metrics import parse_metadata
 from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import parse_metadata
 from loadgen.verdict.sections import Broken, guarded
 
 OURS = "loadgen"
@@ -113,7 +113,7 @@ def _ours(
     return {
         "definitions_version": DEFINITIONS_VERSION,
         "metrics": made.pop("metrics"),
-        **strict(facts.model_dump(mode="json", by_alias=True), nan="nan"),
+        **strict(facts.json(), nan="nan"),
         **made,
         **failed,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from loadgen.engines.engines import Engine
 from loadgen.host.cpu_use import CpuWatch
@@ -12,7 +13,9 @@ from loadgen.run.importing import importing
 from loadgen.run.local_server import Local
 from loadgen.run.progress import Display
 from loadgen.server.scraper import MetricsScraper
-from loadgen.verdict.run_metadata import LateFacts
+
+if TYPE_CHECKING:
+    from loadgen.server.server_counters import ServerWindow
 
 _IDLE_S = 1.0  # of idle power, where there is a sensor
 
@@ -26,10 +29,10 @@ def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
         return observer.before(most_s, meanwhile=_import_results)
 
 
-def counted(observer: MetricsScraper, display: Display) -> LateFacts:
+def counters_after(observer: MetricsScraper, display: Display) -> ServerWindow:
     """The server's counters over a run that has ended, once it is idle again."""
     with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
-        return {"window": observer.after()}
+        return observer.after()
 
 
 def _import_results() -> None:

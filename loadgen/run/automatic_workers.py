@@ -14,7 +14,7 @@ from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.verdict.calibration import Calibration
 from loadgen.verdict.client_checks import HEADROOM
-from loadgen.verdict.run_metadata import asked
+from loadgen.verdict.requested_metrics import metric_options
 
 _GUESSED_MS = 20.0  # between messages, where no warm-up showed the server's pace
 _CPUS_EACH = 2  # of a worker: it captures in one process and decodes in another
@@ -40,7 +40,7 @@ def expected(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     Requests may wait for a slot, so with a rate and slots the lower of both counts. Streams that share a
     server are slower than a warm-up's few: with slots alone this is the most there can be.
     """
-    pace, streamed = compute(warmed, asked(made.profile)), made.profile.stream
+    pace, streamed = compute(warmed, metric_options(made.profile)), made.profile.stream
     answers = int(warmed.ok.sum())
     per_answer, interval_ms = float(made.profile.output_len), _GUESSED_MS
     if answers:

@@ -32,7 +32,7 @@ from loadgen.run.options import Options
 from loadgen.run.session import Session
 from loadgen.run.shards import part
 from loadgen.settings.other_clients import vllm
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 if TYPE_CHECKING:
     from loadgen.report.load_table import LoadRow
@@ -159,7 +159,7 @@ def _profiles(options: Options) -> list[Profile]:
     names, overrides = options.profiles, options.overrides
     profiles = [profile.load(name, overrides, flags=True) for name in names] or [profile.build(overrides)]
     for workload in profiles:
-        run_metadata.check(workload)
+        requested_metrics.check_profile(workload)
         data_files.check(workload)
         if options.http2 and workload.cancel_rate:
             raise UsageError("--cancel-rate closes connections, and --http2 shares one: leave out --http2")
@@ -184,7 +184,7 @@ def _check_saturation(workload: Profile) -> None:
 
 def check_command(options: Options) -> None:
     """Check what is wrong with a command wherever it is to run; raises UsageError."""
-    run_metadata.parse_metadata(options.metadata)
+    requested_metrics.parse_metadata(options.metadata)
     result_block.layout(options.layout)
     if options.preset is not None and (options.base_url is not None or options.launching.wanted):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Followup: what is learned of a run after its last request, each step costing itself alone if it fails."""
+"""Followup: the facts that are learned after a run's last request; a step that fails costs itself alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
@@ -24,11 +25,10 @@ from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target
 from loadgen.verdict import calibration, run_roofline
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, LateFacts, StartFacts
+from loadgen.verdict.run_facts import Client, Facts
 from loadgen.verdict.sections import Broken, guarded
 
-Step = Callable[[Facts], LateFacts]  # from the facts so far to fields that it adds
+Step = Callable[[Facts], Facts]  # from the facts so far to those with what it adds
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class FinishedRun(msgspec.Struct, frozen=True):
     signal: int = 0  # that came meanwhile and is to end the command; 0: none did
 
 
-def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, made: Plan) -> Facts:
+def add_outcome(known: Facts, outcome: Outcome, journal_error: str, made: Plan) -> Facts:
     """The facts with what the measured run itself adds to those known before."""
     health, planned = outcome.health, made.total
     where = getattr(made.requests, "where", None)  # a row of a file
@@ -61,43 +61,40 @@ def with_outcome(known: StartFacts, outcome: Outcome, journal_error: str, made: 
         busiest_cpu_s=health.busiest_cpu_ns / 1e9,
         cpus=known.client.cpus,
     )
-    return Facts.of(known).learned(
-        {
-            "finished": run_place.now(),
-            "client": client,
-            "under_way": False,
-            "cut_short": outcome.cut_short,
-            "interrupted": outcome.interrupted,
-            "signal": outcome.signal,
-            "stop_rule": outcome.rule,
-            "saturated": outcome.saturated,
-            "lost": (*known.lost, *outcome.lost),
-            "reasoned": outcome.reasoned,
-            "hidden_reasoning": outcome.hidden,
-            "requests": max(1, len(outcome.records) if planned is None else planned),
-            "bodies_digest": health.bodies_digest,
-            "turn_places": session_figures.places(known.session_turns, outcome.records, where)
-            if where
-            else (),
-            "journal_error": journal_error,
-            "unknown": (f"tokens of answers without usage: {outcome.uncounted}",) * bool(outcome.uncounted),
-        }
+    uncounted = (f"tokens of answers without usage: {outcome.uncounted}",) if outcome.uncounted else ()
+    return replace(
+        known,
+        finished=run_place.now(),
+        client=client,
+        under_way=False,
+        cut_short=outcome.cut_short,
+        interrupted=outcome.interrupted,
+        signal=outcome.signal,
+        stop_rule=outcome.rule,
+        saturated=outcome.saturated,
+        lost=(*known.lost, *outcome.lost),
+        reasoned=outcome.reasoned,
+        hidden_reasoning=outcome.hidden,
+        requests=max(1, len(outcome.records) if planned is None else planned),
+        bodies_digest=health.bodies_digest,
+        turn_places=session_figures.places(known.session_turns, outcome.records, where) if where else (),
+        journal_error=journal_error,
+        unknown=uncounted,
     )
 
 
-def followed_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
+def follow_up(facts: Facts, steps: Iterable[tuple[str, Step]]) -> Facts:
     """The facts with what each step learns; one that fails, or is cut off by a signal, is named in them."""
     for name, step in steps:
         broken: list[Broken] = []
-        nothing: LateFacts = {}
         try:
-            facts = facts.learned(guarded(name, partial(step, facts), nothing, broken))
+            facts = guarded(name, partial(step, facts), facts, broken)
         except KeyboardInterrupt as stop:
             number = signals.number_of(stop)
             why = f"{signals.reason(number)} after the last request, before {name} was known"
-            return facts.learned({"signal": number, "notes": (*facts.notes, why)})
+            return replace(facts, signal=number, notes=(*facts.notes, why))
         unknown = tuple(f"{part.name}: {part.why}" for part in broken)
-        facts = facts.learned({"unknown": (*facts.unknown, *unknown)})
+        facts = replace(facts, unknown=(*facts.unknown, *unknown))
     return facts
 
 
@@ -108,38 +105,37 @@ def sampled(facts: Facts, sensing: Sampler | None, observer: MetricsScraper | No
     return guarded("samples", lambda: sample_file.kept(readings, facts.window, began_ns), NO_SAMPLES, [])
 
 
-def fingerprinted(
+def fingerprint(
     known: dict[str, Fingerprint], path: str, outcome: Outcome, ask: Callable[[], Fingerprint]
-) -> LateFacts:
+) -> Fingerprint:
     """The answers to the greedy prompts of an API's path, asked for once, after the first run that ended."""
     if path not in known:
         if outcome.interrupted or not outcome.records.ok.any():
             stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
-            return {"fingerprint": Fingerprint.none(stopped or "every request failed")}
+            return Fingerprint.none(stopped or "every request failed")
         known[path] = ask()
-    return {"fingerprint": known[path]}
+    return known[path]
 
 
-def calibrated(facts: Facts) -> LateFacts:
-    """How true this client was when it last measured itself on this machine."""
+def add_self_test(facts: Facts) -> Facts:
+    """The facts with how true this client was when it last measured itself on this machine."""
     digest = calibration.environment_digest(facts.environment)
     client = facts.client
-    return {"calibration": calibration.remembered(client.transport, digest, client.workers)}
+    known = calibration.remembered(client.transport, digest, client.workers)
+    return replace(facts, calibration=known)
 
 
-def bounded(facts: Facts, flags: Flags) -> LateFacts:
-    """What the machine could do at best, or why that is not known; not asked of a hosted API's."""
+def add_ceiling(facts: Facts, flags: Flags) -> Facts:
+    """The facts with the roofline of the machine, or why that is not known; a hosted API has neither."""
     if engines.by_name(facts.server.engine).hosted and flags == Flags():
-        return {}
+        return facts
     if facts.targets:
-        return {
-            "no_ceiling": "several servers share the load: the batch of each is not known; measure one alone"
-        }
+        why = "several servers share the load: the batch of each is not known; measure one alone"
+        return replace(facts, no_ceiling=why)
     bound, why = run_roofline.ceiling(facts, flags)
-    late: LateFacts = {"ceiling": bound, "no_ceiling": why}
     named = 0 if flags.hardware is None else machines.machine(flags.hardware).devices
-    late["gpus"] = facts.gpus or named or facts.gpu_count
-    return late
+    gpus = facts.gpus or named or facts.gpu_count
+    return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)
 
 
 class ObservedServer(Protocol):
@@ -161,11 +157,11 @@ class ObservedServer(Protocol):
     def local(self) -> Local | None: ...
 
 
-def configured(server: ObservedServer) -> LateFacts:
-    """The engine's own account of its configuration."""
+def add_configuration(facts: Facts, server: ObservedServer) -> Facts:
+    """The facts with the engine's own account of its configuration."""
     observe, local = server.observes, server.local
     info = control.server_info(server.access, server.root.tls, server.served.engine) if observe else {}
     parts = [engine_config.from_server_info(info)] if info else []
     if local is not None and local.log is not None:
         parts.append(engine_config.parse(server_log.beginning(local.log)))
-    return {"as_run": engine_config.merged(*parts)} if parts else {}
+    return replace(facts, as_run=engine_config.merged(*parts)) if parts else facts

@@ -26,7 +26,7 @@ from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.settings.run import AUTO, Tolerance
 from loadgen.settings.server import CallOptions
 from loadgen.settings.setting import annotate_bounds
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 from loadgen.wire.http1 import check_headers, check_path
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -228,7 +228,7 @@ def profile_of(
         made = profile.load(os.fspath(workload), overrides)
     else:
         raise UsageError(f"profile: expected a name, a path or a Profile, got `{type(workload).__name__}`")
-    run_metadata.check(made)
+    requested_metrics.check_profile(made)
     data_files.check(made)
     if made.ladder is not None:
         raise UsageError(f"profile {made.name!r} is a ladder of input lengths: use `loadgen ladder`")

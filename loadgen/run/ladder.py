@@ -25,7 +25,7 @@ from loadgen.run.bench import check, seeded
 from loadgen.run.climb import Climb
 from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.progress import warn
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 DEFAULT_PROFILE = "qwen-speed"
 _PROMPT, _ANSWER, _REPEATS = 2048, 128, 5
@@ -119,7 +119,7 @@ def _workload(options: Options) -> Profile:
     workload = profile.load(names[0], {**usual, **options.overrides}, flags=True)
     if workload.ladder is None and options.depth is None:
         raise UsageError(f"--profile {names[0]} has no ladder of input lengths: run it with `loadgen bench`")
-    run_metadata.check(workload)
+    requested_metrics.check_profile(workload)
     data_files.check(workload)
     return _native(workload, options, options.launching.engine or "")
 

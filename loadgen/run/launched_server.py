@@ -26,7 +26,7 @@ from loadgen.run.local_server import Local
 from loadgen.run.options import Options
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlLoop
-from loadgen.verdict.run_metadata import Launched
+from loadgen.verdict.run_facts import Launched
 from loadgen_servers.launch import custom
 from loadgen_servers.launch.container import Container
 from loadgen_servers.launch.launchers import LAUNCHERS

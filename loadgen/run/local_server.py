@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.verdict.run_metadata import Launched
+from loadgen.verdict.run_facts import Launched
 
 
 class Local(msgspec.Struct, frozen=True):

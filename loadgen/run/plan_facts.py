@@ -1,38 +1,51 @@
-"""Plan facts: what the report has of a plan, its server and its client, as known before the first request."""
+"""Plan facts: the facts of a plan, its server and its client, as known before the first request."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from loadgen.plan.plan import Plan, repeated_prompts
 from loadgen.run.measure import TransportOptions
 from loadgen.server.discovery import ServerInfo
-from loadgen.verdict.run_metadata import Client, Server
+from loadgen.verdict.run_facts import Client, Facts, Server
 
 
-def of_plan(made: Plan) -> dict[str, Any]:
-    """The fields of StartFacts that a plan decides."""
-    return {
-        "profile": made.profile.model_copy(update={"server": None}),  # it may hold secrets
-        "seed": made.seed.value,
-        "seed_chosen": made.seed.chosen,
-        "repeat": made.seed.repeat,
-        "attempt": made.seed.attempt,
-        "plan_digest": made.digest(),
-        "prompt_format": made.requests.format,
-        "data": made.facts,
-        "ids_source": made.ids_source,
-        "adapted": made.adaptation.fields,
-        "notes": made.notes,
-        "requests": made.total or 1,
-        "session_turns": () if made.turns is None else tuple(made.turns.counts.tolist()),
-        "repeated_prompts": repeated_prompts(made),
-    }
+def facts_of_plan(
+    made: Plan,
+    started: datetime,
+    command: list[str],
+    server: Server,
+    client: Client,
+    environment: dict[str, str],
+) -> Facts:
+    """The facts that a plan decides, with those of the run that it needs to be one."""
+    return Facts(
+        started=started,
+        finished=started,
+        command=command,
+        profile=made.profile.model_copy(update={"server": None}),  # it may hold secrets
+        seed=made.seed.value,
+        seed_chosen=made.seed.chosen,
+        repeat=made.seed.repeat,
+        attempt=made.seed.attempt,
+        plan_digest=made.digest(),
+        prompt_format=made.requests.format,
+        data=made.facts,
+        ids_source=made.ids_source,
+        server=server,
+        client=client,
+        environment=environment,
+        adapted=made.adaptation.fields,
+        notes=made.notes,
+        requests=made.total or 1,
+        session_turns=() if made.turns is None else tuple(made.turns.counts.tolist()),
+        repeated_prompts=repeated_prompts(made),
+    )
 
 
-def of_server(served: ServerInfo, url: str) -> Server:
-    """What is known of the server at a URL."""
+def server_facts(served: ServerInfo, url: str) -> Server:
+    """The facts of the server at a URL."""
     return Server(
         url=url,
         engine=served.engine.name,
@@ -45,8 +58,8 @@ def of_server(served: ServerInfo, url: str) -> Server:
     )
 
 
-def of_client(options: TransportOptions) -> Client:
-    """What is known of the client before the first request."""
+def client_facts(options: TransportOptions) -> Client:
+    """The facts of the client before the first request."""
     return Client(
         transport=options.transport,
         why=options.why_transport,
@@ -57,5 +70,5 @@ def of_client(options: TransportOptions) -> Client:
 
 
 def title(made: Plan) -> str:
-    """What a display calls a plan: its profile, else the file that it sends."""
+    """The name of a plan on a display: its profile, else the file that it sends."""
     return made.profile.name or Path(made.facts.file).name or "bench"

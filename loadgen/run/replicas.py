@@ -10,14 +10,13 @@ import logging
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base import pasted_url
 from loadgen.base.address import is_loopback
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.structs import replace
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
@@ -33,6 +32,7 @@ from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.replica_scrapers import ReplicaScrapers
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.sending.job import Target
+from loadgen.verdict.run_facts import Facts
 
 _LOG = logging.getLogger("loadgen")
 
@@ -103,13 +103,13 @@ def local_of_all(local: Local | None, others: Sequence[Replica]) -> Local | None
     return Local(lambda: list(chain.from_iterable(own() for own in pids)))
 
 
-def facts(first: ServerInfo, access: ServerAddress, others: Sequence[Replica], made: Plan) -> dict[str, Any]:
-    """The fields of StartFacts that several servers decide: their addresses, and how they differ."""
+def add_targets(facts: Facts, first: ServerInfo, access: ServerAddress, others: Sequence[Replica]) -> Facts:
+    """The facts with the addresses of several servers, and how they differ."""
     if not others:
-        return {}
+        return facts
     urls = (access.shown_url, *(other.access.shown_url for other in others))
     served = [first, *(other.served for other in others)]
-    notes = list(made.notes)
+    notes = list(facts.notes)
     for name, values in (
         ("versions", [info.version for info in served]),
         ("model files", [info.model_root for info in served]),
@@ -117,7 +117,7 @@ def facts(first: ServerInfo, access: ServerAddress, others: Sequence[Replica], m
         if len(set(values)) > 1:
             each = ", ".join(f"{url} {value or 'unknown'}" for url, value in zip(urls, values, strict=True))
             notes.append(f"the servers have different {name}: {each}")
-    return {"targets": urls, "notes": tuple(notes)}
+    return replace(facts, targets=urls, notes=tuple(notes))
 
 
 def reset_caches(first: str, others: Sequence[Replica]) -> str:

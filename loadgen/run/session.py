@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec.structs import replace
 
 from loadgen.base.address import is_loopback
 from loadgen.base.errors import LoadgenError
 from loadgen.base.secrecy import Secrets, command_line
+from loadgen.base.structs import replace
 from loadgen.engines.refusals import Adaptation
 from loadgen.figures import text_tokens
 from loadgen.figures.record import Records
@@ -33,13 +34,13 @@ from loadgen.report import run_place
 from loadgen.report.journal import Journal
 from loadgen.run import counting, export_plan, live_totals, progress, replicas, shown_request, signals
 from loadgen.run.adapting import Adapter
-from loadgen.run.alongside import counted, cpu_watch, devices, sampled, sensors, settled
+from loadgen.run.alongside import counters_after, cpu_watch, devices, sampled, sensors, settled
 from loadgen.run.asked_settings import roofline_flags
 from loadgen.run.importing import importing
 from loadgen.run.local_server import Local
 from loadgen.run.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.run.options import Options
-from loadgen.run.plan_facts import of_client, of_plan, of_server
+from loadgen.run.plan_facts import client_facts, facts_of_plan, server_facts
 from loadgen.run.plan_facts import title as plan_title
 from loadgen.run.progress import Display
 from loadgen.run.proving import proved
@@ -54,16 +55,17 @@ from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
 from loadgen.settings.run import select_sending
 from loadgen.transport.sending.job import Target
-from loadgen.verdict.run_metadata import LateFacts, StartFacts
+from loadgen.verdict.run_facts import Facts
 
 if TYPE_CHECKING:
+    from loadgen.host.cpu_use import CpuWatch
+    from loadgen.host.throttling import HostState
     from loadgen.report.run_directory import Result
     from loadgen.roofline.checkpoint import Checkpoint
     from loadgen.run.followup import FinishedRun, Step
     from loadgen.server.answer_check import Fingerprint
     from loadgen.verdict.campaign_cell import Cell
 
-F = TypeVar("F", bound=StartFacts)
 _LOG = logging.getLogger("loadgen")
 _FAILED_S = 10.0  # for a server that failed to end: SGLang's takes five seconds to notice itself
 _REST_S = 3.0  # at most, for a server to be done with the warm-up
@@ -192,7 +194,7 @@ class Session(msgspec.Struct, frozen=True):
         options = proved(self.options, made, options, warmed, display)
         tokenizer = self._text_tokenizer()
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
-        journal.facts(known.dumped())
+        journal.facts(known.encode())
         start = throttling.snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
         wait = part.start_wait(made, self.options, display, self.interrupts)
@@ -214,32 +216,16 @@ class Session(msgspec.Struct, frozen=True):
             with signals.later(self.interrupts), importing():
                 from loadgen.report.run_directory import Result
                 from loadgen.run import followup
-            facts = self._masked(followup.with_outcome(known, outcome, journal.error, made))
-            journal.facts(facts.dumped())
+            facts = self._masked(followup.add_outcome(known, outcome, journal.error, made))
+            journal.facts(facts.encode())
             journal.finish()
             if trace is not None:
                 with display.waiting("until the engine has written its trace"):
                     stack.close()
-        health = outcome.health
         # From here on the measurement is on disk, and nothing that fails costs more than its own part.
-        steps: tuple[tuple[str, Step], ...] = (
-            (
-                "throttling",
-                lambda _: {"throttled": throttling.throttled(start, throttling.snapshot())} if start else {},
-            ),
-            ("the server's trace", lambda _: {"traced": "" if trace is None else str(trace)}),
-            (
-                "the server's counters",  # once they have settled; not waited for after a signal
-                lambda _: counted(observer, display) if observer and not outcome.interrupted else {},
-            ),
-            (
-                "the sensors",
-                lambda _: {"sensed": sensing.sensed(health.started_ns, health.ended_ns)} if sensing else {},
-            ),
-            ("the CPUs", lambda _: {"cpu_use": cpus.use} if cpus else {}),
-            *self._steps(made, outcome, display),
-        )
-        facts = self._masked(followup.followed_up(facts, steps))
+        sampling = _sampling_steps(start, trace, observer, sensing, cpus, outcome, display)
+        steps: tuple[tuple[str, Step], ...] = (*sampling, *self._steps(made, outcome, display))
+        facts = self._masked(followup.follow_up(facts, steps))
         return Result(facts, outcome.records, followup.sampled(facts, sensing, observer))
 
     def _steps(self, made: Plan, outcome: Outcome, display: Display) -> tuple[tuple[str, Step], ...]:
@@ -247,11 +233,11 @@ class Session(msgspec.Struct, frozen=True):
         from loadgen.run import followup
 
         return (
-            ("the engine's configuration", lambda _: followup.configured(self)),
-            ("the last self-test", followup.calibrated),
-            ("the clock", part.clock_after),
-            ("the fingerprint", lambda _: self._fingerprint(made, outcome, display)),
-            ("the roofline", lambda so_far: followup.bounded(so_far, roofline_flags(self.options))),
+            ("the engine's configuration", lambda known: followup.add_configuration(known, self)),
+            ("the last self-test", followup.add_self_test),
+            ("the clock", part.add_clock),
+            ("the fingerprint", lambda known: self._add_fingerprint(known, made, outcome, display)),
+            ("the roofline", lambda known: followup.add_ceiling(known, roofline_flags(self.options))),
         )
 
     def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:
@@ -263,14 +249,14 @@ class Session(msgspec.Struct, frozen=True):
         cell = "" if self.cell is None else f"r{self.cell.repeat} {self.cell.arm}, "
         return f"{self._simulated}{cell}{self.heading}{part.title(self.options.shard)}{plan_title(made)}"
 
-    def _masked(self, facts: F) -> F:
+    def _masked(self, facts: Facts) -> Facts:
         """The facts without secrets: they are written to disk."""
-        return type(facts).model_validate(self.access.secrets.mask(facts.model_dump()))
+        return facts.masked(self.access.secrets.mask)
 
-    def _fingerprint(self, made: Plan, outcome: Outcome, display: Display) -> LateFacts:
-        """The answers to the greedy prompts, requested once, after the first run, to disturb none."""
+    def _add_fingerprint(self, known: Facts, made: Plan, outcome: Outcome, display: Display) -> Facts:
+        """The facts with the answers to the greedy prompts, requested once, after the first run."""
         if not self.options.fingerprint or self.options.share.number:
-            return {}
+            return known
         from loadgen.run import followup
         from loadgen.server import greedy_prompts
 
@@ -278,7 +264,8 @@ class Session(msgspec.Struct, frozen=True):
             hide = self.access.secrets.hide
             return greedy_prompts.ask(self.access, self.root.tls, self.subject, made, display.show, hide=hide)
 
-        return followup.fingerprinted(self.fingerprints, made.path, outcome, ask)
+        answers = followup.fingerprint(self.fingerprints, made.path, outcome, ask)
+        return replace(known, fingerprint=answers)
 
     @property
     def _simulated(self) -> str:
@@ -359,24 +346,26 @@ class Session(msgspec.Struct, frozen=True):
         warmed: Records,
         reset: str,
         tokenizer: TextTokenizer | None,
-    ) -> StartFacts:
-        """What is known before the first request of the run itself."""
+    ) -> Facts:
+        """The facts that are known before the first request of the run itself."""
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = devices(sensing) if sensing is not None else {}
         environment = {**describe(), "git": git_state(), **sensed}
-        return StartFacts(
-            started=started,
-            finished=started,
-            command=repeated(command_line()),
-            **of_plan(made) | replicas.facts(self.served, self.access, self.replicas, made),
+        known = facts_of_plan(
+            made,
+            started,
+            repeated(command_line()),
+            server_facts(self.served, replicas.at_path(self.root, made).url),
+            client_facts(options),
+            {name: value for name, value in environment.items() if value},
+        )
+        known = replace(
+            known,
             runs=self.options.repeat,
-            server=of_server(self.served, replicas.at_path(self.root, made).url),
             tokenizer=self.options.tokenizer or made.tokenizer or None,
             warmups=len(warmed),
             warmup_failures=int((~warmed.ok).sum()),
-            client=of_client(options),
-            environment={name: value for name, value in environment.items() if value},
             ignore_eos_refused=made.refuses_ignore_eos(self.subject.engine),
             under_way=True,
             request_id_prefix=options.request_id_prefix,
@@ -390,3 +379,36 @@ class Session(msgspec.Struct, frozen=True):
             gpus=self.options.gpus,
             shard=part.facts(made, self.options),
         )
+        return replicas.add_targets(known, self.served, self.access, self.replicas)
+
+
+def _sampling_steps(
+    start: HostState | None,
+    trace: Trace | None,
+    observer: MetricsScraper | None,
+    sensing: Sampler | None,
+    cpus: CpuWatch | None,
+    outcome: Outcome,
+    display: Display,
+) -> Iterator[tuple[str, Step]]:
+    """The steps that add what was sampled during a run."""
+    health = outcome.health
+    if start is not None:
+        yield (
+            "throttling",
+            lambda known: replace(known, throttled=throttling.throttled(start, throttling.snapshot())),
+        )
+    if trace is not None:
+        yield "the server's trace", lambda known: replace(known, traced=str(trace))
+    if observer is not None and not outcome.interrupted:  # a signal does not wait until they settle
+        yield (
+            "the server's counters",
+            lambda known: replace(known, window=counters_after(observer, display)),
+        )
+    if sensing is not None:
+        yield (
+            "the sensors",
+            lambda known: replace(known, sensed=sensing.sensed(health.started_ns, health.ended_ns)),
+        )
+    if cpus is not None:
+        yield "the CPUs", lambda known: replace(known, cpu_use=cpus.use)

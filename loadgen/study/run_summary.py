@@ -23,8 +23,8 @@ from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.models import split_name
 from loadgen.server.answer_check import Fingerprint
 from loadgen.verdict.campaign_cell import Cell
+from loadgen.verdict.requested_metrics import parse_metadata
 from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import parse_metadata
 
 OURS = "loadgen"
 Item = TypeVar("Item")

@@ -376,9 +376,7 @@ class RunEvidence:
     @property
     def client_cores(self) -> float:
         """Cores that the capturing process kept busy."""
-        client = self.facts.client
-        busiest_s = client.busiest_cpu_s or client.cpu_s  # one loop is one core, whatever the others do
-        return busiest_s / client.wall_s if client.wall_s > 0 else 0.0
+        return self.facts.client.busy_cores
 
     @property
     def stamped(self) -> bool:

@@ -1,62 +1,357 @@
-"""Run facts: everything about a run that is not in its records, once its models are needed."""
+"""Run facts: everything about a run that is not in its records, each fact declared once.
+
+A fact's type carries its row: when it is known, how it is joined across shards, and its line in the report.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from enum import Enum, StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_type_hints
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import asdict
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
+from loadgen.base import bounds
 from loadgen.base.columns import MOST_COUNT
+from loadgen.base.structs import replace
+from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.vllm_keys import BlockFacts
-from loadgen.host.cpu_use import CpuUse
-from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
-from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.server.answer_check import Fingerprint
-from loadgen.server.engine_config import EngineConfig
-from loadgen.server.server_counters import ServerWindow
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings
 from loadgen.transport.sending.share import WHOLE, Share
-from loadgen.verdict.calibration import Calibration
-from loadgen.verdict.campaign_cell import Cell
-from loadgen.verdict.run_metadata import StartFacts, asked, shown
-from loadgen.verdict.shard_facts import MergedShard
+from loadgen.verdict.requested_metrics import block_facts, metric_options
 
+if TYPE_CHECKING:
+    from loadgen.host.cpu_use import CpuUse
+    from loadgen.host.sensor_summary import SensorSummary
+    from loadgen.roofline.ceiling import Ceiling
+    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.engine_config import EngineConfig
+    from loadgen.server.server_counters import ServerWindow
+    from loadgen.verdict.calibration import Calibration
+    from loadgen.verdict.campaign_cell import Cell
+
+# 1: the first. 2: words are stored once (arrivals.npz), what ended the run and what is not known are fields.
+FORMAT, FORMATS = 2, (1, 2)
 # Flags by which an engine takes more GPUs than those that share one copy of the model's layers.
 _PARALLEL = re.compile(r"--(data|pipeline|prefill-context)-parallel-size|--(dp|pp)(-size)?\b|-(dp|pp)\b")
+_NO_DATA = DataFacts()
 _PROMPTS = {"prompt", "prompt_embeds", "messages", "input_ids", "input_embeds"}  # in the body, of any API
 
 
-class Facts(StartFacts, frozen=True):
+class Known(Enum):
+    """When a fact of a run is known."""
+
+    BEFORE = "before its first request"
+    DURING = "when its last request has ended"
+    AFTER = "once it was followed up, merged or recovered"
+
+
+class Join(StrEnum):
+    """How the facts of shards become that of the run which they are together; merge_facts has the rules."""
+
+    FIRST = "the first shard's: all have the same, or it alone is asked"
+    PRESENT = "the first that is not empty"
+    COMMON = "what all have; None where they differ"
+    DIFFERENT = "the different ones, of the shards that sent something"
+    LINES = "each line once, with its shards unless all have it"
+    WORDS = "what each shard has, in one line"
+    VALUES = "each value of any shard once"
+    SUM = "the sum"
+    LEAST = "the smallest"
+    MOST = "the largest"
+    FARTHEST = "the one farthest from 0"
+    ANY = "whether any shard has it"
+    DIGEST = "the sum of digests, in as many digits"
+    PLACES = "those of all shards, in the plan's order"
+    BY_NAME = "by name what all machines have, or the different ones"
+    COUNTERS = "the first shard's that could read the server's counters: they count every shard's requests"
+    CLIENT = "field by field"
+    SELF_TEST = "the least able client's, with the worst errors of all"
+    DECIDED = "by what makes the whole of the others"
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """The row of a fact: when it is known, how it is joined across shards, and its line in the report."""
+
+    known: Known
+    join: Join
+    line: str = ""  # with {} in the place of the fact, or of each of its entries; "": it has none of its own
+    section: str = "notes"  # of the report, that has the line
+
+
+BEFORE, DURING, AFTER = Known
+F = TypeVar("F")
+R = TypeVar("R")
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server that answered."""
+
+    url: str
+    engine: str
+    version: str = ""
+    model: str
+    model_root: str = ""
+    max_model_len: int = 0
+    slots: int = 0  # requests that it runs at once, where it reports that
+    simulated: str = ""  # the embedded engine's timing preset
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the server was started for this run, secrets hidden."""
+
+    how: str  # the launcher
+    image: str = ""  # of the container it ran in
+    command: list[str]
+    environment: dict[str, str]  # added to that of the client
+    settings: ServerSettings
+    ready_s: float  # from its start until it answered
+    owned: str  # how it is known that no other process answered
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the capturing process reports of itself."""
+
+    transport: Annotated[str, Join.DIFFERENT]
+    why: Annotated[str, Join.DIFFERENT] = ""  # this transport, where it was not asked for
+    cpu_s: Annotated[float, Join.SUM] = 0.0
+    wall_s: Annotated[float, Join.MOST] = 0.0
+    clock_step_ms: Annotated[float, Join.FARTHEST] = 0.0
+    reconnects: Annotated[int, Join.SUM] = 0  # connections that the server closed between turns of a session
+    late_bodies: Annotated[int, Join.SUM] = 0
+    backlog_bytes: Annotated[int, Join.MOST] = 0
+    # The longest time it did not run at all: suspended, or its container paused.
+    stopped_s: Annotated[float, Join.MOST] = 0.0
+    segments: Annotated[int, Join.SUM] = 0  # TCP segments that a packet ring timed
+    dropped_segments: Annotated[int, Join.SUM] = 0  # that the ring had no room for
+    fallen_back: Annotated[int, Join.SUM] = (
+        0  # requests timed by their sockets' reads although there was a ring
+    )
+    # That the server sent as soon as the client had read, late, the one before.
+    held_segments: Annotated[int, Join.SUM] = 0
+    workers: Annotated[int, Join.SUM] = 1  # capturing processes, each with a decoding one
+    why_workers: Annotated[str, Join.DIFFERENT] = ""  # that number, where --workers auto chose it
+    # Of that capturing process with the most, where there are several.
+    busiest_cpu_s: Annotated[float, Join.DECIDED] = 0.0
+    cpus: Annotated[str, Join.DIFFERENT] = ""  # that the workers were pinned to, as 4-7; "": none
+
+    @property
+    def busiest_s(self) -> float:
+        """The CPU time of the capturing process that used most."""
+        return self.busiest_cpu_s or self.cpu_s
+
+    @property
+    def busy_cores(self) -> float:
+        """The share of a core that it kept busy: one loop is one core, whatever the others do."""
+        return self.busiest_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+_Time = Annotated[int, msgspec.Meta(ge=-(2**61), le=2**61)]  # a sum of two fits into 64 bits
+_Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_REQUESTS)]
+_Turns = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TURNS)]
+
+
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a machine's CLOCK_MONOTONIC stood to a reference, and how sure that is."""
+
+    boot: str  # of the machine: runs of the same boot have the same clock
+    offset_ns: _Time  # the reference − CLOCK_MONOTONIC
+    error_ns: _Time = -1  # it is off by no more; -1: unknown
+    reference: str = "wall clock"  # or that of the driver, measured by round trips
+
+
+class ShardFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which part of a plan a run sent."""
+
+    number: _Count  # counted from 0
+    of: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_REQUESTS)]
+    version: str  # loadgen's
+    start_at_ns: _Time = 0  # when all shards were to begin, CLOCK_REALTIME; 0: each at once
+    requests: _Count | None = None  # of the plan, its own; None: as many as it sent
+    sessions: bool = False  # of the plan stay whole; else request i is of shard i mod `of`
+    before: ClockReading
+    after: ClockReading | None = None  # None: the run was killed
+
+    @property
+    def name(self) -> str:
+        """As --shard has it."""
+        return f"{self.number}/{self.of}"
+
+
+class MergedShard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of the runs that a merged one was made of."""
+
+    number: int
+    of: int
+    requests: int  # that it sent, or planned and lost
+    lost: str = ""  # why it left nothing, or not all
+    began_ns: int = 0  # when it sent its first request, by the clock of the first shard; 0: it sent none
+    offset_ns: int = 0  # added to its times; those of the first shard stay
+    error_ns: int = 0  # by how much that may be off at most; -1: unknown
+    reference: str = ""  # by which its clock was compared with that of the first; "": it is the same clock
+    cores: float = 0.0  # that the busiest of its capturing processes kept busy
+    # Of its requests' ids; None: not stored, or sessions were kept whole.
+    request_id_prefix: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As --shard has it."""
+        return f"{self.number}/{self.of}"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run that is not in its records; the two together make the report."""
 
-    window: ServerWindow | None = None  # the server's counters over the run; None: not scraped
-    checkpoint: Checkpoint | None = None  # what the model's files declare
-    as_run: EngineConfig | None = None  # the configuration that the engine reports
-    sensed: SensorSummary | None = None  # this machine's memory, power, heat; None: the server is elsewhere
-    cpu_use: CpuUse | None = None  # this machine's CPUs; None: the server is elsewhere
-    calibration: Calibration | None = None  # this client's error when it last measured itself
-    cell: Cell | None = None  # its place in a campaign
-    fingerprint: Fingerprint | None = None  # answers to a few greedy prompts
-    ceiling: Ceiling | None = None  # what the machine could do at best
-    shards: tuple[MergedShard, ...] = ()  # of which this run was merged
-
-    @classmethod
-    def of(cls, start: StartFacts) -> Self:
-        """What was known before the first request, nothing learned since."""
-        return cls.model_validate(dict(start))
+    format: Annotated[int, Fact(BEFORE, Join.FIRST)] = FORMAT
+    started: Annotated[datetime, Fact(BEFORE, Join.LEAST)]
+    finished: Annotated[datetime, Fact(DURING, Join.MOST)]
+    command: Annotated[list[str], Fact(BEFORE, Join.FIRST)]
+    profile: Annotated[Profile, Fact(BEFORE, Join.FIRST)]
+    seed: Annotated[int, Fact(BEFORE, Join.FIRST)]
+    seed_chosen: Annotated[bool, Fact(BEFORE, Join.FIRST)]
+    repeat: Annotated[int, Fact(BEFORE, Join.FIRST)] = 0
+    # How often this run of a series was begun before; prompts are drawn from it too.
+    attempt: Annotated[int, Fact(BEFORE, Join.FIRST)] = 0
+    # With prompts of their own, of which this is one: --repeat.
+    runs: Annotated[int, Fact(BEFORE, Join.FIRST)] = 1
+    plan_digest: Annotated[str, Fact(BEFORE, Join.FIRST)]
+    prompt_format: Annotated[str, Fact(BEFORE, Join.FIRST)]
+    ids_source: Annotated[str, Fact(BEFORE, Join.FIRST)] = ""
+    data: Annotated[DataFacts, Fact(BEFORE, Join.FIRST)] = _NO_DATA
+    server: Annotated[Server, Fact(BEFORE, Join.FIRST)]
+    tokenizer: Annotated[str | None, Fact(BEFORE, Join.PRESENT)] = None
+    # The directory of the tokenizer that counts answers without usage; "": none.
+    text_tokenizer: Annotated[str, Fact(BEFORE, Join.PRESENT)] = ""
+    warmups: Annotated[int, Fact(BEFORE, Join.SUM)] = 0
+    warmup_failures: Annotated[int, Fact(BEFORE, Join.SUM)] = 0
+    client: Annotated[Client, Fact(DURING, Join.CLIENT)]
+    environment: Annotated[dict[str, str], Fact(BEFORE, Join.BY_NAME)]
+    # The engine does not accept it, so it was not sent.
+    ignore_eos_refused: Annotated[bool, Fact(BEFORE, Join.FIRST)] = False
+    # What the server refused of the requests as planned.
+    adapted: Annotated[tuple[AdaptedField, ...], Fact(BEFORE, Join.FIRST, "{}", "adapted")] = ()
+    # Answers whose first token was of reasoning.
+    reasoned: Annotated[int, Fact(DURING, Join.SUM)] = 0
+    # Answers whose reasoning was counted, and not streamed before the first token.
+    hidden_reasoning: Annotated[int, Fact(DURING, Join.SUM)] = 0
+    notes: Annotated[tuple[str, ...], Fact(BEFORE, Join.LINES, "note: {}")] = ()
+    # Why the run ended early.
+    cut_short: Annotated[str, Fact(DURING, Join.WORDS)] = ""
+    interrupted: Annotated[bool, Fact(DURING, Join.ANY)] = False
+    # Which one ended the run, or what followed it; 0: none did.
+    signal: Annotated[int, Fact(DURING, Join.MOST)] = 0
+    # Only in a journal: the run had not ended when this was written.
+    under_way: Annotated[bool, Fact(BEFORE, Join.ANY)] = False
+    # What could not be determined after the last request, and why.
+    unknown: Annotated[tuple[str, ...], Fact(DURING, Join.LINES, "not known: {}")] = ()
+    # Which rule (--max-failures, --max-duration, …) ended it, in words.
+    stop_rule: Annotated[str, Fact(DURING, Join.WORDS)] = ""
+    # That rule found the server further and further behind the load.
+    saturated: Annotated[bool, Fact(DURING, Join.ANY)] = False
+    # Why only its journal is left, if the run ended early.
+    recovered: Annotated[str, Fact(AFTER, Join.DECIDED)] = ""
+    # Requests under way when the client was killed, of which nothing else is known.
+    unfinished: Annotated[int, Fact(AFTER, Join.SUM)] = 0
+    # Why the journal could not be written in full.
+    journal_error: Annotated[str, Fact(DURING, Join.WORDS)] = ""
+    # Of each x-request-id, followed by its index; None: not stored.
+    request_id_prefix: Annotated[str | None, Fact(BEFORE, Join.COMMON)] = None
+    label: Annotated[str | None, Fact(BEFORE, Join.COMMON)] = None
+    metadata: Annotated[tuple[str, ...], Fact(BEFORE, Join.VALUES)] = ()
+    # As planned.
+    requests: Annotated[int, Fact(BEFORE, Join.DECIDED), msgspec.Meta(ge=1)]
+    # Requests of each session, in the plan's order; (): no sessions.
+    session_turns: Annotated[tuple[_Turns, ...], Fact(BEFORE, Join.FIRST)] = ()
+    # Of all bodies that were sent, in any order, without the model's name.
+    bodies_digest: Annotated[str, Fact(DURING, Join.DIGEST), msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
+    # Where in the data file the turns stand that ended their session early, by plan index: the first ones.
+    turn_places: Annotated[tuple[tuple[int, str], ...], Fact(DURING, Join.PLACES)] = ()
+    # Prompts of the plan that equal an earlier one of it.
+    repeated_prompts: Annotated[int, Fact(BEFORE, Join.FIRST)] = 0
+    # Base URLs, where there were several: slot s is of number s mod as many.
+    targets: Annotated[tuple[str, ...], Fact(BEFORE, Join.FIRST)] = ()
+    # Which part of the plan this is; None: all of it.
+    shard: Annotated[ShardFacts | None, Fact(BEFORE, Join.DECIDED)] = None
+    # Workers or shards that were lost, and why, in words.
+    lost: Annotated[tuple[str, ...], Fact(DURING, Join.DECIDED)] = ()
+    # What throttled this machine during the run, in words.
+    throttled: Annotated[tuple[str, ...], Fact(AFTER, Join.LINES)] = ()
+    # This machine's CPUs; None: the server is elsewhere.
+    cpu_use: Annotated[CpuUse | None, Fact(AFTER, Join.PRESENT)] = None
+    # The server's counters over the run; None: not scraped.
+    window: Annotated[ServerWindow | None, Fact(AFTER, Join.COUNTERS)] = None
+    # None: it was running before.
+    launched: Annotated[Launched | None, Fact(BEFORE, Join.PRESENT)] = None
+    # What the model's files declare.
+    checkpoint: Annotated[Checkpoint | None, Fact(BEFORE, Join.PRESENT)] = None
+    # The configuration that the engine reports.
+    as_run: Annotated[EngineConfig | None, Fact(AFTER, Join.PRESENT)] = None
+    # This machine's memory, power, heat; None: the server is elsewhere.
+    sensed: Annotated[SensorSummary | None, Fact(AFTER, Join.PRESENT)] = None
+    # How the prefix cache was reset before the run; "": it was not.
+    cache_reset: Annotated[str, Fact(BEFORE, Join.PRESENT, "prefix cache: {}", "launched")] = ""
+    # Where the engine's own profile of the run lies.
+    traced: Annotated[str, Fact(AFTER, Join.WORDS)] = ""
+    # This client's error when it last measured itself.
+    calibration: Annotated[Calibration | None, Fact(AFTER, Join.SELF_TEST)] = None
+    # Its place in a campaign.
+    cell: Annotated[Cell | None, Fact(BEFORE, Join.FIRST)] = None
+    # Answers to a few greedy prompts.
+    fingerprint: Annotated[Fingerprint | None, Fact(AFTER, Join.PRESENT)] = None
+    # What the machine could do at best.
+    ceiling: Annotated[Ceiling | None, Fact(AFTER, Join.PRESENT)] = None
+    # Why that is not known, and what to pass.
+    no_ceiling: Annotated[str, Fact(AFTER, Join.PRESENT)] = ""
+    # That the server runs on, by --gpus or --hardware; 0: neither.
+    gpus: Annotated[int, Fact(BEFORE, Join.MOST), msgspec.Meta(ge=0)] = 0
+    # Of which this run was merged.
+    shards: Annotated[tuple[MergedShard, ...], Fact(AFTER, Join.DECIDED)] = ()
 
     @classmethod
     def stored(cls, ours: Mapping[str, Any]) -> Self:
-        """The facts in a result or journal of any format; raises pydantic's ValidationError."""
-        fields = {key: ours[key] for key in cls.model_fields if key in ours}
+        """The facts in a result or journal of any format; raises ValueError."""
+        known = {name: ours[name] for name in fact_types() if name in ours}
         # Earlier versions had only a note where there is a field now.
-        notes = fields.get("notes")
+        notes = known.get("notes")
         refused = isinstance(notes, list) and any("ignore_eos is not sent" in str(note) for note in notes)
-        return cls.model_validate({"ignore_eos_refused": refused, **fields})
+        facts = {"ignore_eos_refused": refused, **known}
+        try:
+            return cls(**{name: _stored(name, value) for name, value in facts.items()})
+        except TypeError as error:  # one is missing
+            raise ValueError(str(error)) from None
+
+    def json(self) -> dict[str, Any]:
+        """The facts as a result and a journal hold them; a number may be NaN or infinite."""
+        facts: dict[str, Any] = to_jsonable_python(asdict(self), by_alias=True, fallback=asdict)
+        return facts
+
+    def encode(self) -> bytes:
+        """The facts as the JSON that a journal holds."""
+        return json.dumps(self.json()).encode()
+
+    def masked(self, mask: Callable[[Any], Any]) -> Self:
+        """The facts with every text in them as `mask` returns it."""
+        return _masked(self, mask)
+
+    def lines(self, section: str) -> Iterator[str]:
+        """The lines that facts have in a section of the report, each by its row."""
+        for name, row in rows_of(Facts, Fact).items():
+            value = getattr(self, name)
+            if row.line and row.section == section and value:
+                for entry in value if isinstance(value, tuple) else (value,):
+                    yield row.line.format(entry)
 
     @property
     def partial(self) -> str:
@@ -74,7 +369,7 @@ class Facts(StartFacts, frozen=True):
         """GPUs that the server ran on: as given, else where its memory was, else as started; 0: unknown."""
         if self.gpus or self.server.simulated:
             return self.gpus
-        if self.sensed is not None and self.sensed.gpus_how == WITH_SERVER:
+        if self.sensed is not None and self.sensed.holds_server:
             return len(self.sensed.gpus)
         if self.launched is None or "gpu" not in self.environment:
             return 0
@@ -131,7 +426,7 @@ class Facts(StartFacts, frozen=True):
 
     def ask(self) -> MetricOptions:
         """Which metrics to compute."""
-        return replace(asked(self.profile), gpus=self.gpus)
+        return replace(metric_options(self.profile), gpus=self.gpus)
 
     def block(self) -> BlockFacts:
         """What the result block shows of the load; a trace's rate is its mean.
@@ -139,4 +434,65 @@ class Facts(StartFacts, frozen=True):
         The rate of sessions is none of requests, which the block would call it.
         """
         rate_per_s, most = math.inf if self.session_turns else self.planned_rate_per_s, self.max_concurrency
-        return replace(shown(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
+        return replace(block_facts(self.profile), request_rate_per_s=rate_per_s, max_concurrency=most)
+
+
+def _stored(name: str, value: Any) -> Any:
+    """A fact from its JSON; raises ValueError."""
+    try:
+        return msgspec.convert(value, fact_types()[name], strict=False, dec_hook=_validated)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _validated(kind: type[BaseModel], value: Any) -> BaseModel:
+    """The model of a value; raises ValueError with what is wrong first."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(": ".join([*map(str, first["loc"]), first["msg"]])) from None
+
+
+def _masked(value: F, mask: Callable[[Any], Any]) -> F:
+    """A value with what `mask` makes of its texts, in the types that it has."""
+    if isinstance(value, BaseModel):
+        return type(value).model_validate(mask(value.model_dump()))
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**{name: _masked(held, mask) for name, held in asdict(value).items()})
+    if isinstance(value, tuple) and not (value and isinstance(value[0], int | float)):  # they may be many
+        return type(value)(_masked(each, mask) for each in value)
+    masked: F = mask(value)
+    return masked
+
+
+@cache
+def fact_types() -> dict[str, Any]:
+    """The type of each fact with its row, by name; imports the models that only finished runs have."""
+    from loadgen.host.cpu_use import CpuUse
+    from loadgen.host.sensor_summary import SensorSummary
+    from loadgen.roofline.ceiling import Ceiling
+    from loadgen.roofline.checkpoint import Checkpoint
+    from loadgen.server.answer_check import Fingerprint
+    from loadgen.server.engine_config import EngineConfig
+    from loadgen.server.server_counters import ServerWindow
+    from loadgen.verdict.calibration import Calibration
+    from loadgen.verdict.campaign_cell import Cell
+
+    models = (
+        Calibration, Ceiling, Cell, Checkpoint, CpuUse, EngineConfig, Fingerprint, SensorSummary,
+        ServerWindow,
+    )  # fmt: skip
+    names = {model.__name__: model for model in models}
+    return get_type_hints(Facts, localns=names, include_extras=True)
+
+
+def rows_of(kind: type, row: type[R]) -> dict[str, R]:
+    """The row in the type of each fact of `kind`, Facts or Client, by the fact's name."""
+    types = fact_types() if kind is Facts else get_type_hints(kind, include_extras=True)
+    return {
+        name: each
+        for name, type_ in types.items()
+        for each in getattr(type_, "__metadata__", ())
+        if isinstance(each, row)
+    }

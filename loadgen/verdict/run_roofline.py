@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import DEFAULT_METRICS
 from loadgen.figures.metrics import Metrics
-from loadgen.host.sensor_summary import WITH_SERVER
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
@@ -74,5 +73,5 @@ def devices(facts: Facts) -> int | None:
     reported = facts.as_run.tensor_parallel if facts.as_run is not None else None
     given = facts.launched.settings.tensor_parallel if facts.launched is not None else None
     sensed = facts.sensed
-    holding = len(sensed.gpus) if sensed is not None and sensed.gpus_how == WITH_SERVER else None
+    holding = len(sensed.gpus) if sensed is not None and sensed.holds_server else None
     return reported or given or holding or None

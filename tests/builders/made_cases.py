@@ -19,9 +19,7 @@ from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.calibration import Calibration, Error
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, Server
-from loadgen.verdict.shard_facts import MergedShard
+from loadgen.verdict.run_facts import Client, Facts, MergedShard, Server
 
 MS = 1_000_000
 START_NS = 10**12

@@ -18,8 +18,7 @@ from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, 
 from loadgen.study.run_summary import Load, Reported
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.campaign_cell import Cell
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, Server
+from loadgen.verdict.run_facts import Client, Facts, Server
 from loadgen.verdict.sections import Broken
 
 MS = 1_000_000

@@ -19,6 +19,7 @@ from fakes.virtual_run import BASE_URL
 from fakes.virtual_servers import MS
 from fakes.virtual_time import START_NS
 from loadgen import cli
+from loadgen.base.structs import replace
 from loadgen.host import throttling
 from loadgen.host.environment import describe
 from loadgen.plan.prompts.random_ids import TokenIds
@@ -280,7 +281,7 @@ def changed_facts(change: Callable[[Facts], dict[str, Any]]) -> Play:
         made = Result.__init__
 
         def init(self: Result, facts: Facts, *rest: Any) -> None:
-            made(self, facts.model_copy(update=change(facts)), *rest)
+            made(self, replace(facts, **change(facts)), *rest)
 
         patch.setattr(Result, "__init__", init)
 

@@ -9,8 +9,9 @@ from builders.made_cases import INPUT, OUTPUT, TPOT_MS, TTFT_MS, Rows, changed, 
 from builders.provocations import Provocation, Server
 from fakes.scripted_server import DONE, HEAD, LAST, Answer, Asked, api, chunk, token, whole
 from fakes.virtual_network import VirtualServer
+from loadgen.base.structs import replace
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_metadata import Server as ServerFacts
+from loadgen.verdict.run_facts import Server as ServerFacts
 
 MS = 1_000_000
 PROPS = {"build_info": "b1-0c1e570", "total_slots": 2, "default_generation_settings": {"n_ctx": 4096}}
@@ -32,7 +33,7 @@ def timed(**other: Any) -> Rows:
 
 def slots(count: int, rows: Rows | None = None) -> RunEvidence:
     """A run at a server that has so many slots."""
-    return run(timed() if rows is None else rows, server=LLAMACPP.model_copy(update={"slots": count}))
+    return run(timed() if rows is None else rows, server=replace(LLAMACPP, slots=count))
 
 
 OF_ANSWERS: dict[str, tuple[RunEvidence, str, set[str]]] = {

@@ -48,7 +48,7 @@ def closing_each() -> VirtualServer:
     return VirtualServer(api(lambda _: Answer(stream(5, 0.02).pieces, End.CLOSE)))
 
 
-def few_hits(facts: Facts) -> dict[str, object]:
+def few_hits(facts: Facts) -> dict[str, Any]:
     """The server counts few of the cached tokens that it reports in usage."""
     window = facts.window
     if window is None or window.prefix_hits is None:

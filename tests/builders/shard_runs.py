@@ -9,15 +9,15 @@ import numpy as np
 
 from loadgen import __version__
 from loadgen.base.arrays import Int64
+from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.figures.session_rows import session_rows
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import NO_SAMPLES
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.shard_facts import ClockReading, ShardFacts
+from loadgen.verdict.run_facts import ClockReading, ShardFacts
 
 HERE = ClockReading(boot="here", offset_ns=10**18, error_ns=1000)
-_FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint", "cache_reset")
+_FIRST_ALONE = ("window", "sensed", "fingerprint", "as_run", "launched", "checkpoint")
 _SUMMED = ("warmups", "warmup_failures", "reasoned", "hidden_reasoning", "unfinished")
 _CLIENT_SUMMED = ("reconnects", "late_bodies", "segments", "dropped_segments", "fallen_back", "held_segments")
 
@@ -31,9 +31,7 @@ def shard(number: int, of: int, **changes: Any) -> ShardFacts:
 
 def elsewhere(number: int, of: int, ahead_ns: int, **changes: Any) -> ShardFacts:
     """The facts of a shard whose CLOCK_MONOTONIC is ahead of this machine's by so much."""
-    reading = HERE.model_copy(
-        update={"boot": f"there {number}", "offset_ns": HERE.offset_ns - ahead_ns, **changes}
-    )
+    reading = replace(HERE, boot=f"there {number}", offset_ns=HERE.offset_ns - ahead_ns, **changes)
     return shard(number, of, before=reading, after=reading)
 
 
@@ -64,23 +62,25 @@ def part(run: Result, number: int, of: int, **changes: Any) -> Result:
         own = sum(facts.session_turns[number::of])
         mine = np.flatnonzero(rows.session % of == number)
         fields = {"shard": shard(number, of, sessions=True, requests=own)}
-    fields["client"] = facts.client.model_copy(
-        update={"cpu_s": facts.client.cpu_s / of, **dict.fromkeys(_CLIENT_SUMMED if number else (), 0)}
-    )
+    worked: dict[str, Any] = {
+        "cpu_s": facts.client.cpu_s / of,
+        **dict.fromkeys(_CLIENT_SUMMED if number else (), 0),
+    }
+    fields["client"] = replace(facts.client, **worked)
     if number:
-        fields |= {name: Facts.model_fields[name].get_default() for name in _FIRST_ALONE}
+        fields |= {**dict.fromkeys(_FIRST_ALONE), "cache_reset": ""}
         fields |= dict.fromkeys(_SUMMED, 0)
     if facts.profile.duration is not None and facts.profile.held_concurrency is not None:
         fields["requests"] = max(len(mine), 1)
-    changed = facts.model_copy(update={**fields, **changes})
+    changed = replace(facts, **{**fields, **changes})
     return Result(changed, selected(run.records, mine), run.samples if number == 0 else NO_SAMPLES)
 
 
 def by_workers(run: Result, workers: int) -> Result:
     """The run as one with so many capturing processes has it."""
     busiest_s = run.facts.client.cpu_s / workers if workers > 1 else 0.0
-    client = run.facts.client.model_copy(update={"workers": workers, "busiest_cpu_s": busiest_s})
-    return Result(run.facts.learned({"client": client}), run.records, run.samples)
+    client = replace(run.facts.client, workers=workers, busiest_cpu_s=busiest_s)
+    return Result(replace(run.facts, client=client), run.records, run.samples)
 
 
 def divided(run: Result, of: int) -> list[Result]:

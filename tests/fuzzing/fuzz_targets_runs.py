@@ -162,7 +162,7 @@ def _loaded(directory: Path) -> None:
     with contextlib.suppress(UsageError):
         run = result.load(directory)
         assert len(run.records) == len(run.records.failures)
-        assert json.loads(run.facts.dumped()) is not None
+        assert json.loads(run.facts.encode()) is not None
 
 
 def run_directory(data: bytes) -> None:

@@ -17,7 +17,7 @@ from loadgen.plan import data_files, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings, validated
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 CONVERSATION = Path(__file__).parents[1] / "data" / "datasets" / "mlperf_edge_agentic_excerpt.jsonl"
 ANSWERS = 7  # in it
@@ -36,7 +36,7 @@ def test_every_shipped_profile_loads_plans_and_can_be_reported(
     assert loaded.temperature == 0
     assert loaded.ignore_eos == (not loaded.dataset_path)
     assert loaded.warmups > 0
-    run_metadata.check(loaded)
+    requested_metrics.check_profile(loaded)
     made = plan.make(loaded, ModelTarget(UNKNOWN, "m"), Seed(1))
     data_files.check(loaded)
     turns = (loaded.turns or 0) * (loaded.num_sessions or 0)
@@ -276,11 +276,11 @@ def test_a_profile_survives_json(value: float) -> None:
 )
 def test_what_could_not_be_reported_is_found_before_the_run(change: dict[str, object], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        run_metadata.check(profile.build(change))
+        requested_metrics.check_profile(profile.build(change))
 
 
 def test_goodput_of_whole_answers_takes_e2el() -> None:
-    run_metadata.check(profile.build({"goodput": ("e2el:100",), "stream": False}))
+    requested_metrics.check_profile(profile.build({"goodput": ("e2el:100",), "stream": False}))
 
 
 def test_engines_sign_their_models() -> None:

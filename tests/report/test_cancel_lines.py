@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from builders import made_runs
+from loadgen.base.structs import replace
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.plan.load.cancellations import drawn
@@ -35,7 +35,7 @@ def cancelled(after: str, counted: dict[str, int] | None = None) -> Result:
         due_ns = int(record.arrival_ns[-1]) if after.endswith("tok") else record.sent_ns + 100 * MS
         record.end_ns = due_ns + MS // 2
     window = ServerWindow(names="vllm", requests=counted) if counted else None
-    facts = made.facts.model_copy(update={"profile": workload, "window": window})
+    facts = replace(made.facts, profile=workload, window=window)
     return Result(facts, Records.of(records))
 
 

@@ -265,7 +265,7 @@ def test_a_traces_report_has_how_late_it_was_sent() -> None:
 
 def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
     case = run(prompt_format="ids", ids_source="the tokenizer")
-    stored = {key: value for key, value in case.facts.model_dump(mode="json").items() if key != "data"}
+    stored = {key: value for key, value in case.facts.json().items() if key != "data"}
     facts = Facts.stored(stored)
     assert facts.data == DataFacts()
     assert data_lines.prompts(facts) == data_lines.prompts(case.facts)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from builders import made_runs
+from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.report import depth_rows
 from loadgen.report.depth_rows import DepthRow, DepthTest, row
@@ -47,7 +48,7 @@ def measured(test: DepthTest, *cached: int, window: ServerWindow | None = None, 
         *(answer(i, test, c, **more) for i, c in enumerate(cached, 1)),
     ]
     plain = made_runs.run(window=None)
-    facts = plain.facts.model_copy(update={"window": window})
+    facts = replace(plain.facts, window=window)
     return row(Result(facts, Records.of(records)), test)
 
 

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from builders import made_data, made_runs
 from builders.loops import loop_over
+from loadgen.base.structs import replace
 from loadgen.plan import profile
 from loadgen.report import load_table, run_directory, saturated_run
 from loadgen.report.load_table import LoadRow, Mean
@@ -220,9 +220,7 @@ def judged(slo: str, **facts: Any) -> LoadRow:
     measured = made_runs.run(requests=60)
     profile = measured.facts.profile.model_copy(update={"slo": slo})
     return load_table.of_run(
-        run_directory.Result(
-            measured.facts.model_copy(update={"profile": profile, **facts}), measured.records
-        )
+        run_directory.Result(replace(measured.facts, profile=profile, **facts), measured.records)
     )
 
 

@@ -16,6 +16,7 @@ from builders import made_cases, made_runs, provoked_data, shard_runs
 from builders.loops import loop_over
 from builders.made_cases import changed, client, closed, failed, open_loop, rate
 from builders.shard_runs import by_workers, divided, named, selected, shard
+from loadgen.base.structs import replace
 from loadgen.figures.record import Records
 from loadgen.host.sensor_summary import SensorSummary
 from loadgen.plan import profile
@@ -24,8 +25,7 @@ from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server.answer_check import Fingerprint
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client
+from loadgen.verdict.run_facts import Fact, Facts, Join, rows_of
 
 # What names the merge itself in a report that explains.
 ROWS = re.compile("merged from |  shard ").match
@@ -46,9 +46,7 @@ def made(**keys: Any) -> Result:
     """A run of tests/builders/made_runs whose profile has these keys too."""
     run = made_runs.run(failed=1, concurrency=8)
     table = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 8}
-    return Result(
-        run.facts.learned({}).model_copy(update={"profile": profile.build({**table, **keys})}), run.records
-    )
+    return Result(replace(run.facts, profile=profile.build({**table, **keys})), run.records)
 
 
 STORED = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
@@ -83,7 +81,7 @@ RUNS = {
     "without usage": case(changed(closed(), usage=False, exact_tokens=False), window=None),
     "a busy client": case(made_cases.shared(0.4), client=client(cpu_s=70.0, late_bodies=40, segments=9)),
     "sensors, fingerprint, samples": Result(
-        made_runs.run(concurrency=8).facts.learned({"sensed": SENSED, "fingerprint": NO_FINGERPRINT}),
+        replace(made_runs.run(concurrency=8).facts, sensed=SENSED, fingerprint=NO_FINGERPRINT),
         made_runs.run(concurrency=8).records,
         sample_file.kept((), made_runs.run().facts.window, 10**12),
     ),
@@ -129,7 +127,7 @@ def test_shards_without_a_request_are_merged() -> None:
     run = made_runs.run(requests=3, concurrency=3)
     shards = divided(run, 7)
     idle = client(transport="httpx", why="none was needed", cpu_s=shards[3].facts.client.cpu_s)
-    shards[3] = shard_runs.part(run, 3, 7, client=idle.model_copy(update={"wall_s": 0.1}))
+    shards[3] = shard_runs.part(run, 3, 7, client=replace(idle, wall_s=0.1))
     assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, 7))
 
 
@@ -146,7 +144,7 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
     owners = np.random.default_rng(seed).integers(0, of, len(run.records))
     shards = [
         Result(
-            shard_runs.part(run, number, of).facts.learned({"shard": shard(number, of, sessions=True)}),
+            replace(shard_runs.part(run, number, of).facts, shard=shard(number, of, sessions=True)),
             selected(run.records, np.flatnonzero(owners == number)),
         )
         for number in range(of)
@@ -154,10 +152,10 @@ def test_sessions_may_divide_a_plan_in_any_way(of: int, seed: int) -> None:
     assert texts(merge.merge_results(named(shards))) == texts(by_workers(run, of))
 
 
-def test_every_fact_has_a_rule_by_which_it_is_joined() -> None:
-    assert {*merge_facts.JOINS, *merge_facts.DECIDED} == set(Facts.model_fields)
-    assert not {*merge_facts.JOINS} & {*merge_facts.DECIDED}
-    assert {*merge_facts.JOINS_OF_CLIENT, "busiest_cpu_s"} == set(Client.model_fields)
+def test_every_join_has_a_rule() -> None:
+    assert {*merge_facts.RULES, Join.DECIDED} == set(Join)
+    decided = {name for name, row in rows_of(Facts, Fact).items() if row.join is Join.DECIDED}
+    assert decided == {"requests", "recovered", "shard", "shards", "lost"}
 
 
 def test_records_of_many_blocks_are_moved_as_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ from builders import made_cases, shard_runs
 from builders.loops import loop_over
 from builders.made_cases import open_loop, rate
 from builders.shard_runs import HERE, elsewhere, named, part, shard
+from loadgen.base.structs import replace
 from loadgen.figures.record import Records
 from loadgen.report import merge, report
 from loadgen.report.merge_clocks import ClockShift, ClockSpan, shifts
 from loadgen.report.merge_records import Shifted
 from loadgen.report.run_directory import Result
-from loadgen.verdict.shard_facts import ClockReading, ShardFacts
+from loadgen.verdict.run_facts import ClockReading, ShardFacts
 
 MS, S = 10**6, 10**9
 WALL, DRIVER = "wall clock", "the driver's clock"
@@ -135,7 +136,7 @@ def test_latencies_do_not_depend_on_the_offset_at_all() -> None:
     shards = [part(RUN, 0, 2), on(RUN, 1, 5 * S)]
     wrong_reading = elsewhere(1, 2, 5 * S + 40 * MS)
     wrong = merge.merge_results(
-        named([shards[0], Result(shards[1].facts.learned({"shard": wrong_reading}), shards[1].records)])
+        named([shards[0], Result(replace(shards[1].facts, shard=wrong_reading), shards[1].records)])
     )
     latencies = ("ttft", "tpot", "itl", "e2el", "queue_time", "token_time", "total_output_tokens")
     assert all(getattr(right.metrics, name) == getattr(wrong.metrics, name) for name in latencies)

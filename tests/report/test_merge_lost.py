@@ -10,6 +10,7 @@ from builders import made_cases, made_runs
 from builders.made_cases import closed, open_loop, rate
 from builders.shard_runs import divided, named, part, shard
 from loadgen import cli
+from loadgen.base.structs import replace
 from loadgen.figures.record import Record
 from loadgen.report import merge, report, run_directory
 from loadgen.report.journal import Journal
@@ -105,7 +106,7 @@ def killed(directory: Path, run: Result, rows: list[Record]) -> Path:
     """The directory of a shard that was killed after these requests."""
     directory.mkdir()
     journal = Journal(directory / JOURNAL)
-    journal.facts(run.facts.model_copy(update={"under_way": True}).dumped())
+    journal.facts(replace(run.facts, under_way=True).encode())
     for row in rows:
         journal.add(row)
     journal.finish()

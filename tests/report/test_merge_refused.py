@@ -14,6 +14,7 @@ from builders.loops import loop_over
 from builders.shard_runs import divided, named, part, selected, shard
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.base.structs import replace
 from loadgen.report import merge
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
@@ -66,11 +67,11 @@ REFUSED: dict[str, tuple[list[Result], str]] = {
     "another seed": (other(seed=8), "runs/0 and runs/1 differ in seed: 7 and 8: merge the shards"),
     "another repeat": (other(repeat=1), "runs/0 and runs/1 differ in repeat: 0 and 1: merge the shards"),
     "another engine": (
-        other(server=SERVER.model_copy(update={"version": "2"})),
+        other(server=replace(SERVER, version="2")),
         "runs/0 and runs/1 differ in engine: vLLM 1 and vLLM 2: merge the shards",
     ),
     "another model": (
-        other(server=SERVER.model_copy(update={"model": "org/n"})),
+        other(server=replace(SERVER, model="org/n")),
         "runs/0 and runs/1 differ in model: org/m and org/n: merge the shards",
     ),
     "other targets": (

@@ -18,6 +18,7 @@ from builders.loops import loop_over
 from builders.made_runs import MS, answers, keep, run
 from loadgen import cli
 from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.report import report, request_rows
 from loadgen.report.request_rows import COLUMNS, FORMS, WORDS
@@ -162,7 +163,7 @@ def test_no_cell_begins_a_formula(value: object, cell: str) -> None:
 
 def test_of_several_servers_each_row_names_its_own() -> None:
     of = mixed()
-    several = Result(of.facts.model_copy(update={"targets": ("http://a", "http://b")}), of.records)
+    several = Result(replace(of.facts, targets=("http://a", "http://b")), of.records)
     (batch,) = request_rows.rows(several)
     assert [row["target"] for row in batch] == [f"http://{'ab'[row['slot'] % 2]}" for row in batch]
     assert [{name: row[name] for name in COLUMNS} for row in batch] == ROWS
@@ -175,7 +176,7 @@ def test_of_several_servers_each_row_names_its_own() -> None:
 
 def test_the_report_has_a_table_of_several_servers() -> None:
     of = mixed()
-    several = Result(of.facts.model_copy(update={"targets": ("http://a", "http://b")}), of.records)
+    several = Result(replace(of.facts, targets=("http://a", "http://b")), of.records)
     text = report.render(several)
     assert "Target                 requests failed  TTFT ms      P99 TPOT ms     P99   tok/s\na " in text
     assert [row["url"] for row in several.json()["loadgen"]["by_target"]] == ["http://a", "http://b"]
@@ -184,7 +185,7 @@ def test_the_report_has_a_table_of_several_servers() -> None:
     assert "\nTarget " not in report.render(of)
     assert "\nTarget                 requests failed  TTFT ms" in report.short(several, "d")
     urls = tuple(f"http://{number}" for number in range(9))
-    many = Result(of.facts.model_copy(update={"targets": urls}), of.records)
+    many = Result(replace(of.facts, targets=urls), of.records)
     assert "9 servers shared the requests" in report.short(many, "d")
     assert "\nTarget " not in report.short(of, "d")
 

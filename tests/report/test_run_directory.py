@@ -19,8 +19,7 @@ from loadgen.plan import profile
 from loadgen.report import report, run_directory, run_place
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT, Result
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, Server
+from loadgen.verdict.run_facts import Client, Facts, Server
 
 MS = 1_000_000
 SAMPLE = Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json"

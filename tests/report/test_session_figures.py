@@ -11,6 +11,7 @@ import pytest
 from builders.made_runs import keep
 from builders.made_sessions import ADDED, DELAY_MS, OUTPUT, TTFT_MS, TURN_MS, made, rows_of
 from builders.shard_runs import divided, named, part
+from loadgen.base.structs import replace
 from loadgen.figures.metrics import compute
 from loadgen.report import merge, report, request_rows, run_directory, session_figures
 from loadgen.report.run_directory import Result
@@ -216,7 +217,7 @@ def test_the_digests_of_shards_are_one_sum() -> None:
     digests = [f"{2**128 - 2:032x}", "", f"{5:032x}"]
     parts = [part(made([1, 1, 1], rows_of([1, 1, 1], slots=3), 3), at, 3) for at in range(3)]
     of = [
-        Result(each.facts.model_copy(update={"bodies_digest": digest}), each.records)
+        Result(replace(each.facts, bodies_digest=digest), each.records)
         for each, digest in zip(parts, digests, strict=True)
     ]
     assert merge.merge_results(named(of)).facts.bodies_digest == f"{3:032x}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from builders.made_runs import MS, run
 from loadgen.base.rule import Severity
+from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.figures.steady_state import Unsteady
 from loadgen.plan import profile
@@ -84,7 +84,7 @@ def cut_off(end_s: float, late_ns: int = 0, **keys: Any) -> Result:
         record.end_ns = min(record.end_ns, end_ns)
     return replace(
         whole,
-        facts=whole.facts.model_copy(update={"interrupted": True, "cut_short": "Ctrl-C"}),
+        facts=replace(whole.facts, interrupted=True, cut_short="Ctrl-C"),
         records=Records.of(sent),
     )
 

@@ -29,7 +29,7 @@ from loadgen.report.run_directory import Result
 from loadgen.report.screen import Mark, Screen
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_metadata import Server
+from loadgen.verdict.run_facts import Server
 
 RULE = "=" * 50
 DETAIL = "the connection was closed in the middle of an answer that had begun well; " * 3

@@ -25,8 +25,7 @@ from loadgen.report.speed_rows import SETTINGS, EngineSetting, Memory, SpeedRow,
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, Launched, Server
+from loadgen.verdict.run_facts import Client, Facts, Launched, Server
 
 MS = 1_000_000
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

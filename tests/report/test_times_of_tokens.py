@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from builders import made_sessions
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
+from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.report import load_table, report
 from loadgen.report.run import Run
@@ -58,7 +58,7 @@ def _sessions() -> Result:
 
 def _targets() -> Result:
     made = _plain()
-    return replace(made, facts=made.facts.model_copy(update={"targets": ("http://a", "http://b")}))
+    return replace(made, facts=replace(made.facts, targets=("http://a", "http://b")))
 
 
 MADE: dict[str, Callable[[], Result]] = {

@@ -22,8 +22,8 @@ from loadgen.report.vllm_json import filename, vllm_result, write_result
 from loadgen.study.importers import vllm
 from loadgen.study.run_summary import of_json
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import Client, Server, parse_metadata
+from loadgen.verdict.requested_metrics import parse_metadata
+from loadgen.verdict.run_facts import Client, Facts, Server
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "results" / "vllm_bench_serve.json").read_text())
 DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "generated_texts", "errors")

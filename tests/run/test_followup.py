@@ -17,7 +17,7 @@ from loadgen.run import followup, options
 )
 def test_the_hardware_that_is_named_says_how_many_gpus(given: int, hardware: str | None, count: int) -> None:
     facts = made.run(gpus=given).facts
-    assert facts.learned(followup.bounded(facts, Flags(hardware=hardware))).gpus == count
+    assert followup.add_ceiling(facts, Flags(hardware=hardware)).gpus == count
 
 
 @pytest.mark.usefixtures("engines")

@@ -23,7 +23,6 @@ LATER = {
     "matplotlib": "for pictures",
     "jinja2": "for a page",
     "transformers": "for --tokenizer",
-    "loadgen.verdict.run_facts": "when a run has ended: the models of all that is learned of it",
     "loadgen.verdict.verdict": "for the report: every doubt",
     "loadgen.report.report": "for the report",
     "loadgen.report.run_directory": "for the result",

@@ -21,6 +21,7 @@ from builders.made_cases import (
     sampled,
 )
 from builders.provoked_answers import LLAMACPP, MS, slots, timed
+from loadgen.base.structs import replace
 from loadgen.figures.record import Records
 from loadgen.verdict import answer_timings
 from loadgen.verdict.answer_checks import few_slots, timings_differ
@@ -82,12 +83,12 @@ def test_slots_are_judged_by_the_load_that_is_held() -> None:
     assert few_slots.find(slots(4, closed())) == (
         "the server has 4 slots for 8 requests at once: TTFT includes their queue"
     )
-    server = LLAMACPP.model_copy(update={"slots": 4})
+    server = replace(LLAMACPP, slots=4)
     assert few_slots.find(run(open_loop(), rate(100.0), server=server)) is None
 
 
 def test_the_same_queue_is_reported_once() -> None:
-    server = LLAMACPP.model_copy(update={"slots": 4})
+    server = replace(LLAMACPP, slots=4)
     case = run(timed(), server=server, window=sampled(*[(4, 4)] * 6))
     assert few_slots.find(case) is not None
     assert (server_limit.find(case), queued.find(case)) == (None, None)

@@ -1,21 +1,35 @@
-"""What a run's facts say of the machine that the server ran on."""
+"""A run's facts: their rows, how they are stored and masked, and what follows from them."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from builders import made_cases as made
+from builders import made_runs
 from builders.loops import loop_over
+from loadgen.base.secrecy import Secrets
+from loadgen.base.structs import replace
+from loadgen.engines.refusals import AdaptedField
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.plan.server_settings import ServerSettings
+from loadgen.report import report
 from loadgen.roofline.flags import Flags
 from loadgen.run import followup
-from loadgen.verdict.run_metadata import Launched, Server
-from loadgen.verdict.shard_facts import ClockReading, ShardFacts
+from loadgen.verdict.run_facts import (
+    Client,
+    ClockReading,
+    Fact,
+    Facts,
+    Join,
+    Launched,
+    Server,
+    ShardFacts,
+    rows_of,
+)
 
 SIMULATED = Server(url="http://127.0.0.1:1/v1/completions", engine="vLLM", model="m", simulated="instant")
 SENSED = SensorSummary(duration_s=1, period_s=1, samples=1, cpu_ms_per_sample=1, gpus=("GPU 0", "GPU 1"))
@@ -57,7 +71,7 @@ def launched(*words: str, tensor_parallel: int | None = 4) -> Launched:
 def test_the_gpus_are_those_that_are_known_to_serve(facts: dict[str, Any], count: int) -> None:
     of = made.run(**facts).facts
     assert of.gpu_count == count
-    assert of.learned(followup.bounded(of, Flags())).ask().gpus == count
+    assert followup.add_ceiling(of, Flags()).ask().gpus == count
 
 
 def shard(number: int, of: int, requests: int | None = None) -> ShardFacts:
@@ -111,6 +125,57 @@ def test_what_was_asked_of_a_shard_is_its_own_part(
     ],
 )
 def test_a_stored_shard_that_cannot_be_is_refused(key: str, value: object) -> None:
-    stored = shard(1, 2, 3).model_dump() | {key: value}
-    with pytest.raises(ValidationError):
-        ShardFacts.model_validate(stored)
+    stored = made.run(shard=shard(1, 2, 3)).facts.json()
+    assert Facts.stored(stored).shard == shard(1, 2, 3)
+    stored["shard"] |= {key: value}
+    with pytest.raises(ValueError, match="shard: "):
+        Facts.stored(stored)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, False),
+        ({"notes": ["ignore_eos is not sent: SGLang refuses it, so answers may be shorter"]}, True),
+        ({"notes": ["a note"], "ignore_eos_refused": True}, True),
+        ({"notes": ["ignore_eos is not sent: refused"], "ignore_eos_refused": False}, False),
+    ],
+    ids=["new", "earlier, by its note", "new and refused", "the field before the note"],
+)
+def test_a_refused_ignore_eos_is_read_from_the_notes_of_earlier_runs(
+    changes: dict[str, Any], refused: bool
+) -> None:
+    stored = made.run().facts.json()
+    del stored["ignore_eos_refused"]
+    facts = Facts.stored({**stored, **changes, "of_another_version": 1})
+    assert (facts.ignore_eos_refused, facts.profile.ignore_eos) == (refused, True)
+
+
+def test_every_fact_has_a_row_and_a_section_that_the_report_has() -> None:
+    rows = rows_of(Facts, Fact)
+    assert set(rows) == set(Facts.__struct_fields__)
+    assert set(rows_of(Client, Join)) == set(Client.__struct_fields__)
+    assert {row.section for row in rows.values()} <= {section.name for section in report.SECTIONS}
+
+
+def test_facts_are_stored_and_read_as_they_are() -> None:
+    for facts in (
+        made.run().facts,
+        made_runs.run(sensed=SENSED, shard=shard(0, 2), targets=("a", "b")).facts,
+    ):
+        assert Facts.stored(json.loads(facts.encode())) == facts
+
+
+def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
+    facts = made.run(
+        environment={"gpu": "a secret-1"}, notes=("a secret-1",), session_turns=(1, 2),
+        turn_places=((1, "row 2"),), launched=launched("--api-key secret-1"),
+        adapted=(AdaptedField(name="f", why="secret-1"),),
+    ).facts  # fmt: skip
+    secrets = Secrets.of({"authorization": "secret-1-and-more"}) | Secrets(("secret-1",), ("secret-1",))
+    masked = facts.masked(secrets.mask)
+    assert "secret-1" not in masked.encode().decode()
+    assert type(masked.launched) is Launched
+    assert replace(masked, environment={}, notes=(), launched=None, adapted=()) == (
+        replace(facts, environment={}, notes=(), launched=None, adapted=())
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import made_cases as made
+from loadgen.base.structs import replace
 from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
 from loadgen.report.run_directory import Result
@@ -13,7 +14,7 @@ from loadgen.roofline.flags import Flags
 from loadgen.roofline.identify import ModelIdentity
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import run_roofline
-from loadgen.verdict.run_metadata import Server
+from loadgen.verdict.run_facts import Server
 
 SERVER = Server(
     url="http://127.0.0.1:8000/v1/completions", engine="vLLM", model="m", model_root="Qwen/Qwen3-8B"
@@ -48,7 +49,7 @@ def test_the_devices_are_those_with_memory_of_the_server(how: str, devices: int 
 
 
 def test_a_simulated_server_is_of_the_model_that_its_preset_plays() -> None:
-    simulated = SERVER.model_copy(update={"simulated": "jetson-thor/qwen3-8b-bf16", "model": "Qwen/Qwen3-8B"})
+    simulated = replace(SERVER, simulated="jetson-thor/qwen3-8b-bf16", model="Qwen/Qwen3-8B")
     ceiling, why = run_roofline.ceiling(made.run(server=simulated).facts, Flags())
     assert ceiling is not None
     assert (ceiling.machine.key, ceiling.model, why) == ("jetson-thor", "Qwen/Qwen3-8B", "")
@@ -67,7 +68,7 @@ def test_the_report_has_the_roofline_or_why_there_is_none() -> None:
     case = made.run()
     text = " ".join(report.render(Result(case.facts, case.records)).split())
     assert "roofline: 700 tok/s at best (15.2 GB a step of 5.33 requests, this machine at 2000 GB/s)" in text
-    without = case.facts.model_copy(update={"ceiling": None, "no_ceiling": "pass --hardware KEY"})
+    without = replace(case.facts, ceiling=None, no_ceiling="pass --hardware KEY")
     assert "\nroofline: unknown: pass --hardware KEY\n" in report.render(Result(without, case.records)) + "\n"
-    silent = without.model_copy(update={"no_ceiling": ""})
+    silent = replace(without, no_ceiling="")
     assert "\nroofline" not in report.render(Result(silent, case.records))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import starmap
+from typing import Any
 
 import pytest
 
 from builders.loops import loop_over
 from builders.made_cases import observed, run
 from loadgen.base.rule import Finding, Rule, Severity, Source, table
+from loadgen.base.structs import replace
 from loadgen.engines import engines
 from loadgen.verdict import verdict
 from loadgen.verdict.campaign_cell import Cell
 from loadgen.verdict.checkable import CHECKABLE
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.evidence import RunEvidence
-from loadgen.verdict.run_metadata import Server
+from loadgen.verdict.run_facts import Server
 from loadgen.verdict.sections import Broken
 from loadgen.verdict.verdict import Level, RunVerdict
 
@@ -155,7 +157,7 @@ def test_the_json_has_everything() -> None:
 
 
 SIMULATED = Server(url="http://h", engine="loadgen engine", model="m", simulated="h20/qwen3-8b-bf16")
-HOSTED = {"engine": engines.HOSTED.name, "simulated": ""}
+HOSTED: dict[str, Any] = {"engine": engines.HOSTED.name, "simulated": ""}
 CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, start="s0")
 
 
@@ -172,7 +174,7 @@ CELL = Cell(campaign="c", checkpoint="a", server="s", profile="p", repeat=0, sta
         ),
         pytest.param(run(ceiling=None, server=SIMULATED), ("repeats",), id="simulated"),
         pytest.param(
-            run(ceiling=None, window=None, server=SIMULATED.model_copy(update=HOSTED)),
+            run(ceiling=None, window=None, server=replace(SIMULATED, **HOSTED)),
             ("repeats",),
             id="hosted",
         ),

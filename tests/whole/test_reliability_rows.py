@@ -30,6 +30,7 @@ from fakes.surroundings import (
 )
 from fakes.surroundings import report as reported_again
 from loadgen import cli
+from loadgen.base.structs import replace
 from loadgen.report import report
 from loadgen.report import run_directory as result
 from loadgen.report.journal import Journal
@@ -154,7 +155,7 @@ def test_a_run_of_which_a_journal_is_left_is_named_and_not_compared(
     made_runs.keep(made_runs.run(), whole)
     of = made_runs.run()
     journal = Journal(left / JOURNAL)
-    journal.facts(of.facts.model_copy(update={"under_way": True}).dumped())
+    journal.facts(replace(of.facts, under_way=True).encode())
     for record in made_runs.answers(24, 16, 4, 1.0, 0):
         journal.add(record)
     journal.finish()

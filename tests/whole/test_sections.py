@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.made_cases import failed, run
 from loadgen.base.layout import wrapped
 from loadgen.base.rule import Rule
+from loadgen.base.structs import replace
 from loadgen.figures import steady_state
 from loadgen.host import sensor_summary
 from loadgen.report import report, result_block
@@ -123,13 +124,12 @@ def test_sources_that_raise_cost_what_was_not_looked_at_and_no_doubt(monkeypatch
 # The report.
 
 FULL = Result(
-    DOUBTFUL.facts.model_copy(
-        update={
-            "notes": ("a note",),
-            "as_run": EngineConfig(version="1"),
-            "cache_reset": "emptied before the run",
-            "fingerprint": Fingerprint.none("nobody asked"),
-        }
+    replace(
+        DOUBTFUL.facts,
+        notes=("a note",),
+        as_run=EngineConfig(version="1"),
+        cache_reset="emptied before the run",
+        fingerprint=Fingerprint.none("nobody asked"),
     ),
     DOUBTFUL.records,
 )
@@ -186,7 +186,8 @@ def test_what_a_section_is_made_of_may_raise(
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensor_summary, "render", broken_one)
-    seen = Result(FULL.facts.model_copy(update={"sensed": object()}), FULL.records)
+    anything: Any = object()
+    seen = Result(replace(FULL.facts, sensed=anything), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}
 
 
@@ -212,7 +213,7 @@ DERIVED: dict[str, Callable[[], Any]] = {
 
 
 def stored(derived: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    facts = FULL.facts.model_copy(update={"request_id_prefix": "p-"})
+    facts = replace(FULL.facts, request_id_prefix="p-")
     made = vllm_result(FULL.metrics, FULL.records, facts, derived, detailed=True)
     strict: dict[str, Any] = json.loads(json.dumps(made, allow_nan=False))
     return strict

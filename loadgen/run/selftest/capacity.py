@@ -23,7 +23,7 @@ from loadgen.run.selftest.tables import table
 from loadgen.run.selftest.trial import TTFT_MS, trial
 from loadgen.verdict import calibration
 from loadgen.verdict.calibration import Calibration, Error, Seen
-from loadgen.verdict.run_metadata import asked
+from loadgen.verdict.requested_metrics import metric_options
 
 _REQUEST_S = 0.5  # how long a request shall last: short ones give more first tokens
 _STEP_S = 0.4  # how long one of the capacity search shall
@@ -152,7 +152,7 @@ def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibra
 
 def _paced(workload: Profile, warmed: Records) -> SelftestLoad:
     """The load of a run to come, with the warm-up's pace where there was one."""
-    pace, load = compute(warmed, asked(workload)), SelftestLoad.of(workload)
+    pace, load = compute(warmed, metric_options(workload)), SelftestLoad.of(workload)
     if not pace.itl.n:
         return load
     tokens = round(pace.total_output_tokens / pace.health.messages)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadgen.base import clock
 from loadgen.base.clock import SYSTEM_CLOCK, Clock
-from loadgen.verdict.shard_facts import ClockReading
+from loadgen.verdict.run_facts import ClockReading
 
 UNKNOWN_NS = -1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

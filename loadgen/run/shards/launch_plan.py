@@ -13,7 +13,7 @@ from loadgen.plan.plan_inputs import Seed
 from loadgen.run import bench
 from loadgen.run.credentials import flags_with_secrets
 from loadgen.run.options import Options, parse
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 _OWN = {"--shard": "shard", "--start-at": "start_at", "--run-dir": "run_dir"}  # what is added for each shard
 PROCESSES = 2  # of one worker: one captures, one decodes
@@ -71,7 +71,7 @@ def _check(options: Options, shards: int) -> None:
     if not set(names) <= set(shipped):
         return  # a file, which may be only where the shards run
     workload = profile.load(names[0], options.overrides) if names else profile.build(options.overrides)
-    run_metadata.check(workload)
+    requested_metrics.check_profile(workload)
     most = workload.max_concurrency
     if most is not None and shards > most:
         raise UsageError(f"--shards {shards}: --max-concurrency {most} has slots for no more than {most}")

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from loadgen import __version__
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.structs import replace
 from loadgen.plan.plan import Plan
 from loadgen.run.measure import PlanPart, TransportOptions
 from loadgen.run.progress import Display
 from loadgen.run.shards.start_at import StartWait
 from loadgen.run.signals import Interrupts
 from loadgen.transport.sending.share import Share
-from loadgen.verdict.shard_facts import ShardFacts
+from loadgen.verdict.run_facts import Facts, ShardFacts
 
 if TYPE_CHECKING:
     from loadgen.run.options import Options
-    from loadgen.verdict.run_facts import Facts
-    from loadgen.verdict.run_metadata import LateFacts
 
 _ONE_RUN = "{} is of one run: leave out --repeat, and name one profile"
 
@@ -123,13 +120,13 @@ def facts(made: Plan, options: Options) -> ShardFacts | None:
     )
 
 
-def clock_after(so_far: Facts) -> LateFacts:
-    """The clock once more, after a shard's run."""
+def add_clock(so_far: Facts) -> Facts:
+    """The facts of a shard with its clock once more, after its run."""
     if so_far.shard is None:
-        return {}
+        return so_far
     from loadgen.run.shards.clock_readings import reading
 
-    return {"shard": so_far.shard.model_copy(update={"after": reading()})}
+    return replace(so_far, shard=replace(so_far.shard, after=reading()))
 
 
 def is_empty(run: Facts) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from zipfile import is_zipfile
 
 from msgspec.structs import replace
-from pydantic import ValidationError
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
@@ -23,8 +22,7 @@ from loadgen.report.vllm_json import OURS
 from loadgen.study.importers import json_fields, text
 from loadgen.study.run_summary import Reported, of_json, of_run
 from loadgen.verdict.campaign_cell import FailedCell
-from loadgen.verdict.run_facts import Facts
-from loadgen.verdict.run_metadata import FORMATS
+from loadgen.verdict.run_facts import FORMATS, Facts
 
 MARKS: tuple[bytes, ...] = (b'"loadgen"',)
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
@@ -147,6 +145,5 @@ def _facts(stored: Any, source: str) -> Facts:
         raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
     try:
         return Facts.stored(ours)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{source} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except ValueError as error:
+        raise UsageError(f"{source} is damaged: {error}") from None

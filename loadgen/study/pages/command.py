@@ -15,7 +15,7 @@ from loadgen.report.printing import printed
 from loadgen.report.run_directory import Result
 from loadgen.report.screen import Screen
 from loadgen.roofline.flags import Flags
-from loadgen.run.followup import bounded
+from loadgen.run.followup import add_ceiling
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
 
@@ -91,4 +91,4 @@ def _roofline_flags(asked: argparse.Namespace) -> Flags:
 
 def _rated(run: Result, flags: Flags) -> Result:
     """The run with the roofline of the machine and model that were named; itself where none was."""
-    return run if flags == Flags() else replace(run, facts=run.facts.learned(bounded(run.facts, flags)))
+    return run if flags == Flags() else replace(run, facts=add_ceiling(run.facts, flags))

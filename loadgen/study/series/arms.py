@@ -27,7 +27,7 @@ from loadgen.study.series.file import CheckpointTable, File, LimitTable
 from loadgen.study.series.keys import Variables
 from loadgen.study.series.limit.limit_request import KEYS, SearchLoads, axis_of
 from loadgen.study.series.trust import Trust, program
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 _NONE = Trust()
 
@@ -113,7 +113,7 @@ def _arm(row: CheckpointTable, file: File, path: Path, server: str, flags: dict[
     places = [_place(name, path) for name in (file.profiles if row.profiles is None else row.profiles)]
     profiles = tuple(profile.load(place, options.overrides) for place in places)
     for workload in profiles:
-        run_metadata.check(workload)
+        requested_metrics.check_profile(workload)
         data_files.check(workload)
     if file.limit is not None:
         _check_searches(file.limit, profiles)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from builders.loops import loop_over
 from loadgen.run.shards import clock_readings
 from loadgen.run.shards.clock_readings import RoundTrips, boot_id, reading
-from loadgen.verdict.shard_facts import ClockReading
+from loadgen.verdict.run_facts import ClockReading
 
 
 class Clocks:

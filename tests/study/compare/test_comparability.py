@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from builders import made_data, made_runs
 from builders.comparison_samples import HIGH, run, thor
 from builders.loops import loop_over
 from loadgen.base.rule import Severity, table
+from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.plan import profile
 from loadgen.plan.data_facts import DataFacts
@@ -19,7 +19,7 @@ from loadgen.plan.server_settings import ServerSettings
 from loadgen.server.engine_config import EngineConfig
 from loadgen.study.compare.comparability import COMPARABILITY, differences, shorter
 from loadgen.study.run_summary import Reported, of_run
-from loadgen.verdict.run_metadata import Client, Launched, Server
+from loadgen.verdict.run_facts import Client, Launched, Server
 
 REFUSED, MARKED = Severity.REFUSED, Severity.MARKED
 PLACE: dict[str, Any] = {"engine": "vLLM 0.11.0", "machine": "Thor", "power_mode": "MAXN"}
@@ -129,7 +129,7 @@ def launched(**settings: Any) -> Launched:
         ({}, None, ""),
         ({"profile": profile.build({**KEYS, "range_ratio": "0.5"})}, REFUSED,
          "range 0.5, prefix 0, burstiness 1, baseline range 0.0, prefix 0, burstiness 1"),
-        ({"server": SERVER.model_copy(update={"simulated": "instant"})}, REFUSED,
+        ({"server": replace(SERVER, simulated="instant")}, REFUSED,
          "a simulation, baseline a real server"),
         ({"client": CLIENT}, MARKED, "httpx, baseline wire or ring"),
         ({"prompt_format": "text-vllm"}, MARKED, "prompts as text-vllm, baseline ids"),

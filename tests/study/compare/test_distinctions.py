@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from loadgen.plan import profile
 from loadgen.study.compare import distinctions, groups
 from loadgen.study.run_summary import Load, Reported
-from loadgen.verdict.run_metadata import Server
+from loadgen.verdict.run_facts import Server
 
 KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
 

@@ -20,7 +20,7 @@ from loadgen.study.compare.comparability import differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers import loadgen_runs
 from loadgen.study.run_summary import Reported, of_run
-from loadgen.verdict.run_metadata import Client
+from loadgen.verdict.run_facts import Client
 
 KEYS: dict[str, Any] = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24}
 BASE = {**KEYS, "max_concurrency": 4, "backend": "openai"}

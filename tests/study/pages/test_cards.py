@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen.base.structs import replace
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import cards
 from loadgen.study.pages.cards import Card
@@ -24,7 +24,7 @@ def of(run: Result) -> dict[str, Card]:
 
 def with_profile(run: Result, **changes: Any) -> Result:
     profile = run.facts.profile.model_copy(update=changes)
-    return dataclasses.replace(run, facts=run.facts.model_copy(update={"profile": profile}))
+    return replace(run, facts=replace(run.facts, profile=profile))
 
 
 def test_each_latency_has_its_p50_and_p99() -> None:

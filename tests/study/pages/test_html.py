@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -11,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from builders import made_data, made_runs
 from builders.browsing import EVIL
+from loadgen.base.structs import replace
 from loadgen.plan import profile
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.model import Decision
@@ -22,7 +21,7 @@ from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, document
 from loadgen.study.run_summary import Load, Reported, of_run
 from loadgen.verdict.campaign_cell import FailedCell
-from loadgen.verdict.run_metadata import Server
+from loadgen.verdict.run_facts import Server
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
 
@@ -287,7 +286,7 @@ def test_of_several_runs_those_that_are_simulated_are_counted() -> None:
 def test_latencies_have_their_percentiles_whichever_were_requested() -> None:
     run = made_runs.run(requests=320, tokens=4)
     asked = run.facts.profile.model_copy(update={"metric_percentiles": "99.9"})
-    run = dataclasses.replace(run, facts=run.facts.model_copy(update={"profile": asked}))
+    run = replace(run, facts=replace(run.facts, profile=asked))
     (row,) = re.findall(
         '<th scope="row">TTFT</th>(.*?)</tr>', hypertext.render(document([made_runs.reported(run)]))
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen.base.structs import replace
 from loadgen.figures.distribution import Distribution
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import run_charts
@@ -107,7 +106,7 @@ def test_a_failed_request_stands_in_the_timeline_as_failed() -> None:
 def test_whole_answers_have_an_end_and_nothing_before_it() -> None:
     run = made_runs.run()
     asked = run.facts.profile.model_copy(update={"stream": False})
-    whole = replace(run, facts=run.facts.model_copy(update={"profile": asked}))
+    whole = replace(run, facts=replace(run.facts, profile=asked))
     drawn = panels(whole)
     assert "e2el-distribution" in drawn
     assert not {"ttft-distribution", "itl-distribution", "ttft-over-time"} & set(drawn)

@@ -97,6 +97,5 @@ def headroom(run: Result) -> dict[str, object]:
     if calibration is not None and run.metrics.messages_per_s > 0:
         times: float | None = calibration.headroom(run.metrics.messages_per_s, client.workers)
         return {"headroom": times, "headroom_at_least": not calibration.capacity_bounded}
-    busiest_s = client.busiest_cpu_s or client.cpu_s
-    times = client.wall_s / busiest_s if busiest_s > 0 and client.wall_s > 0 else None
+    times = client.wall_s / client.busiest_s if client.busy_cores > 0 else None
     return {"headroom": times, "headroom_at_least": False}

@@ -37,7 +37,7 @@ from loadgen.study.series.limit.limit_request import LimitRequest, SearchLoads, 
 from loadgen.study.series.points import resuming
 from loadgen.study.series.points.point_servers import PointServers
 from loadgen.study.series.series_options import digest_options
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 from loadgen.verdict.verdict import Level
 
 _MOST_RUNS = 1000
@@ -172,7 +172,7 @@ def _workload(options: Options) -> Profile:
     workload = (
         profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
     )
-    run_metadata.check(workload)
+    requested_metrics.check_profile(workload)
     data_files.check(workload)
     return workload
 

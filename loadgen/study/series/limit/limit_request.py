@@ -9,7 +9,7 @@ from loadgen.plan.profile import Profile
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.run.options import Options
 from loadgen.study.series.series_options import refuse_flags
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 BUDGET_S = 1800.0
 FLAGS = ("--start", "--from", "--to")
@@ -46,7 +46,7 @@ class SearchLoads(msgspec.Struct, frozen=True):
         were written.
         """
         check_load(workload)
-        run_metadata.check(workload.model_copy(update={"slo": slo}))
+        requested_metrics.check_profile(workload.model_copy(update={"slo": slo}))
         start, lowest, highest = names
         if axis == "concurrency":
             for name, load in zip(names, (self.start, self.lowest, self.highest), strict=True):

@@ -19,7 +19,7 @@ from loadgen.study.series.points.point_servers import overlaid
 from loadgen.study.series.series_options import digest_options, refuse_flags
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
-from loadgen.verdict import run_metadata
+from loadgen.verdict import requested_metrics
 
 
 class SweepRequest(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def made(options: Options, variation: Variation, build: Build) -> SweepRequest:
     grid.check(variation, options.overrides, options.launching.wanted)
     points = grid.points(variation, options.overrides, build)
     for point in points:
-        run_metadata.check(point.workload)
+        requested_metrics.check_profile(point.workload)
         data_files.check(point.workload)
     first = points[0]
     name = build({**options.overrides, **first.settings}).name or "bench"

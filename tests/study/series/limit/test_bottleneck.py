@@ -11,7 +11,7 @@ from builders.made_runs import run
 from loadgen.figures.objectives import Objective
 from loadgen.server.server_counters import ServerLatency, ServerSample, ServerWindow
 from loadgen.study.series.limit.bottleneck import headroom, pointed_to
-from loadgen.verdict.run_metadata import Client
+from loadgen.verdict.run_facts import Client
 
 TTFT, TPOT = Objective("ttft", 99, 500), Objective("tpot", 99, 50)
 E2EL = Objective("e2el", 90, 1000)

@@ -9,12 +9,13 @@ import pytest
 
 from builders.loops import loop_over
 from builders.made_runs import run
+from loadgen.base.structs import replace
 from loadgen.figures.objectives import parse
 from loadgen.report.limit_record import LimitRun
 from loadgen.report.run_directory import Result
 from loadgen.study.series.limit.run_entry import entry, trial
 from loadgen.study.series.points.measuring import MeasuredPoint
-from loadgen.verdict.run_metadata import Client
+from loadgen.verdict.run_facts import Client
 
 OBJECTIVES = parse("e2el p50 < 60s")
 
@@ -26,7 +27,7 @@ def made(result: Result) -> MeasuredPoint:
 def test_a_load_that_the_client_did_not_hold_is_not_counted() -> None:
     few = run(requests=200, concurrency=4)
     asked = few.facts.profile.model_copy(update={"max_concurrency": 5})
-    short = Result(few.facts.model_copy(update={"profile": asked}), few.records)
+    short = Result(replace(few.facts, profile=asked), few.records)
     row = entry(1, 5, made(short), OBJECTIVES, "runs/1")
     assert row.reason == "disturbed (concurrency-not-held)"
     assert (row.disturbed, trial(row, OBJECTIVES).beyond) == (True, False)
@@ -73,7 +74,7 @@ def test_a_run_that_its_machine_disturbed_shows_nothing() -> None:
 def test_p99_of_e2el_is_that_whichever_percentiles_the_report_has() -> None:
     measured = run(requests=200)
     profile = measured.facts.profile.model_copy(update={"metric_percentiles": "50"})
-    few = Result(measured.facts.model_copy(update={"profile": profile}), measured.records)
+    few = Result(replace(measured.facts, profile=profile), measured.records)
     e2el_ms = (measured.records.arrival_ns[15::16] - measured.records.sent_ns) / 1e6
     row = entry(1, 4, made(few), OBJECTIVES, "runs/1")
     assert row.p99_e2el_ms == pytest.approx(float(np.percentile(e2el_ms, 99)))
