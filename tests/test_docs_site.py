@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import loadgen
+from loadgen.figures import figure_table
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
@@ -71,6 +72,13 @@ def test_the_pages_of_flags_have_the_tables_as_they_are(name: str) -> None:
     made, page = script("flag_docs"), (ROOT / "docs" / name).read_text("utf-8")
     assert page == made.written(page, made.TABLES[name]), "run python scripts/flag_docs.py"
     assert page.count("\n| --- |") == len(made.TABLES[name])
+
+
+def test_the_page_of_metrics_has_the_tables_as_they_are() -> None:
+    made = script("figure_docs")
+    page = made.PAGE.read_text("utf-8")
+    assert page == made.written(page), "run python scripts/figure_docs.py"
+    assert all(table in page for table in figure_table.tables())
 
 
 def test_contributing_asks_ten_questions_about_real_folders() -> None:

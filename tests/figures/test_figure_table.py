@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from loadgen.base.arrays import Int64
-from loadgen.figures import figure_table
 from loadgen.figures.distribution import Distribution, RateDistribution
 from loadgen.figures.figure_table import FIGURES, LATENCY, SELECTABLE, SPEED, Figure, find_figure
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Record, Records
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 def test_every_distribution_of_the_metrics_is_a_row_of_the_table() -> None:
@@ -31,11 +26,6 @@ def test_each_row_is_of_its_own_key_and_names_rows_that_there_are() -> None:
         assert {figure.same_as, figure.compared} <= {"", *keys}, figure.key
         assert not figure.compared or SELECTABLE[figure.compared].compared == figure.compared
     assert [figure.key for figure in SELECTABLE.values() if not figure.title] == []
-
-
-@pytest.mark.parametrize("table", figure_table.tables())
-def test_the_page_has_the_tables_of_figures(table: str) -> None:
-    assert f"\n{table}\n" in PAGE.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
