@@ -51,7 +51,7 @@ VERBS_OF = {
     "loadgen/run/selftest/": ("selftest", "bench"),
     "loadgen/run/data_": ("data", "bench"),
     "loadgen/run/ladder": ("ladder",),
-    "loadgen/roofline/estimate": ("engine",),
+    "loadgen/roofline/estimate": ("bench", "engine"),
     "loadgen/cli": ("bench", "campaign", "sweep", "limit", "report", "compare"),
     "loadgen/": ("bench",),
     "servers/loadgen_servers/engine/": ("engine",),

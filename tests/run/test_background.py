@@ -51,6 +51,7 @@ def press_at(step: int) -> list[str]:
     return endings
 
 
+@pytest.mark.whole
 def test_ctrl_c_at_any_step_of_its_beginning_ends_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_WAKE_EVERY_S", 0.001)
     endings = [press_at(step) for step in range(1, 31)]

@@ -279,6 +279,7 @@ def test_a_port_that_is_taken_after_the_run_is_told_and_the_run_is_kept(
     assert re.fullmatch(r"loadgen: port \d+ is still taken, .*\n", said.err)
 
 
+@pytest.mark.whole
 @loop_over(
     ("line", "says"),
     [
@@ -329,6 +330,7 @@ def test_a_model_that_is_none_is_told_before_anything_is_started(
     assert not Path("runs").exists()
 
 
+@pytest.mark.whole
 @loop_over("engine", ["vllm", "sglang", "transformers"])
 def test_an_engine_that_is_not_installed_is_told_with_how_to_install_it(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -153,6 +153,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
     return days[0], outcome
 
 
+@pytest.mark.long
 def test_a_day_keeps_nothing_of_a_request_but_its_columns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ def test_a_day_keeps_nothing_of_a_request_but_its_columns(
     journal.close()
 
 
+@pytest.mark.long
 def test_a_day_whose_disk_is_full_keeps_its_requests_packed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
