@@ -18,6 +18,7 @@ import pytest
 
 from builders.campaign_files import INSTANT, cells, contents, facts, failures, the_directory, written
 from fakes.supervised import PATIENCE_S, until
+from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.base import files
 from loadgen.base.errors import UsageError
@@ -58,7 +59,8 @@ def test_killed_at_any_point_and_resumed_it_ends_as_if_it_had_not_been(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, *AB, repeats=3, seed=7)
-    assert campaign(path, "--run-dir", "undisturbed") == 0
+    with virtual_engines():
+        assert campaign(path, "--run-dir", "undisturbed") == 0
     argv = [sys.executable, "-m", "loadgen", "campaign", str(path), "--run-dir", "killed", "--quiet"]
     where = random.Random(5)
     kept: dict[str, bytes] = {}

@@ -15,6 +15,7 @@ import pytest
 from builders.serving_scripts import launch_command
 from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
+from fakes.virtual_serving import virtual_engines
 from loadgen import cli
 from loadgen.report import data_identity
 from loadgen.report.run_directory import load
@@ -103,7 +104,8 @@ def test_the_runs_lie_as_the_plots_of_vllm_read_them() -> None:
 def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert sweep(*TWELVE, "--run-dir", "undisturbed") == 0
+    with virtual_engines():
+        assert sweep(*TWELVE, "--run-dir", "undisturbed") == 0
     undisturbed = table(capsys.readouterr().out)
     assert len(undisturbed) == 12
     argv = [sys.executable, "-m", "loadgen", "sweep", *TWELVE, "--run-dir", "killed"]
@@ -115,7 +117,8 @@ def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     listed = the_store("killed").record()
     done = {point.directory for point in listed.points if point.state == "done"}
     assert 4 <= len(done) < 12
-    assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
+    with virtual_engines():
+        assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
     assert table(capsys.readouterr().out) == undisturbed
     store = the_store("killed")
     attempts = [point.attempts for point in store.record().points]
