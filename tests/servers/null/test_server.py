@@ -20,6 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from fakes.scripted_server import drive, job_of, target_of
+from fakes.supervised import PATIENCE_S
 from loadgen.figures.decode import Decoder
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.transport.sending.job import Target
@@ -51,7 +52,7 @@ def null_server(directory: Path, *words: str) -> Iterator[Null]:
         server = Null(msgspec.json.decode(process.stdout.readline())["base_url"], [])
         yield server
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE_S) == 0
     server.log += [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
 
 
@@ -94,10 +95,10 @@ def test_the_log_is_true_of_every_shape_and_each_message_says_the_same(
     words: str, reads: int, messages: int, tmp_path: Path
 ) -> None:
     body = b'{"stream":true,"prompt":[1,2,3],"max_tokens":9}'
-    with null_server(tmp_path, "--ttft-ms", "2", "--interval-ms", "5", *words.split()) as server:
-        driven = drive(job_of(server.target(), 6, 2, body=lambda _: body, request_id_prefix="r"))
+    with null_server(tmp_path, "--ttft-ms", "2", "--interval-ms", "10", *words.split()) as server:
+        driven = drive(job_of(server.target(), 24, 4, body=lambda _: body, request_id_prefix="r"))
     rows = {row["request_id"]: row["wrote_ns"] for row in server.log}
-    # Where reads ended, in any of the answers, which are alike: some meet where the machine stands still.
+    # Where reads ended, in any of the many answers, which are alike: a busy machine lets some coalesce.
     ends: set[int] = set()
     for capture in driven.captures:
         record, wrote_ns = Decoder(DIALECTS["completions"], True).decode(capture), rows[f"r{capture.index}"]
@@ -121,13 +122,13 @@ def test_it_ends_with_its_standard_input() -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b'{"base_url":')
         process.stdin.close()
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_it_is_ready_names_its_model_and_knows_no_other_path(tmp_path: Path) -> None:
     with null_server(tmp_path) as server:
         access = ServerAddress(server.base_url)
-        served = ServerProbe(access, None).ask(None, 5.0)
+        served = ServerProbe(access, None).ask(None, PATIENCE_S)
         assert (served.engine.name, served.model) == ("loadgen null server", "null")
         driven = drive(job_of(server.target("/v1/embeddings"), 1, 1))
         assert driven.captures[0].raw.startswith(b"HTTP/1.1 404")
