@@ -57,6 +57,11 @@ MACHINE = ("--hardware", "jetson-thor")
 VALUES = ("x", "-1", "0", "1.5", "nan", "9" * 20, "")  # tried for each flag
 KEY_VALUES = ('"x"', "-1", "0", "3", "0.5", "true", '"10%"', "[]")  # tried for each key of a profile
 RUNS_NOTHING = ("bench", "--launch-command", "true {port}", "--dry-run")
+CHANCE = (
+    (re.compile(r"^true \d+\b", re.MULTILINE), "true PORT"),  # of RUNS_NOTHING
+    (re.compile(r"(?<=--port )\d{5}"), "PORT"),
+    (re.compile(r"was \d+\.\d s ago"), "was N s ago"),
+)
 # Flags that would start, connect to or write something even under --dry-run.
 LEFT_OUT = {
     "--cluster",
@@ -93,7 +98,7 @@ LIVE = {
     "classes": "--num-prompts 12 --class name=a,share=50%,input_len=8,output_len=4 "
     "--class name=b,share=50%,input_len=16,output_len=2",
     "stages": f"{LENGTHS} --schedule 'rate 20 for 0.5s, 40 for 0.5s'",
-    "cancels": f"{PLANNED} --cancel-rate 50% --cancel-after 2tok",
+    "repeated": f"{PLANNED} --prefix-groups 2 --random-prefix-len 8",
 }
 
 
@@ -107,7 +112,8 @@ class Snapshots:
     def write(self, name: str, text: str) -> None:
         for found, kept in self.hidden:
             text = found.sub(kept, text)
-        text = re.sub(r"^true \d+$", "true PORT", text, flags=re.MULTILINE)  # RUNS_NOTHING
+        for found, kept in CHANCE:
+            text = found.sub(kept, text)
         path = self.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8", "surrogateescape")
@@ -406,11 +412,11 @@ def list_keys(value: Any, path: str = "") -> Iterator[str]:
         "session_turns",
     )
     if isinstance(value, dict) and not path.endswith(
-        ("verdict", "environment", "window", "calibration", "sensed", "client")
+        ("verdict", "environment", "window", "calibration", "sensed", "client", "steady_state")
     ):
         for key, inner in value.items():
             yield from list_keys(inner, f"{path}.{key}")
-    elif any(f".{key}" in path for key in known) or path.endswith(("_tokens", "completed", "failed")):
+    elif any(f".{key}" in path for key in known) or path == ".completed":
         yield f"{path} = {value}\n"
     else:
         yield f"{path}\n"
