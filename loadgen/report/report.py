@@ -125,8 +125,7 @@ def _launched(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
     if facts.as_run is not None:
         yield from engine_config.render(facts.as_run, facts.checkpoint)
-    if facts.cache_reset:
-        yield f"prefix cache: {facts.cache_reset}"
+    yield from facts.lines("launched")
     yield from _traced(result, options)
 
 
@@ -297,10 +296,7 @@ def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:
 
 
 def _notes(result: Result, options: ReportOptions) -> Iterator[str]:
-    for missing in result.facts.unknown:
-        yield f"not known: {missing}"
-    for note in result.facts.notes:
-        yield f"note: {note}"
+    yield from result.facts.lines("notes")
 
 
 def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -371,7 +367,7 @@ SECTIONS = (
     Section("server", _server, room=Room.ALWAYS),
     Section("launched", _launched, room=Room.ALWAYS, short=_traced),
     Section("workload", _workload, room=Room.FIRST, short=data_lines.short),
-    Section("adapted", lambda result, _: map(str, result.facts.adapted), room=Room.ALWAYS),
+    Section("adapted", lambda result, _: result.facts.lines("adapted"), room=Room.ALWAYS),
     Section("block", _block, wrapped=False, room=Room.ALWAYS),
     Section("measured", session_lines.measured, room=Room.ALWAYS),
     Section(

@@ -346,8 +346,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return _masked(self, mask)
 
     def lines(self, section: str) -> Iterator[str]:
-        """The lines that facts have in a section of the report, each by its row."""
-        for name, row in rows_of(Facts, Fact).items():
+        """The lines that facts have in a section of the report, by their rows; that of its own name last."""
+        rows = sorted(rows_of(Facts, Fact).items(), key=lambda item: item[0] == section)
+        for name, row in rows:
             value = getattr(self, name)
             if row.line and row.section == section and value:
                 for entry in value if isinstance(value, tuple) else (value,):
