@@ -238,6 +238,7 @@ def test_a_null_server_that_does_not_start_is_one_line(
 
 
 @pytest.mark.whole
+@pytest.mark.timeout(180)  # many runs in turn
 def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--streams 4 --interval-ms 5 --seconds 0.6"
     assert cli.main(["selftest", *flags.split()]) == 0

@@ -145,6 +145,7 @@ def until(condition: Callable[[], bool], command: subprocess.Popen[str]) -> None
         time.sleep(0.05)
 
 
+@pytest.mark.timeout(180)  # many runs in turn
 def test_three_nodes_send_the_plan_of_one_process(nodes: Nodes, tmp_path: Path) -> None:
     words = ["--num-prompts", "60", "--max-concurrency", "9"]
     code, out = ended(begun(nodes, tmp_path / "three", *words))

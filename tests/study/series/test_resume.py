@@ -55,6 +55,7 @@ def prompts(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.whole
+@pytest.mark.timeout(180)  # many runs in turn
 def test_killed_at_any_point_and_resumed_it_ends_as_if_it_had_not_been(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

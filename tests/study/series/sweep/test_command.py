@@ -101,6 +101,7 @@ def test_the_runs_lie_as_the_plots_of_vllm_read_them() -> None:
 
 
 @pytest.mark.whole
+@pytest.mark.timeout(180)  # many runs in turn
 def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
