@@ -117,7 +117,6 @@ def arguments(preset: str, config: Path | None = None) -> list[str]:
         raise UsageError(
             f"--preset {preset}: write roofline/MACHINE/MODEL, such as roofline/jetson-thor/Qwen3-8B-FP8"
         )
-    pass
     from loadgen.roofline.machines import machine
 
     return ["--preset-json", json.dumps(row(preset, ceiling(model, machine(key), config=config)))]

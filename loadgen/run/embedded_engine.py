@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 from loadgen.base.errors import UsageError
 from loadgen.base.paths import place
-from loadgen.roofline import estimate
 from loadgen.run.importing import importing
 from loadgen.run.options import Options
 from loadgen_servers.engine import presets
@@ -25,6 +24,8 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
     if options.preset is not None:
         config = None if options.model_config is None else place(options.model_config)
         with importing():
+            from loadgen.roofline import estimate  # most runs have no preset
+
             arguments += estimate.arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
@@ -55,6 +56,8 @@ def steps(options: Options) -> PresetSteps | None:
     """The steps of the preset that the flags name; None where they name none, or one that is unknown."""
     if options.preset is None:
         return None
+    from loadgen.roofline import estimate
+
     config = None if options.model_config is None else place(options.model_config)
     try:
         _, named = estimate.arguments(options.preset, config)
