@@ -1,7 +1,7 @@
-"""docs/api.md from the docstrings of the public API: `python scripts/api_docs.py` writes it.
+"""API docs: the public API as Markdown, from its docstrings; `scripts/doc_tables.py api` prints it.
 
-Every name of `loadgen.__all__` has a section: its signature as the source has it, its docstring, and of a
-class its public attributes, properties and methods. A test holds that the page is what this makes.
+Every name of `loadgen.__all__` has a section: its signature as the source has it, its docstring, and for a
+class its public attributes, properties and methods.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, ForwardRef
 
@@ -19,33 +18,19 @@ import loadgen
 from loadgen.plan.profile import SUBJECTS
 from loadgen.settings.table import join_rows
 
-PAGE = Path(__file__).parent.parent / "docs" / "api.md"
-_HEAD = """# Python API
-
-Made from the docstrings by `python scripts/api_docs.py`: change those, not this page.
-"""
-
-
-def main() -> int:
-    """Write the page; 0."""
-    PAGE.write_text(rendered(loadgen), "utf-8")
-    return 0
-
 
 def rendered(module: ModuleType) -> str:
-    """The whole page for the names in a module's `__all__`, functions first."""
+    """Render the sections of the names in a module's `__all__`, functions first."""
     values: dict[str, Any] = {name: getattr(module, name) for name in getattr(module, "__all__", [])}
     values = dict(sorted(values.items(), key=lambda item: inspect.isclass(item[1])))
     held = {kind.__name__: kind for value in values.values() for kind in _held(value)}
     held = {name: kind for name, kind in held.items() if name not in values}
-    sections = [_HEAD, _text(module)]
-    sections.append(
-        "\n".join(f"* [`{module.__name__}.{name}`](#{_anchor(value)})" for name, value in values.items())
-    )
+    links = (f"* [`{module.__name__}.{name}`](#{_anchor(value)})" for name, value in values.items())
+    sections = ["\n".join(links)]
     for value in values.values():
         sections += _section(value)
     if held:
-        sections.append("# What they hold and take")
+        sections.append("# Types that they hold and take")
     for kind in held.values():
         sections += [f"## {_heading(kind)}", _text(kind), _attributes(kind)]
     return "\n\n".join(section.strip() for section in sections if section.strip()) + "\n"
@@ -175,7 +160,3 @@ def _text(value: Any) -> str:
 def _example(lines: re.Match[str]) -> str:
     code = re.sub(r"^>>> ", "", lines[0].rstrip(), flags=re.MULTILINE)
     return f"```python\n{code}\n```\n"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.base import rule
 from loadgen.base.errors import UsageError
 from loadgen.cli import VERBS, main
 from loadgen.plan import profile
@@ -24,7 +23,6 @@ from loadgen.run.options import bench_parser
 from loadgen.run.selftest.command import _parser as selftest_parser
 from loadgen.run.shards.command import shards_parser
 from loadgen.study.audit.command import audit_parser
-from loadgen.study.compare import comparability
 from loadgen.study.compare.command import compare_parser
 from loadgen.study.pages.command import report_parser
 from loadgen.study.series import arms, file
@@ -134,11 +132,8 @@ def test_every_profile_and_every_campaign_is_one(page: Path, tmp_path: Path) -> 
             profile.build(tomllib.loads(block), page.name)
 
 
-def test_the_comparing_page_has_the_rules_and_published_tables(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_comparing_page_has_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "comparing.md").read_text("utf-8")
-    assert rule.table(comparability.COMPARABILITY, "rule", "###").strip() in page
     rows = str(ROOT / "tests" / "data" / "published" / "rtx_pro_6000_speed.csv")
     shown = ["--rankings", "--effects", "--fits", "--hardware", "rtx-pro-6000"]
     assert main(["compare", rows, *shown]) == 0

@@ -1,19 +1,28 @@
-"""The docs as a site: every page is reached, every link leads somewhere, docs/api.md is the docstrings."""
+"""The docs as a site: every page is reached, links lead somewhere, made tables have every row."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
+import doc_tables
 import pytest
 
 import loadgen
-from loadgen.figures import figure_table
+from fakes import faults_table
+from loadgen.figures.figure_table import FIGURES, LATENCY, SPEED
+from loadgen.plan import profile
+from loadgen.settings import backends
+from loadgen.settings.launch import ServerKeys
+from loadgen.settings.other_clients.lookup import CLIENTS
+from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.study.audit.checks import CHECKS
+from loadgen.study.compare.comparability import COMPARABILITY
+from loadgen.verdict.doubts import DOUBTS
+from test_glossary import WORDS
 
 ROOT = next(parent for parent in Path(__file__).parents if (parent / "pyproject.toml").is_file())
 PAGES = sorted(path.name for path in ROOT.glob("docs/*.md"))
@@ -52,33 +61,65 @@ def test_the_readme_fits_on_a_page_and_shows_pictures() -> None:
     assert all(picture.stat().st_size < 200_000 for picture in pictures)
 
 
-def script(name: str) -> Any:
-    """A script of the project as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def test_every_table_stands_on_one_page() -> None:
+    marks = [name for page in PAGES for name in doc_tables.marks((ROOT / "docs" / page).read_text("utf-8"))]
+    assert sorted(marks) == sorted(doc_tables.TABLES)
 
 
-def test_the_api_page_is_made_of_the_docstrings_as_they_are() -> None:
-    made = script("api_docs")
-    assert made.PAGE.read_text("utf-8") == made.rendered(loadgen), "run python scripts/api_docs.py"
+def test_a_page_without_the_site_says_where_a_table_is() -> None:
+    pages = [(ROOT / "docs" / page).read_text("utf-8") for page in PAGES]
+    silent = [
+        name
+        for page in pages
+        for name in doc_tables.marks(page)
+        if not re.search(
+            rf"<!-- table {name} -->\n(?:.+\n)*?.*(doc_tables\.py\s{name}|loadgen {name})`", page
+        )
+    ]
+    assert silent == []
 
 
-@pytest.mark.parametrize("name", ["from-vllm.md", "from-others.md"])
-def test_the_pages_of_flags_have_the_tables_as_they_are(name: str) -> None:
-    made, page = script("flag_docs"), (ROOT / "docs" / name).read_text("utf-8")
-    assert page == made.written(page, made.TABLES[name]), "run python scripts/flag_docs.py"
-    assert page.count("\n| --- |") == len(made.TABLES[name])
+def test_the_hook_puts_a_table_in_place_of_its_paragraph() -> None:
+    page = "before\n\n<!-- table speeds -->\ntwo lines\nof prose\n\nafter\n"
+    assert doc_tables.fill(page) == f"before\n\n{doc_tables.TABLES['speeds']()}\n\nafter\n"
 
 
-def test_the_page_of_metrics_has_the_tables_as_they_are() -> None:
-    made = script("figure_docs")
-    page = made.PAGE.read_text("utf-8")
-    assert page == made.written(page), "run python scripts/figure_docs.py"
-    assert all(table in page for table in figure_table.tables())
+ROWS: dict[str, list[str]] = {
+    "api": [f"[`loadgen.{name}`]" for name in loadgen.__all__],
+    "apis": [*backends.OWN, *backends.ALIASES, *backends.REFUSED],
+    **{f"flags-{client.name.lower()}": [row[0] for row in client.rows()] for client in CLIENTS},
+    "profiles": list(profile.shipped()),
+    "profile-keys": [f"| `{row.name}` |" for row in join_rows(*PROFILE_KEYS) if row.group],
+    "server-keys": [f"| `{row.name}` |" for row in ServerKeys.rows],
+    "latencies": [row.key for row in FIGURES if row.kind is LATENCY and row.definition],
+    "speeds": [row.key for row in FIGURES if row.kind is SPEED and row.definition],
+    "doubts": [f"| `{rule.code}` |" for rule in DOUBTS],
+    "audit-doubts": [f"| `{rule.code}` |" for rule in CHECKS],
+    "comparability": [f"| `{rule.code}` |" for rule in COMPARABILITY],
+    "faults": [fault.name for faults in faults_table.SECTIONS.values() for fault in faults],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_table_has_every_row(name: str) -> None:
+    table = doc_tables.TABLES[name]()
+    assert [row for row in ROWS[name] if row not in table] == []
+    assert len(ROWS[name]) >= 2
+
+
+def test_tables_are_in_the_fields_words() -> None:
+    texts = {
+        name: re.sub(r"```.*?```|`[^`]+`", "", made(), flags=re.S) for name, made in doc_tables.TABLES.items()
+    }
+    found = {name: sorted({match[0] for match in WORDS.finditer(text)}) for name, text in texts.items()}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+def test_tables_are_printed_by_name_and_a_wrong_name_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doc_tables.main(["no-such-table"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"of {', '.join(doc_tables.TABLES)}")
+    assert doc_tables.main(["speeds"]) == 0
+    assert capsys.readouterr().out == f"{doc_tables.TABLES['speeds']()}\n"
 
 
 def test_contributing_asks_ten_questions_about_real_folders() -> None:

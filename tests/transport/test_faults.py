@@ -55,7 +55,6 @@ from loadgen.wire.openai import Completions
 
 FAULTS = [fault for section in faults_table.SECTIONS.values() for fault in section]
 OF_CONNECTIONS = [fault for fault in FAULTS if re.match("closed|reset|half-closed", fault.name)]
-DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
 MANY_FAILURES = "many-failures"
 # The doubts that answers alone raise: the others are of the machine that this runs on, or of few requests.
 ABOUT_ANSWERS = {
@@ -273,11 +272,6 @@ def assert_costs_itself_alone(
 def test_every_fault_has_its_own_name() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(names) == len(set(names)) > 150
-
-
-def test_the_table_in_the_docs_is_this_one() -> None:
-    """`tests/fakes/faults_table.py` prints it."""
-    assert "\n".join(faults_table.lines()) in DOCS.read_text("utf-8")
 
 
 def test_a_refused_port_fails_each_request_at_once(transport: str, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.base.rule import table
 from loadgen.roofline import machines
 from loadgen.study.audit import render
 from loadgen.study.audit.checks import CHECKS
@@ -294,10 +293,6 @@ def test_runs_of_a_checkpoint_stand_together() -> None:
     runs = [Reported(name, {"speed_tok_s": 5.5}, load, "f") for load in loads for name in ("a", "b")]
     said = render.text(audit(runs, None, None)).splitlines()
     assert [line for line in said[1:7] if not line.startswith("  ")] == ["a", "b"]
-
-
-def test_the_page_of_the_audit_lists_every_doubt_as_the_code_has_it() -> None:
-    assert table(CHECKS, "doubt", "###") in DOCS.read_text("utf-8")
 
 
 def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:

@@ -1,0 +1,159 @@
+"""The tables of docs/ that are made from the code, and the hook that puts them into the site.
+
+A page holds `<!-- table NAME -->` and, on the lines after it, where its reader finds the same without the
+site; `mkdocs build` puts the table in place of both. `python scripts/doc_tables.py NAME…` prints tables.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import api_docs
+
+import loadgen
+from loadgen.base import rule
+from loadgen.figures import figure_table
+from loadgen.plan import profile
+from loadgen.settings import backends, groups
+from loadgen.settings.launch import ServerKeys
+from loadgen.settings.other_clients.client import OtherClient
+from loadgen.settings.other_clients.lookup import OTHERS
+from loadgen.settings.other_clients.vllm import VLLM
+from loadgen.settings.setting import Setting
+from loadgen.settings.table import PROFILE_KEYS, join_rows
+from loadgen.study.audit.checks import CHECKS
+from loadgen.study.compare.comparability import COMPARABILITY
+from loadgen.verdict.doubts import DOUBTS
+
+_TESTS = str(Path(__file__).parent.parent / "tests")
+_MARK = re.compile(r"^<!-- table ([\w-]+) -->\n(?:.+\n?)*", re.MULTILINE)
+_PAGE = re.compile(r"\bdocs/([\w-]+\.md)")
+
+
+def main(names: list[str]) -> int:
+    """Print the tables of these names; 2 and the names that there are if one is missing."""
+    if not names or set(names) - set(TABLES):
+        print(f"usage: python scripts/doc_tables.py NAME…, of {', '.join(TABLES)}", file=sys.stderr)
+        return 2
+    print("\n".join(TABLES[name]() for name in names))
+    return 0
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill a page of the site; mkdocs calls this for each."""
+    return fill(markdown)
+
+
+def fill(page: str) -> str:
+    """A page with each table in place of its mark and of the paragraph after it."""
+    return _MARK.sub(lambda mark: TABLES[mark[1]]().strip() + "\n", page)
+
+
+def marks(page: str) -> list[str]:
+    """The names of the tables that a page has."""
+    return [mark[1] for mark in _MARK.finditer(page)]
+
+
+def _grid(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(titles)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return "\n".join([*lines, ""])
+
+
+def _flags(client: OtherClient) -> str:
+    return _grid(
+        ("flag", "here", ""), ((f"`{flag}`", what, _marked(why)) for flag, what, why in client.rows())
+    )
+
+
+def _apis() -> str:
+    names: dict[str, list[str]] = {ours: [ours] for ours in backends.OWN}
+    for name, ours in backends.ALIASES.items():
+        names[ours].append(name)
+    rows = [(_listed(those), f"`{ours}`") for ours, those in names.items()]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in backends.REFUSED.items():
+        reasons.setdefault(reason, []).append(name)
+    rows += [(_listed(those), f"refused: {_marked(reason)}") for reason, those in reasons.items()]
+    return _grid(("name", "here"), rows)
+
+
+def _profiles() -> str:
+    return _grid(
+        ("name", "workload"),
+        ((f"`{name}`", profile.load(name, {}).description) for name in profile.shipped()),
+    )
+
+
+def _profile_keys() -> str:
+    return "\n".join(_sections(join_rows(*PROFILE_KEYS)))
+
+
+def _sections(rows: Iterable[Setting]) -> Iterator[str]:
+    every = [row for row in rows if row.group]
+    for group in groups.ORDER:
+        if own := [row for row in every if row.group == group]:
+            yield f"### {_linked(group[0].upper() + group[1:])}\n"
+            yield _grid(("key", "default", "flag", "meaning"), map(_key, own))
+
+
+def _server_keys() -> str:
+    return _grid(("key of `[server]`", "default", "flag", "meaning"), map(_key, ServerKeys.rows))
+
+
+def _key(row: Setting) -> tuple[str, str, str, str]:
+    empty = row.default is None or row.default in ("", (), {})
+    default = "" if empty else f"`{json.dumps(row.default).replace('Infinity', 'inf')}`"
+    help_text = _marked((row.help or "").replace("%%", "%").replace("|", "\\|").replace("<", "&lt;"))
+    return f"`{row.name}`", default, f"`{row.option}`", help_text
+
+
+def _faults() -> str:
+    sys.path.append(_TESTS)
+    try:
+        return "\n".join([*importlib.import_module("fakes.faults_table").lines(), ""])
+    finally:
+        sys.path.remove(_TESTS)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _linked(words: str) -> str:
+    return _PAGE.sub(r"[\1](\1)", words)
+
+
+def _marked(words: str) -> str:
+    """The words with each flag as code and each page as a link, where they are not inside code."""
+    parts = words.rstrip(",").split("`")
+    parts[::2] = [_linked(re.sub(r"(--[a-z][\w-]*)", r"`\1`", part)) for part in parts[::2]]
+    return "`".join(parts)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "api": partial(api_docs.rendered, loadgen),
+    "apis": _apis,
+    "flags-vllm": partial(_flags, VLLM),
+    **{f"flags-{client.name.lower()}": partial(_flags, client) for client in OTHERS},
+    "profiles": _profiles,
+    "profile-keys": _profile_keys,
+    "server-keys": _server_keys,
+    "latencies": lambda: figure_table.tables()[0],
+    "speeds": lambda: figure_table.tables()[1],
+    "rates": lambda: figure_table.tables()[2],
+    "doubts": partial(rule.table, DOUBTS, "doubt"),
+    "audit-doubts": partial(rule.table, CHECKS, "doubt", "###"),
+    "comparability": partial(rule.table, COMPARABILITY, "rule", "###"),
+    "faults": _faults,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
