@@ -142,13 +142,13 @@ TARGETS = {
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),
     "run_directory": Target(
         f"{_RUNS}:run_directory",
-        ("loadgen.report.run_directory", "loadgen.verdict.run_metadata"),
+        ("loadgen.report.run_directory", "loadgen.verdict.run_facts"),
         (),
         8192,
     ),
     "odd_run": Target(
         f"{_RUNS}:odd_run",
-        ("loadgen.report.run_directory", "loadgen.verdict.run_metadata"),
+        ("loadgen.report.run_directory", "loadgen.verdict.run_facts"),
         (),
         64,
         words=False,
