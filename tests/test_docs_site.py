@@ -55,6 +55,12 @@ def test_links_of_the_pages_outside_lead_to_files(name: str) -> None:
     assert missing == []
 
 
+def test_the_changelog_is_a_list_of_one_line_entries() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text("utf-8").partition("\n## ")[2].splitlines()[1:]
+    entries = [line for line in lines if line and not line.startswith("#")]
+    assert [line for line in entries if not line.startswith("- ") or len(line) > 125] == []
+
+
 def test_the_readme_fits_on_a_page_and_shows_pictures() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) <= 120
