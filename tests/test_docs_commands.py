@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.base.errors import UsageError
+from loadgen.base.errors import ExitCode, UsageError
 from loadgen.cli import VERBS, main
 from loadgen.plan import profile
 from loadgen.report.merge_command import merge_parser
@@ -22,6 +22,7 @@ from loadgen.run.launch_options import joined
 from loadgen.run.options import bench_parser
 from loadgen.run.selftest.command import _parser as selftest_parser
 from loadgen.run.shards.command import shards_parser
+from loadgen.settings.other_clients.lookup import CLIENTS
 from loadgen.study.audit.command import audit_parser
 from loadgen.study.compare.command import compare_parser
 from loadgen.study.pages.command import report_parser
@@ -130,6 +131,52 @@ def test_every_profile_and_every_campaign_is_one(page: Path, tmp_path: Path) -> 
             assert arms.made(file.load(tmp_path / "campaign.toml"), tmp_path / "campaign.toml")
         elif language == "toml":
             profile.build(tomllib.loads(block), page.name)
+
+
+# Pages that show flags of engines, containers and the null server, and flags that are shown as not taken.
+OF_OTHER_PROGRAMS = {"servers.md", "llamacpp.md", "jetson.md", "selftest.md"}
+NOT_OURS = {
+    *("--enable-auto-tool-choice", "--tool-call-parser", "--enable-per-request-metrics"),  # vLLM's server
+    *("--cap-add", "--num-prompt", "--no-NAME", "--terminal"),
+}
+
+
+def test_every_flag_in_prose_is_one_of_a_command() -> None:
+    known = {
+        flag for made in PARSERS.values() for action in made()._actions for flag in action.option_strings
+    }
+    known |= {flag for client in CLIENTS for flag, _, _ in client.rows()}
+    wrong = {}
+    for page in PAGES:
+        spans = re.findall(r"`(--[^`]+)`", _FENCED.sub("", page.read_text("utf-8")))
+        flags = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
+        if page.name not in OF_OTHER_PROGRAMS and (unknown := flags - known - NOT_OURS):
+            wrong[page.name] = unknown
+    assert wrong == {}
+
+
+def test_every_path_of_the_sources_in_a_page_exists() -> None:
+    folders = "loadgen|tests|scripts|servers|docs|benchmarks|profiles|fuzz"
+    wrong = {}
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        paths = re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text("utf-8"))
+        if missing := [path for path in paths if not [*ROOT.glob(f"{path}*")]]:
+            wrong[page.name] = missing
+    assert wrong == {}
+
+
+def test_every_page_that_a_message_names_exists() -> None:
+    sources = [*ROOT.glob("loadgen/**/*.py"), *ROOT.glob("servers/**/*.py"), *ROOT.glob("profiles/*.toml")]
+    named = {name for path in sources for name in re.findall(r"\bdocs/([\w-]+\.md)", path.read_text("utf-8"))}
+    assert named - {page.name for page in PAGES} == set()
+    assert len(named) > 10
+
+
+def test_the_table_of_exit_codes_has_every_code() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    table = page.partition("\n## Exit codes\n")[2].partition("\nIf ")[0]
+    codes = re.findall(r"\d+", " ".join(re.findall(r"^\| ([\d, ]+) \|", table, re.M)))
+    assert [int(code) for code in codes] == sorted(ExitCode)
 
 
 def test_the_comparing_page_has_the_published_tables(capsys: pytest.CaptureFixture[str]) -> None:

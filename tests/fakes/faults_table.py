@@ -1,4 +1,4 @@
-"""The fault table as docs/reliability.md has it; run as a program, this prints it."""
+"""The fault table as docs/faults.md has it; run as a program, this prints it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from loadgen.run.session import Session
 from loadgen.study.series import command
 
 HERE = Path(__file__).parents[1]
-DOCS = HERE.parent / "docs" / "reliability.md"
+DOCS = HERE.parent / "docs" / "faults.md"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, /dev/full and ulimit are Linux's")
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child takes no thread's lock
 NUMBERED = {"M": 2, "D": 16, "F": 18, "H": 9, "C": 7, "L": 8, "I": 8, "S": 6}
