@@ -27,8 +27,7 @@ from benchmarks.harness.page import markdown  # noqa: E402
 from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
 from loadgen.base.arrays import Float64  # noqa: E402
 from loadgen.host.environment import describe  # noqa: E402
-from loadgen.study.compare.estimate import Estimate, estimate  # noqa: E402
-from loadgen.study.compare.multiplicity import family, more_runs  # noqa: E402
+from loadgen.study.compare.statistics import Estimate, estimate_more_runs, estimate_ratio, judge_family  # noqa: E402  # noqa: E402
 
 ALPHA = 0.05
 REPEATS = 5
@@ -117,8 +116,8 @@ def _follow(
 def _look(question: Question, figures: Float64, before: Outcomes, look: int) -> tuple[Outcomes, Float64]:
     """Today's verdicts, and the repeats requested: by the noisiest undecided row, which needs most."""
     count = figures.shape[-1]
-    ratios = estimate(figures[:, 1:], figures[:, :1], paired=question.paired)
-    rows = family(ratios, question.margin, ALPHA)
+    ratios = estimate_ratio(figures[:, 1:], figures[:, :1], paired=question.paired)
+    rows = judge_family(ratios, question.margin, ALPHA)
     faster, slower = (rows.differs & (ratios.log_ratio * sign > 0) for sign in (1, -1))
     same = (np.arange(question.rows) > 0) | (question.truth == 0)
     outcomes = before.copy()
@@ -135,7 +134,9 @@ def _look(question: Question, figures: Float64, before: Outcomes, look: int) -> 
         noisiest = np.where(rows.undecided, ratios.error, -1).argmax(-1)[undecided, None]
         parts = (ratios.log_ratio, ratios.error, ratios.freedom)
         worst = Estimate(*(np.take_along_axis(part[undecided], noisiest, -1)[:, 0] for part in parts))
-        more[undecided] = more_runs(worst, count, rows=question.rows, margin=question.margin, alpha=ALPHA)
+        more[undecided] = estimate_more_runs(
+            worst, count, rows=question.rows, margin=question.margin, alpha=ALPHA
+        )
     outcomes["beyond"] = np.isinf(more)
     return outcomes, more
 

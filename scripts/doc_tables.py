@@ -28,7 +28,7 @@ from loadgen.settings.other_clients.lookup import OTHERS
 from loadgen.settings.other_clients.vllm import VLLM
 from loadgen.settings.setting import Setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows
-from loadgen.study.audit.checks import CHECKS
+from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.doubts import DOUBTS
 

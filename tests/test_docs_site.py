@@ -19,7 +19,7 @@ from loadgen.settings import backends
 from loadgen.settings.launch import ServerKeys
 from loadgen.settings.other_clients.lookup import CLIENTS
 from loadgen.settings.table import PROFILE_KEYS, join_rows
-from loadgen.study.audit.checks import CHECKS
+from loadgen.study.audit.findings import CHECKS
 from loadgen.study.compare.comparability import COMPARABILITY
 from loadgen.verdict.doubts import DOUBTS
 from test_glossary import WORDS

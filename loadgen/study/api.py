@@ -17,7 +17,7 @@ from loadgen.study import run_summary
 from loadgen.study.audit import command as audit_command
 from loadgen.study.audit import render as audit_render
 from loadgen.study.audit.command import Audited
-from loadgen.study.compare import campaigns, command, limits, model
+from loadgen.study.compare import command, limits, model
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions
@@ -44,15 +44,15 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The tables as `loadgen compare` prints them."""
-        return command.text(self.tables, self.limits)
+        return command.render_text(self.tables, self.limits)
 
     def markdown(self) -> str:
         """The tables for a pull request."""
-        return command.markdown(self.tables, self.limits)
+        return command.render_markdown(self.tables, self.limits)
 
     def json(self) -> dict[str, Any]:
         """Everything, p-values too."""
-        return command.json(self.tables, self.limits)
+        return command.render_json(self.tables, self.limits)
 
 
 def compare(
@@ -76,9 +76,9 @@ def compare(
     """
     machine = Hardware.named(hardware, bandwidth)
     read, places = _sources(runs)
-    campaign = campaigns.settings(places)
+    campaign = model.read_campaign_settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
-    tables, searches = command.compared(read, ask), limits.compare(read.limits, ask)
+    tables, searches = command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
     return Comparison(tuple(tables), read.errors, tuple(searches))
 
 
@@ -160,7 +160,7 @@ class Audit:
 
     def text(self, *, explain: bool = False) -> str:
         """The audit as `loadgen audit` prints it; `explain` adds every doubt's evidence and remedy."""
-        return audit_render.text(self._audited.findings, explain=explain)
+        return audit_render.render_text(self._audited.findings, explain=explain)
 
     def json(self) -> dict[str, Any]:
         """Everything as `loadgen audit --json` prints it."""
@@ -180,4 +180,4 @@ def audit(
     `bandwidth` in GB/s is the machine. Raises LoadgenError where there are no figures.
     """
     machine = Hardware.named(hardware, bandwidth)
-    return Audit(audit_command.audited(_sources(runs)[0], machine, model))
+    return Audit(audit_command.audit_sources(_sources(runs)[0], machine, model))

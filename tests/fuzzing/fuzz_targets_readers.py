@@ -106,8 +106,8 @@ def compare(data: bytes) -> None:
     """A comparison of what a file holds, in every form."""
     reported = _sources(data, "compare")
     if reported:
-        found = comparison.compare(list(reported), ComparisonOptions(), ())
-        for said in (render.text(found), render.markdown(found), export.csv(found)):
+        found = comparison.compare_runs(list(reported), ComparisonOptions(), ())
+        for said in (render.render_text(found), render.render_markdown(found), export.render_csv(found)):
             printable.plain(said).encode()
 
 
@@ -115,9 +115,9 @@ def audit(data: bytes) -> None:
     """An audit of what a file holds, in every form."""
     reported = _sources(data, "audit")
     if reported:
-        findings = audits.audit(reported, None, None, "")
-        printable.plain(audit_render.text(findings, explain=True)).encode()
-        printable.json_text(audit_render.json(findings, None, [], []), indent=1)
+        findings = audits.audit_runs(reported, None, None, "")
+        printable.plain(audit_render.render_text(findings, explain=True)).encode()
+        printable.json_text(audit_render.render_json(findings, None, [], []), indent=1)
 
 
 def text(data: bytes) -> None:

@@ -20,7 +20,7 @@ from loadgen.plan.load.processes import process_of
 from loadgen.plan.streams import RandomStream, arrival_rng
 from loadgen.report import report, request_rows, shape_figures
 from loadgen.report.run_directory import Result
-from loadgen.study.compare.comparability import differences
+from loadgen.study.compare.comparability import find_differences
 from loadgen.study.run_summary import of_run
 from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
@@ -147,8 +147,8 @@ def test_a_ramp_is_no_trend_of_the_server() -> None:
 
 def test_runs_of_two_schedules_are_not_the_same_load() -> None:
     one, other = (of_run(Path("r"), shaped(schedule=text)) for text in (STAGES, "rate 3 for 3s, 5 for 1s"))
-    assert [finding.rule.severity for finding in differences(one, one)] == []
-    assert Severity.REFUSED in {finding.rule.severity for finding in differences(one, other)}
+    assert [finding.rule.severity for finding in find_differences(one, one)] == []
+    assert Severity.REFUSED in {finding.rule.severity for finding in find_differences(one, other)}
 
 
 def test_a_ramp_of_requests_is_read_in_quarters() -> None:

@@ -21,7 +21,7 @@ from loadgen.roofline.models import split_name
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
 from loadgen.study.audit import render
-from loadgen.study.audit.findings import RunFindings, audit
+from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import sources
 from loadgen.study.importers.sources import Sources
@@ -62,11 +62,11 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     hardware = Hardware.given(given)  # a wrong one is an error before anything is read
     _check_model(given.model, hardware.config)
-    result = audited(sources.read(given.places), hardware, given.model)
+    result = audit_sources(sources.read(given.places), hardware, given.model)
     if given.json:
         printed(json_text(result.json(), indent=1), sys.stdout)
     else:
-        printed(plain(render.text(result.findings, explain=given.explain)), sys.stdout, end="")
+        printed(plain(render.render_text(result.findings, explain=given.explain)), sys.stdout, end="")
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
             printed(f"loadgen: {plain(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
@@ -93,14 +93,14 @@ class Audited(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, Any]:
         """The audit as an object of plain values."""
-        return render.json(self.findings, self.machine, self.messages, self.failed_cells)
+        return render.render_json(self.findings, self.machine, self.messages, self.failed_cells)
 
 
-def audited(read: Sources, hardware: Hardware, model: str | None) -> Audited:
+def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:
     """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
     cells = [(failure.cell, failure.reason) for failure in read.failures]
     failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
     if not read.reported:
         raise MeasureError("; ".join([*read.errors, *failed][:3]) or "no figures at the places named")
-    findings = audit(read.reported, hardware.machine, hardware.config, model or "")
+    findings = audit_runs(read.reported, hardware.machine, hardware.config, model or "")
     return Audited(findings, hardware.machine, list(read.errors), failed)

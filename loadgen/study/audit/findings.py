@@ -1,4 +1,8 @@
-"""Findings: what an audit finds in each of some published runs."""
+"""Findings: the closed set of an audit's checks, and what they find in each of some published runs.
+
+A check needs no more than what is published. Those whose question our own verdict answers better, from every
+arrival, are not applied to our own runs (`OF_OURS`).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,15 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import rule
-from loadgen.base.rule import Finding, Source
-from loadgen.roofline import machines, models
+from loadgen.base.rule import Finding, Rule, Source
+from loadgen.roofline import bound, machines, models
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.machines import Machine
-from loadgen.study.audit import coverage, roofline_checks
-from loadgen.study.audit.checks import CHECKS, OF_OURS, SAME_AS
-from loadgen.study.audit.coverage import CHECKABLE
+from loadgen.study.audit import peer_checks, roofline_checks
 from loadgen.study.compare.ceilings import Ceilings
-from loadgen.study.consistency.subject import AuditedRun, pages
+from loadgen.study.consistency import self_consistency
+from loadgen.study.consistency.self_consistency import CONTRADICTIONS
+from loadgen.study.consistency.subject import AuditedRun, group_pages
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.verdict import Level
@@ -60,10 +64,10 @@ class RunFindings(msgspec.Struct, frozen=True):
     @property
     def roofline(self) -> float | None:
         """The share of the ceiling that decoding reached."""
-        return roofline_checks.share(self.reported, self.ceiling)
+        return roofline_checks.compute_decode_share(self.reported, self.ceiling)
 
 
-def audit(
+def audit_runs(
     reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
 ) -> list[RunFindings]:
     """Every check that the data allow, on each run next to the others of its page.
@@ -76,12 +80,12 @@ def audit(
     names = (model or run.checkpoint for run in reported)
     config_of_all = len({name if (known := models.find(name)) is None else known.key for name in names}) == 1
     audits = []
-    for run, page in zip(reported, pages(reported), strict=True):
+    for run, page in zip(reported, group_pages(reported), strict=True):
         shape = config if config_of_all or models.named(model or run.checkpoint) is None else None
         ceiling, why = ceilings.of(run, shape)
         audited = AuditedRun(run, page, ceiling)
         lacks = _lacks(run, machine, model, shape) if ceiling is None else (False, False)
-        audits.append(RunFindings(run, _findings(audited), ceiling, why, coverage.unchecked(audited), *lacks))
+        audits.append(RunFindings(run, _findings(audited), ceiling, why, list_unchecked(audited), *lacks))
     return audits
 
 
@@ -110,3 +114,65 @@ def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
         and not {check.code, SAME_AS.get(check.code)} & codes
     )
     return tuple(rule.gravest_first([*own, *rule.findings(checks, audited)]))
+
+
+CHECKS: tuple[Rule[AuditedRun], ...] = (
+    # Figures that are impossible.
+    self_consistency.impossible_value,
+    roofline_checks.beyond_roofline,
+    *(each for each in CONTRADICTIONS if each is not self_consistency.impossible_value),
+    # Figures that are not what they are called.
+    peer_checks.warm_cache,
+    roofline_checks.beyond_peak,
+    roofline_checks.above_roofline,
+    roofline_checks.draft_not_stated,
+    roofline_checks.draft_not_seen,
+    roofline_checks.slow_kernel,
+    self_consistency.not_a_number,
+    self_consistency.unstreamed,
+    self_consistency.failures,
+    peer_checks.duplicate,
+    self_consistency.single_request,
+    # Another load than that of the other runs.
+    peer_checks.answers_short,
+    peer_checks.prompts_off,
+    peer_checks.prompts_differ,
+    peer_checks.concurrency_differs,
+    self_consistency.concurrency_not_held,
+    self_consistency.tokens_recounted,
+    # Notes.
+    peer_checks.requests_differ,
+    peer_checks.known_prompts,
+    peer_checks.nine_tenths,
+    self_consistency.thin_percentiles,
+    self_consistency.peak_below_mean,
+    self_consistency.peak_over_limit,
+    self_consistency.gaps_are_not_tokens,
+    self_consistency.bursts,
+    self_consistency.client_untold,
+)
+OF_OURS = frozenset({"warm-cache", "duplicate", "requests-differ"})  # applied to our own runs too
+SAME_AS = {"warm-cache": "prefix-cache"}  # a doubt of our verdict: where it holds, the check is not repeated
+
+
+ROOFLINE, RELATIONS = CHECKABLE = ("roofline", "relations")
+
+
+def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
+    """What could not be checked in a run: the roofline, the relations between its figures, or both.
+
+    A run of ours was judged from every arrival: only its roofline may be lacking.
+    """
+    lacking = [ROOFLINE] * (not _has_roofline(run))
+    if run.reported.run is None and not self_consistency.has_relations(run):
+        lacking.append(RELATIONS)
+    return tuple(lacking)
+
+
+def _has_roofline(run: AuditedRun) -> bool:
+    """Whether decoding or prefill could be compared with what the machine does at best."""
+    if run.ceiling is None:
+        return False
+    figures, load = run.reported.figures, run.reported.load
+    decoded = bound.decode(run.ceiling, figures, load)
+    return decoded is not None or bound.prefill_excess(run.ceiling, figures, load) is not None

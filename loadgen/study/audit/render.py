@@ -16,9 +16,7 @@ from loadgen.base.rule import Finding, Severity
 from loadgen.report.load_table import marked_name
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.roofline.machines import Machine
-from loadgen.study.audit.checks import CHECKS
-from loadgen.study.audit.coverage import RELATIONS, ROOFLINE
-from loadgen.study.audit.findings import RunFindings
+from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings
 from loadgen.study.compare import groups
 from loadgen.study.run_summary import Reported, grouped
 from loadgen.verdict.verdict import Level
@@ -34,9 +32,9 @@ _MOST_REASONS, _NAMED = 10, 3
 _SPEEDS = ("output_throughput", "speed_tok_s", DECODING, PREFILL)
 
 
-def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
+def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     """A table of all runs, what was found in each, and what could not be checked; by checkpoint."""
-    rows = groups.row_names([audited.reported for audited in findings])
+    rows = groups.name_rows([audited.reported for audited in findings])
     names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
     by_name = grouped(findings, lambda audited: _marked(audited, names[id(audited)]))
     ordered = [audited for own in by_name.values() for audited in own]
@@ -46,7 +44,7 @@ def text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     return "\n".join([*lines, *_end(ordered, explain), ""])
 
 
-def json(
+def render_json(
     findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
     """The audit as an object of plain values; what is no finite number is null."""

@@ -47,7 +47,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
     return joined((_slow_decode(run, run.ceiling), _slow_prefill(run, run.ceiling)))
 
 
-def share(reported: Reported, ceiling: Ceiling | None) -> float | None:
+def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:
     """How much of the roofline decoding reached, 1 is all of it; None where that is not known.
 
     Of a row of prefill alone it is the share of the peak that its speed reached.

@@ -95,7 +95,7 @@ class Ceilings:
             return str(error)
 
 
-def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
+def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
     """The runs with their ceilings, and a message for each reason why some have none.
 
     --hardware overrides what a run reports; a run's own weights stay.
@@ -113,7 +113,7 @@ def completed(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Re
     return runs, [*filter(None, [hardware.unknown]), *problems] if problems else []
 
 
-def stored(model: str) -> Weights | None:
+def find_weights(model: str) -> Weights | None:
     """A checkpoint's weights by its name; None if the model is unknown."""
     try:
         return ceiling(model, machines.of_bandwidth(1.0)).weights

@@ -15,17 +15,7 @@ from loadgen.report.printing import printed
 from loadgen.report.speed_tables import Table
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
-from loadgen.study.compare import (
-    campaigns,
-    ceilings,
-    comparison,
-    export,
-    limit_tables,
-    limits,
-    memory_fit,
-    rankings,
-    render,
-)
+from loadgen.study.compare import ceilings, comparison, export, limits, model, rankings, render
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
@@ -40,18 +30,18 @@ _Form = tuple[
     Callable[[Sequence[str]], str],
 ]  # how a comparison, another table, its title and a list below are written
 _TEXT: _Form = (
-    render.text,
+    render.render_text,
     speed_tables.text,
     lambda title: "\n".join(wrapped(title, "")) + "\n",
     lambda notes: "".join(f"{line}\n" for note in notes for line in wrapped(note)),
 )
 _MARKDOWN: _Form = (
-    render.markdown,
+    render.render_markdown,
     speed_tables.markdown,
     lambda title: f"### {speed_tables.markdown_text(title)}\n\n",
     lambda notes: "".join(f"* {speed_tables.markdown_text(note)}\n" for note in notes),
 )
-_CSV: _Form = export.csv, speed_tables.csv, lambda title: "", lambda notes: ""
+_CSV: _Form = export.render_csv, speed_tables.csv, lambda title: "", lambda notes: ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,24 +54,24 @@ def main(argv: Sequence[str]) -> int:
         headline=given.headline,
         allow_unlike=given.allow_unlike,
         hardware=Hardware.given(given),
-        campaign=campaigns.settings(given.places),
+        campaign=model.read_campaign_settings(given.places),
     )
     read = sources.read(given.places)
-    complain(read.errors)
+    report_unread(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
-    shown = _shown(compared(read, ask), limits.compare(read.limits, ask), missing, given)
+    shown = _shown(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)
     printed(plain(shown), sys.stdout, end="")
     return 0
 
 
-def compared(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
+def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
     """A table a load of all runs that were read but those of searches for a limit; raises UsageError."""
     if read.limits:
         read = read.outside_searches
         if not read.reported and not read.failures:
             return []
-    runs, lacking = ceilings.completed(read.reported, ask.machine)
-    return comparison.compare(runs, ask, read.failures, lacking)
+    runs, lacking = ceilings.add_ceilings(read.reported, ask.machine)
+    return comparison.compare_runs(runs, ask, read.failures, lacking)
 
 
 def compare_parser() -> argparse.ArgumentParser:
@@ -114,7 +104,7 @@ def compare_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def complain(problems: Sequence[str]) -> None:
+def report_unread(problems: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
     for problem in problems[:_MOST_PROBLEMS]:
         printed(f"loadgen: {plain(problem)}", sys.stderr)
@@ -131,7 +121,7 @@ def _shown(
     """What was asked for; below it the points of sweeps that have no whole run, `missing`."""
     drawn = _drawn(tables, given)
     if given.json:
-        whole = json(tables, searches) | {name: _json(table) for name, _, table in drawn}
+        whole = render_json(tables, searches) | {name: _json(table) for name, _, table in drawn}
         return json_text(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
     form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
     _, other, titled, noted = form
@@ -141,19 +131,19 @@ def _shown(
     return "\n".join(parts)
 
 
-def text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+def render_text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
     """Compared limits and runs for a terminal."""
     return _joined(tables, searches, _TEXT)
 
 
-def markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
+def render_markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
     """Compared limits and runs for a pull request."""
     return _joined(tables, searches, _MARKDOWN)
 
 
-def json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
+def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
     """Everything of compared runs, and of limits where there are any."""
-    return export.json(tables) | ({"limits": limit_tables.json(searches)} if searches else {})
+    return export.render_json(tables) | ({"limits": limits.render_limit_json(searches)} if searches else {})
 
 
 def _joined(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
@@ -164,23 +154,25 @@ def _joined(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], 
 
 def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
     if form is _CSV:
-        return limit_tables.csv(searches)
+        return limits.render_limit_csv(searches)
     _, other, titled, _ = form
-    return "\n".join(titled(limit_tables.title(each)) + other(limit_tables.table(each)) for each in searches)
+    return "\n".join(titled(limits.limit_title(each)) + other(limits.limit_table(each)) for each in searches)
 
 
 def _drawn(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
     """The other tables that are asked for: key in the JSON, title, table."""
     drawn = []
     for number, table in enumerate(tables, 1):
-        described = render.described(table.load)
+        described = render.describe_load(table.load)
         load = f", {described}" if described != render.UNKNOWN_LOAD else ""
         if given.rankings:
-            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking(table)))
+            drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking_table(table)))
         if given.effects:
-            drawn.append((f"effects_{number}", f"Effect of quantization{load}", rankings.effects(table)))
+            drawn.append(
+                (f"effects_{number}", f"Effect of quantization{load}", rankings.quantization_table(table))
+            )
     if given.fits:
-        drawn.append(("fits", "What fits which memory (GiB)", memory_fit.fits(tables)))
+        drawn.append(("fits", "What fits which memory (GiB)", rankings.fit_table(tables)))
     return drawn
 
 

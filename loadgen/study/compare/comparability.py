@@ -51,12 +51,12 @@ class Pair(msgspec.Struct, frozen=True):
     baseline: Reported
 
 
-def differences(run: Reported, baseline: Reported) -> list[Finding]:
+def find_differences(run: Reported, baseline: Reported) -> list[Finding]:
     """Everything in which a run differs from one of the baseline, refused differences first."""
     return rule.findings(COMPARABILITY, Pair(run, baseline))
 
 
-def shorter(run: Reported, otherwise: float | None) -> Evidence | None:
+def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | None:
     """By how much answers were shorter than requested, over 1 %; None where they were not, or it is unknown.
 
     `otherwise` is the requested length where the run does not report it.
@@ -77,7 +77,7 @@ def _varied(facts: Facts) -> bool:
     return facts.profile.range_ratio not in ("0.0", "0") or data_identity.asked_output(facts) is None
 
 
-def other_quantity(key: str, runs: Sequence[Reported]) -> str:
+def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
     """Why a figure of these runs of one load is not one quantity; "" where it is."""
     if key != _GOODPUT:
         return ""
@@ -100,7 +100,7 @@ def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.
             return None
         if isinstance(own, float) and isinstance(other, float) and abs(own - other) <= tolerance * abs(other):
             return None
-        return f"{form.format(word(own))}, baseline {word(other)}"
+        return f"{form.format(format_value(own))}, baseline {format_value(other)}"
 
     return find
 
@@ -234,7 +234,7 @@ def _labels(pair: Pair) -> Evidence | None:
     apart = [key for key in every if own.unread.get(key, "") != other.unread.get(key, "")]
     more = f", and {len(apart) - _MOST_LABELS} more" if len(apart) > _MOST_LABELS else ""
     texts = (
-        f"{key} {word(own.unread.get(key))}, baseline {word(other.unread.get(key))}"
+        f"{key} {format_value(own.unread.get(key))}, baseline {format_value(other.unread.get(key))}"
         for key in apart[:_MOST_LABELS]
     )
     listed = rule.joined(texts)
@@ -243,10 +243,12 @@ def _labels(pair: Pair) -> Evidence | None:
 
 def _listed(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None:
     apart = [key for key in own if key in other and own[key] != other[key]]
-    return rule.joined(f"{key} {word(own[key])}, baseline {word(other[key])}" for key in apart)
+    return rule.joined(
+        f"{key} {format_value(own[key])}, baseline {format_value(other[key])}" for key in apart
+    )
 
 
-def word(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as marks and names of rows write it."""
     if isinstance(value, tuple):
         value = " ".join(map(str, value))

@@ -15,12 +15,12 @@ from loadgen.base.spelling import nearest
 from loadgen.report.load_table import SIMULATION
 from loadgen.roofline import bound
 from loadgen.roofline.models import suffix
-from loadgen.study.compare import groups, pairs, statistics
+from loadgen.study.compare import groups, statistics
 from loadgen.study.compare import rows as lines
 from loadgen.study.compare.groups import Group
 from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions, Line
-from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, value_of
-from loadgen.study.consistency.contradictions import judge
+from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, read_figure
+from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.run_summary import Load, Reported, grouped, plain_load
 from loadgen.verdict.campaign_cell import FailedCell
 
@@ -35,7 +35,7 @@ _NAMED = 3  # at most this many are named
 Failed = list[tuple[str, FailedCell]]  # with the row that it belongs to
 
 
-def compare(
+def compare_runs(
     reported: Sequence[Reported],
     ask: ComparisonOptions,
     failures: Sequence[FailedCell] = (),
@@ -47,10 +47,10 @@ def compare(
     is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises
     UsageError where the baseline or the headline asked for does not exist.
     """
-    runs, repeated = groups.distinct(groups.in_order([*map(judge, reported)]))
+    runs, repeated = groups.drop_repeated(groups.sort_as_measured([*map(judge_figures, reported)]))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
-    names = groups.row_names(runs, by_server=by_server)
+    names = groups.name_rows(runs, by_server=by_server)
     failed = _failed(failures, names, by_server)
     stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
     checkpoints = dict(zip(names, stored, strict=True))
@@ -58,9 +58,9 @@ def compare(
         checkpoints.setdefault(name, failure.cell.checkpoint)
     baseline, remarks = _baseline(checkpoints, ask)
     _check_headline(ask.headline, runs)
-    loads = groups.groups(runs, names)
+    loads = groups.group_runs(runs, names)
     if ask.allow_unlike and sum(baseline in group.rows for group in loads) == 1:
-        loads = groups.groups(runs, names, one_load=True)
+        loads = groups.group_runs(runs, names, one_load=True)
     tables = [
         _table(group, _held(group, baseline, checkpoints, ask), _of_load(group.load, failed, loads), ask)
         for group in loads
@@ -114,13 +114,15 @@ def _held(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: Comp
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
     if not key:
         return
-    if not any(value_of(run, key) is not None for run in runs):
-        names = (name for run in runs for name in run.figures if value_of(run, name) is not None)
-        keys = [name for name in dict.fromkeys(names) if lines.figure(name).higher_is_faster is not None]
+    if not any(read_figure(run, key) is not None for run in runs):
+        names = (name for run in runs for name in run.figures if read_figure(run, name) is not None)
+        keys = [
+            name for name in dict.fromkeys(names) if lines.compared_figure(name).higher_is_faster is not None
+        ]
         raise UsageError(
             f"--headline {key}: no run reports it{nearest(key, keys)}; there are {', '.join(keys)}"
         )
-    if lines.figure(key).higher_is_faster is None:
+    if lines.compared_figure(key).higher_is_faster is None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
 
 
@@ -152,14 +154,14 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
     figures = _figures(every)
     headline = _headline(group.load, every, ask.headline, figures)
     if every and headline not in (failure.key for failure in figures):
-        figures.insert(0, lines.figure(headline))
+        figures.insert(0, lines.compared_figure(headline))
     rows = {name: group.rows.get(name, ()) for name in (baseline, *group.rows, *(name for name, _ in failed))}
     reference = BaselineRuns.of(rows[baseline], _asked_output(every), ask)
     lines_made = []
     for name, runs in rows.items():
         reasons = Counter(failure.reason for row, failure in failed if row == name)
         if runs or reasons:
-            line = lines.line(name, runs, reference, figures, name == baseline)
+            line = lines.compare_row(name, runs, reference, figures, name == baseline)
             messages = tuple(reason if n == 1 else f"{n} cells: {reason}" for reason, n in reasons.items())
             lines_made.append(replace(line, failures=messages))
     remarks, margin = tuple(_remarks(group, baseline, reference, lines_made)), ask.equivalence
@@ -170,11 +172,11 @@ def _table(group: Group, baseline: str, failed: Failed, ask: ComparisonOptions) 
 
 def _figures(runs: Sequence[Reported]) -> list[ComparedFigure]:
     """The columns that any run has; not speeds of two formulas if all runs have the throughput too."""
-    known = {key for run in runs for key in run.figures if value_of(run, key) is not None}
-    figures = [figure for figure in FIGURES if any(value_of(run, figure.key) is not None for run in runs)]
+    known = {key for run in runs for key in run.figures if read_figure(run, key) is not None}
+    figures = [figure for figure in FIGURES if any(read_figure(run, figure.key) is not None for run in runs)]
     figures += [figure for figure, usual in IN_PLACE.items() if figure.key in known and usual not in known]
     formulas = {run.speed_formula for run in runs if run.speed_formula}
-    if len(formulas) > 1 and all(value_of(run, "output_throughput") is not None for run in runs):
+    if len(formulas) > 1 and all(read_figure(run, "output_throughput") is not None for run in runs):
         figures = [figure for figure in figures if figure.key != _SPEED]
     return figures
 
@@ -183,7 +185,7 @@ def _headline(load: Load, runs: Sequence[Reported], asked: str, figures: Sequenc
     """The figure that decides: the one asked for where this load has it, else the first usual one."""
     rate = load.request_rate_per_s
     usual = _CLOSED if rate is None or math.isinf(rate) else _RATED
-    if asked and any(value_of(run, asked) is not None for run in runs):
+    if asked and any(read_figure(run, asked) is not None for run in runs):
         return asked
     keys = [figure.key for figure in figures]
     ranking = (figure.key for figure in figures if figure.higher_is_faster is not None)
@@ -209,7 +211,7 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
     elif reference.missing:
         yield f"no verdicts: {reference.missing} ({baseline}); --baseline NAME chooses another"
     several = [line for line in rows if len(line.runs) > 1]
-    for why in dict.fromkeys(filter(None, (pairs.remark(line.runs) for line in several))):
+    for why in dict.fromkeys(filter(None, (statistics.explain_units(line.runs) for line in several))):
         yield f"{why}: variation between starts is not in the intervals"
     tested = [line for line in rows if any(effect.units > 1 for effect in line.effects.values())]
     if any(not effect.paired for line in tested for effect in line.effects.values() if effect.units > 1):
@@ -223,7 +225,7 @@ def _together(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
     for key in dict.fromkeys(key for row_effects in effects for key in row_effects):
         tested = [row_effects for row_effects in effects if key in row_effects]
         tests = [row_effects[key] for row_effects in tested]
-        judged = statistics.holm(tests, tables[0].margin, tables[0].alpha)
+        judged = statistics.judge_rows(tests, tables[0].margin, tables[0].alpha)
         for row_effects, effect in zip(tested, judged, strict=True):
             row_effects[key] = effect
     judged_rows = iter([replace(line, effects=own) for line, own in zip(rows, effects, strict=True)])
@@ -234,7 +236,7 @@ def _answered(table: ComparedLoad, rows: Sequence[Line]) -> ComparedLoad:
     """The table with its final rows, and marks from the answers of each."""
     baseline = next((line for line in rows if line.name == table.baseline), None)
     marked = (
-        lines.answered(line, None if line is baseline else baseline, table.headline, table.margin)
+        lines.mark_answers(line, None if line is baseline else baseline, table.headline, table.margin)
         for line in rows
     )
     return replace(table, lines=tuple(marked))

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from loadgen.base.layout import middle_cut
 from loadgen.report import data_identity, labels
 from loadgen.study.compare import comparability
-from loadgen.study.compare.comparability import word
+from loadgen.study.compare.comparability import format_value
 from loadgen.study.run_summary import OURS, Reported
 from loadgen.verdict.run_facts import Facts
 
@@ -30,7 +30,7 @@ _BY_DEFAULT = ("shape", "made of")  # are equal where neither has anything unusu
 _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
-def of(run: Reported) -> dict[str, str]:
+def describe_distinctions(run: Reported) -> dict[str, str]:
     """Everything but the load by which a run differs from another of its name: words by what they are of."""
     words = {
         "client": run.told_by,
@@ -53,7 +53,7 @@ def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
     yield "prompts", f"prompts as {facts.prompt_format}"
     yield "warm-up", "warmed up" if facts.warmups else "not warmed up"
     for key, value in _settings(run).items():
-        yield key, word(value) if key == _ARGUMENTS else f"{key} {word(value)}"
+        yield key, format_value(value) if key == _ARGUMENTS else f"{key} {format_value(value)}"
 
 
 def _settings(run: Reported) -> dict[str, Any]:
@@ -65,14 +65,14 @@ def _settings(run: Reported) -> dict[str, Any]:
 ByLoad = Callable[[Sequence[Reported]], Sequence[Sequence[int]]]
 
 
-def names(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str]:
+def name_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str]:
     """The row of each run of one name: the name, and the words in which these runs differ.
 
     A key that a run was not given is not named. Where long names would look alike once they are cut, only
     the keys are named that are needed to tell the runs apart. Runs of one load that differ in no such words
     are separated by the place that each was named as, then by labels of their sources.
     """
-    words = [of(run) for run in runs]
+    words = [describe_distinctions(run) for run in runs]
     keys = dict.fromkeys(key for own in words for key in own)
     apart = [key for key in keys if len({own[key] for own in words if own.get(key)}) > 1]
     absent = [{key for key, value in _settings(run).items() if value in _NOT_GIVEN} for run in runs]
@@ -164,7 +164,7 @@ def _telling(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[st
     return telling
 
 
-def same_load(run: Reported, other: Reported, least: int = 0) -> bool:
+def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     """Whether nothing that both report of their loads differs, and they share `least` facts.
 
     Lengths of prompts are the requested ones, since those that were drawn have another mean in every run;

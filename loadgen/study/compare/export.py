@@ -13,7 +13,7 @@ from loadgen.report.load_table import LoadRow
 from loadgen.report.vllm_json import strict
 from loadgen.study.compare import loads
 from loadgen.study.compare.model import ComparedLoad, Line
-from loadgen.study.compare.render import speed_up
+from loadgen.study.compare.render import compute_speed_up
 from loadgen.study.run_summary import Reported
 
 FORMAT = 1
@@ -28,16 +28,16 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def csv(comparisons: Sequence[ComparedLoad]) -> str:
+def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
     """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
     rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
     finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return csv_table(CSV_COLUMNS, finite_rows)
 
 
-def json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
+def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
-    found = loads.swept(comparisons)
+    found = loads.arrange_loads(comparisons)
     swept = {"rows": [_load_row(row) for row in found.rows], "notes": found.notes}
     made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}
     clean: dict[str, Any] = strict(made)
@@ -91,7 +91,7 @@ def _comparison(comparison: ComparedLoad) -> dict[str, Any]:
 
 
 def _line(comparison: ComparedLoad, line: Line) -> dict[str, Any]:
-    ratio, low, high = speed_up(line.effects.get(comparison.headline))
+    ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     return {
         "name": line.name,
         "summaries": {key: asdict(summary) for key, summary in line.summaries.items()},

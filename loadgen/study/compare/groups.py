@@ -22,7 +22,7 @@ class Group(msgspec.Struct, frozen=True):
     rows: dict[str, tuple[Reported, ...]]
 
 
-def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
+def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
     """Each run once, in order; then the repeated: same times and plan; of other clients, equal figures.
 
     Of a run that is there twice, the one that was named itself is used, else the first.
@@ -35,14 +35,14 @@ def distinct(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reporte
     return [run for run in runs if id(run) in kept], [run for run in runs if id(run) not in kept]
 
 
-def in_order(reported: Sequence[Reported]) -> list[Reported]:
+def sort_as_measured(reported: Sequence[Reported]) -> list[Reported]:
     """Runs of campaigns as they were measured, which is the order of their file; others where they were."""
     of_campaigns = [(run.started, at) for at, run in enumerate(reported) if run.cell and run.started]
     measured = iter(sorted(of_campaigns))
     return [reported[next(measured)[1]] if run.cell and run.started else run for run in reported]
 
 
-def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
+def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
     """The loads in order of appearance, the rows under each likewise; with `one_load` all runs are under one.
 
     `names` are the rows' of the runs, as `row_names` gives them.
@@ -56,7 +56,7 @@ def groups(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool
     return by_load
 
 
-def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
+def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
     """The row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
 
     Runs of one name that differ in server, client, machine, request or label, in the place that they were
@@ -66,7 +66,7 @@ def row_names(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     plain = [_plain(run, by_server) for run in reported]
     names = list(plain)
     for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
-        rows = distinctions.names(name, [reported[at] for at in places], _repeats)
+        rows = distinctions.name_rows(name, [reported[at] for at in places], _repeats)
         for at, row in zip(places, rows, strict=True):
             names[at] = row
     return names
@@ -96,7 +96,8 @@ def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
         alike = (
             group
             for group in kept
-            if not own.name and distinctions.same_load(reported[members[0]], reported[group[0]], _KNOWN_ALIKE)
+            if not own.name
+            and distinctions.is_same_load(reported[members[0]], reported[group[0]], _KNOWN_ALIKE)
         )
         if (joined := next(alike, None)) is None:
             kept.append(members)
@@ -114,7 +115,7 @@ def _split(reported: Sequence[Reported], members: Iterable[int]) -> list[list[in
     """Places of runs, parted by what they report of their loads."""
     kept: list[list[int]] = []
     for at in members:
-        alike = (own for own in kept if distinctions.same_load(reported[at], reported[own[0]]))
+        alike = (own for own in kept if distinctions.is_same_load(reported[at], reported[own[0]]))
         if (own := next(alike, None)) is None:
             kept.append([at])
         else:
@@ -131,7 +132,7 @@ def _apart(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[
     loads: list[Sequence[int]] = []
     for members in _by_load(reported):
         rows = grouped(members, lambda at: names[at]).values()
-        if all(distinctions.same_load(reported[at], reported[row[0]]) for row in rows for at in row):
+        if all(distinctions.is_same_load(reported[at], reported[row[0]]) for row in rows for at in row):
             loads.append(members)
             continue
         loads += _split(reported, members)

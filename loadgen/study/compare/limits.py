@@ -1,4 +1,4 @@
-"""Limits: the highest loads that searches found, each checkpoint's compared with the baseline's, by a test.
+"""Limits: the highest loads that searches found, compared with the baseline's by a test, and their tables.
 
 Over searches that were repeated the search is the unit, judged as any figure of runs is. With one search on a
 side only its own interval is known: the error of the log limit is the interval's half width on that scale
@@ -9,23 +9,32 @@ from one another is not in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import NormalDist
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from loadgen.base.csv_text import csv_table
 from loadgen.base.errors import UsageError
+from loadgen.base.printable import printable
 from loadgen.base.spelling import nearest
+from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
+from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitEstimate
+from loadgen.report.load_table import SIMULATION, marked_name
+from loadgen.report.speed_tables import Column, Table
 from loadgen.report.sweep_record import LoadAxis
+from loadgen.report.vllm_json import strict
 from loadgen.roofline.models import suffix
 from loadgen.study.compare import distinctions, statistics
-from loadgen.study.compare.estimate import CLOCK_ERROR, Estimate
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
+from loadgen.study.compare.rows import far_apart
+from loadgen.study.compare.statistics import CLOCK_ERROR, Estimate
 from loadgen.study.importers.searches import StoredLimit
 from loadgen.study.run_summary import Reported, grouped
 
@@ -50,7 +59,7 @@ class LimitRow(msgspec.Struct, frozen=True):
     @property
     def found(self) -> int:
         """How many of its searches found a limit: the figures are of these."""
-        return len(values(self.searches))
+        return len(list_limits(self.searches))
 
 
 class ComparedLimits(msgspec.Struct, frozen=True):
@@ -65,7 +74,7 @@ class ComparedLimits(msgspec.Struct, frozen=True):
     alpha: float
 
 
-def compare(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[ComparedLimits]:
+def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[ComparedLimits]:
     """A table for each kind of search, in order of appearance; Holm over all their rows.
 
     Raises UsageError where the baseline that is asked for has no search.
@@ -79,7 +88,7 @@ def compare(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[Compa
     named = zip(_names(limits), limits, strict=True)
     tables = [_table(kind, ask) for kind in grouped(named, lambda pair: _kind(pair[1])).values()]
     effects = [row.effect for table in tables for row in table.rows if row.effect is not None]
-    judged = iter(statistics.holm(effects, ask.equivalence, ask.alpha))
+    judged = iter(statistics.judge_rows(effects, ask.equivalence, ask.alpha))
     return [
         replace(
             table,
@@ -130,7 +139,7 @@ def _names(limits: Sequence[StoredLimit]) -> list[str]:
             continue
         firsts = [replace(limit.runs[0], place=limit.place) for limit in of_name]
         kinds = {id(run): _kind(limit) for run, limit in zip(firsts, of_name, strict=True)}
-        rows = distinctions.names(name, firsts, partial(_by_kind, kinds))
+        rows = distinctions.name_rows(name, firsts, partial(_by_kind, kinds))
         for at, row in zip(places, rows, strict=True):
             names[at] = row
     return names
@@ -148,7 +157,7 @@ def _table(named: Sequence[tuple[str, StoredLimit]], ask: ComparisonOptions) -> 
         LimitRow(
             name,
             tuple(rows[name]),
-            summary(rows[name]),
+            summarise_limits(rows[name]),
             None if name == baseline else _effect(rows[name], rows[baseline], ask),
         )
         for name in (baseline, *(name for name in rows if name != baseline))
@@ -179,13 +188,13 @@ def _is_among(wanted: str, names: Sequence[str]) -> bool:
     return wanted in names or (wanted != "" and any(name.startswith(f"{wanted} (") for name in names))
 
 
-def values(limits: Sequence[StoredLimit]) -> list[float]:
+def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
     """The limits of those searches that found one."""
     found = (limit.record.limit for limit in limits)
     return [each.value for each in found if each is not None and each.value is not None]
 
 
-def summary(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
+def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
     """The limit of one search as it found it; of several their geometric mean with its 95 % interval."""
     known = [limit.record.limit for limit in limits if limit.record.limit is not None]
     known = [each for each in known if each.value is not None]
@@ -200,17 +209,17 @@ def summary(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
 
 
 def _effect(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
-    own, others = values(row), values(baseline)
+    own, others = list_limits(row), list_limits(baseline)
     if not (own and others):
         return Effect(Decision.NONE, math.nan, why="a search without a limit has no ratio")
     if min(len(own), len(others)) == 1:
         return _within(row, baseline, ask)
-    repeats = [[_repeat(limit) for limit in side if values([limit])] for side in (row, baseline)]
+    repeats = [[_repeat(limit) for limit in side if list_limits([limit])] for side in (row, baseline)]
     paired = None not in repeats[0] and len(set(repeats[0])) == len(own) == len(others)
     paired = paired and set(repeats[0]) == set(repeats[1])
     if paired:
         own, others = (_by_repeat(side) for side in (row, baseline))
-    return statistics.effect(
+    return statistics.judge_effect(
         own, others, paired=paired, higher_is_faster=True, margin=ask.equivalence, alpha=ask.alpha
     )
 
@@ -222,12 +231,12 @@ def _repeat(limit: StoredLimit) -> int | None:
 
 
 def _by_repeat(limits: Sequence[StoredLimit]) -> list[float]:
-    return values(sorted(limits, key=lambda limit: _repeat(limit) or 0))
+    return list_limits(sorted(limits, key=lambda limit: _repeat(limit) or 0))
 
 
 def _within(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
     """The difference of two limits by their searches' own intervals."""
-    pair = summary(row), summary(baseline)
+    pair = summarise_limits(row), summarise_limits(baseline)
     ratio = _value(pair[0]) / _value(pair[1])
     bare = Effect(Decision.NONE, ratio, units=1, higher_is_faster=True)
     errors = [_log_error(each) for each in pair]
@@ -268,3 +277,135 @@ def _with_cause(judged: Effect, before: Effect) -> Effect:
     if before.freedom != _MANY:
         return judged
     return replace(judged, why=WITHIN, more_runs=None, units=1)
+
+
+_CALLS = {
+    Decision.FASTER: "more",
+    Decision.SLOWER: "fewer",
+    Decision.EQUIVALENT: "equivalent",
+    Decision.UNDECIDED: "undecided",
+    Decision.NONE: "no verdict",
+}
+_USERS = {"concurrency": "users", "rate": "requests/s"}
+_EFFECT = ("ratio", "low", "high", "p", "p_adjusted", "p_equivalent", "units", "paired", "why")
+CSV_COLUMNS = (
+    "objectives", "about", "axis", "checkpoint", "baseline", "searches", "limit", "limit_low", "limit_high",
+    "call", *_EFFECT,
+)  # fmt: skip
+_ABOUT = ("axis", "objectives", "about", "baseline", "margin", "alpha")
+_COLUMNS = (
+    Column("name", "checkpoint"), Column("limit", "limit"), Column("interval", "95 %"),
+    Column("searches", "searches"), Column("times", "× baseline"), Column("call", "verdict"),
+)  # fmt: skip
+
+
+def limit_title(compared: ComparedLimits) -> str:
+    """What was searched for: the highest concurrency at the objectives, and of which workload."""
+    highest = "concurrency" if compared.axis == "concurrency" else "request rate"
+    about = f": {compared.about}" if compared.about else ""
+    return printable(f"Highest {highest} at {', '.join(compared.objectives)}{about}")
+
+
+def limit_table(compared: ComparedLimits) -> Table:
+    """A row a checkpoint; below it what each comes to, and what limits the verdicts."""
+    body = tuple(tuple(map(printable, _cells(compared, row))) for row in compared.rows)
+    return Table(_COLUMNS, body, notes=tuple(printable(note) for note in _notes(compared)))
+
+
+def limit_sentence(compared: ComparedLimits, row: LimitRow) -> str:
+    """FP8 serves 1.80× (1.60–2.00) the users of BF16 at this objective; "" without a ratio."""
+    if not (times := format_limit_ratio(row)):
+        return ""
+    at = "at this objective" if len(compared.objectives) == 1 else "at these objectives"
+    return f"{row.name} serves {times} the {_USERS[compared.axis]} of {compared.baseline} {at}"
+
+
+def format_limit_ratio(row: LimitRow) -> str:
+    """1.80× (1.60–2.00); "" without a ratio."""
+    effect = row.effect
+    if effect is None or not math.isfinite(effect.ratio):
+        return ""
+    if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
+        return f"{effect.ratio:.2f}×"
+    bounded = repeats.is_bounded(effect.ratio, effect.low, effect.high)
+    between = f"{effect.low:.2f}–{effect.high:.2f}" if bounded else repeats.UNBOUNDED
+    return f"{effect.ratio:.2f}× ({between})"
+
+
+def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
+    """A line a checkpoint with every digit; what is not known is empty."""
+    return csv_table(CSV_COLUMNS, [_flat(each, row) for each in tables for row in each.rows])
+
+
+def _flat(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
+    about = {
+        "objectives": "; ".join(compared.objectives),
+        "about": compared.about,
+        "axis": compared.axis,
+        "checkpoint": row.name,
+        "baseline": compared.baseline,
+        "searches": row.found,
+    }
+    limit = {} if row.limit is None else row.limit.model_dump(include={"low", "high"})
+    ends = {f"limit_{key}": value for key, value in limit.items()}
+    about |= {"limit": None if row.limit is None else row.limit.value, **ends}
+    if row.effect is None:
+        return about
+    return {**about, **{key: getattr(row.effect, key) for key in _EFFECT}, "call": _CALLS[row.effect.call]}
+
+
+def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
+    """Everything that is known of each, as JSON has it: no NaN, no infinity."""
+    made = [
+        {
+            **{key: getattr(each, key) for key in _ABOUT},
+            "rows": [_row(each, row) for row in each.rows],
+        }
+        for each in tables
+    ]
+    clean: list[dict[str, Any]] = strict(made)
+    return clean
+
+
+def _row(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
+    effect = row.effect
+    return {
+        "name": row.name,
+        "limit": None if row.limit is None else row.limit.model_dump(),
+        "effect": None if effect is None else {**asdict(effect), "call": _CALLS[effect.call]},
+        "searches": [search.directory and str(search.directory) for search in row.searches],
+        "words": limit_sentence(compared, row),
+    }
+
+
+def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
+    limit, ends = row.limit, "-"
+    if limit is not None and limit.low is not None and limit.high is not None:
+        ends = f"{limit_lines.load(limit.low)} to {limit_lines.load(limit.high)}"
+        if limit.value is not None and not repeats.is_bounded(limit.value, limit.low, limit.high):
+            ends = repeats.UNBOUNDED
+    value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
+    call = "baseline" if row.effect is None else _CALLS[row.effect.call]
+    return _shown(row), value, ends, f"{row.found}", format_limit_ratio(row), call
+
+
+def _shown(row: LimitRow) -> str:
+    return marked_name(row.name, any(run.simulated for search in row.searches for run in search.runs))
+
+
+def _notes(compared: ComparedLimits) -> Iterator[str]:
+    yield from filter(None, (limit_sentence(compared, row) for row in compared.rows))
+    for row in compared.rows:
+        for search in row.searches:
+            if not list_limits([search]):  # it is in no figure: bounds of a search, or an interrupted one
+                yield f"{row.name}: {limit_lines.headline(search.record)}, not in the figures"
+        if factor := far_apart(list_limits(row.searches)):
+            yield f"{row.name}: are its {row.found} searches repeats? Their limits are {factor:g}× apart"
+    if len(compared.rows) == 1:
+        yield "one checkpoint, nothing to compare it with: pass another search"
+    whys = dict.fromkeys(row.effect.why for row in compared.rows if row.effect is not None)
+    yield from filter(None, whys)
+    if any(row.effect is not None and row.effect.call is not Decision.NONE for row in compared.rows):
+        yield f"equivalent: within ± {100 * compared.margin:g} %; by Holm over all rows at {compared.alpha:g}"
+    if any(run.simulated for row in compared.rows for search in row.searches for run in search.runs):
+        yield SIMULATION

@@ -1,20 +1,56 @@
-"""Shape: the result of a comparison: per load one table, checkpoints as rows, a verdict per figure."""
+"""Model: the options of a comparison, and its result: a table per load, a row per checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.base.paths import place
 from loadgen.report.load_table import marked_name
-from loadgen.study.compare.campaigns import CampaignSettings
 from loadgen.study.compare.ceilings import Hardware
+from loadgen.study.importers import json_fields, text
 from loadgen.study.run_summary import Load, Reported
 
+RECORD = "campaign.json"
 MARGIN = 0.02  # within ± 2 % two speeds are one
 ALONE = "one row under this load, nothing to compare it with: pass another run"
+
+
+class CampaignSettings(msgspec.Struct, frozen=True):
+    """A campaign's baseline, margin and hardware; empty or None if no campaign sets them."""
+
+    baseline: str = ""
+    margin: float | None = None
+    hardware: str | None = None
+
+
+def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
+    """Of the first campaign among the places, or the only one inside one; a damaged record is ignored."""
+    for record in (contents for given in places if (contents := _find_record(place(given))) is not None):
+        try:
+            contents = json.loads(text.bounded(record))
+        except (UsageError, ValueError, RecursionError):
+            continue
+        if isinstance(contents, dict):
+            margin = json_fields.number(contents.get("margin"))
+            return CampaignSettings(
+                baseline=json_fields.word(contents.get("baseline")),
+                margin=margin if margin is not None and 0 < margin < 1 else None,
+                hardware=json_fields.word(contents.get("hardware")) or None,
+            )
+    return CampaignSettings()
+
+
+def _find_record(directory: Path) -> Path | None:
+    if (directory / RECORD).is_file():
+        return directory / RECORD
+    inside = list(directory.glob(f"*/{RECORD}"))
+    return inside[0] if len(inside) == 1 else None
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True):

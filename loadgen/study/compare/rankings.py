@@ -1,15 +1,20 @@
-"""Rankings: rows by speed, and what each quantization makes of a base model's, as tables to draw."""
+"""Rankings: tables of checkpoints: by speed, by quantization, and by the memory that they fit."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from loadgen.engines import engines
 from loadgen.report.speed_tables import Column, Table
 from loadgen.roofline import models
+from loadgen.study.compare.ceilings import find_weights
 from loadgen.study.compare.model import ComparedLoad, Line
-from loadgen.study.compare.rows import figure
+from loadgen.study.compare.rows import compared_figure
+from loadgen.study.run_summary import Reported
 
 _PLAIN = ("", "BF16", "FP16")
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)B(?![A-Za-z0-9])", re.IGNORECASE)
@@ -53,14 +58,16 @@ class Model(msgspec.Struct, frozen=True):
         return f"{'MoE' if self.active_b else 'Dense'} {self.quantization or 'BF16'}"
 
 
-def ranking(comparison: ComparedLoad) -> Table:
+def ranking_table(comparison: ComparedLoad) -> Table:
     """The rows of one load by their headline figure, the fastest first, as the RTX PRO 6000 page has them."""
     key = comparison.headline
     ranked = [line for line in comparison.lines if key in line.summaries]
-    ranked.sort(key=lambda line: line.summaries[key].mean, reverse=figure(key).higher_is_faster is not False)
+    ranked.sort(
+        key=lambda line: line.summaries[key].mean, reverse=compared_figure(key).higher_is_faster is not False
+    )
     body = []
     for rank, line in enumerate(ranked, 1):
-        model, star = Model.named(checkpoint(line)), UNLIKE * unlike(comparison, line)
+        model, star = Model.named(checkpoint_name(line)), UNLIKE * is_unlike(comparison, line)
         body.append((str(rank), f"{line.shown_name}{star}", model.params, model.type, _shown(line, key)))
     columns = [
         *(Column(name, name) for name in ("rank", "model", "params", "type")),
@@ -71,17 +78,17 @@ def ranking(comparison: ComparedLoad) -> Table:
     return Table(tuple(columns), tuple(body), notes=notes)
 
 
-def effects(comparison: ComparedLoad) -> Table:
+def quantization_table(comparison: ComparedLoad) -> Table:
     """Base models × quantizations: the headline figure and how many times the same model's in BF16 that is.
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
     """
     cells: dict[tuple[float, str, str], dict[str, Line]] = {}
     for line in comparison.lines:
-        if comparison.headline in line.summaries and not unlike(comparison, line):
-            model = Model.named(checkpoint(line))
+        if comparison.headline in line.summaries and not is_unlike(comparison, line):
+            model = Model.named(checkpoint_name(line))
             kind = "BF16" if model.quantization.upper() in _PLAIN else model.quantization
-            where = line.name.removeprefix(checkpoint(line))  # on which server, by whom
+            where = line.name.removeprefix(checkpoint_name(line))  # on which server, by whom
             base = model.parameters_b or 0.0, model.params, f"{model.base}{where}"
             cells.setdefault(base, {})[kind] = line
     kinds = sorted(
@@ -96,7 +103,7 @@ def effects(comparison: ComparedLoad) -> Table:
     return Table(columns, tuple(body), notes=notes)
 
 
-def checkpoint(line: Line) -> str:
+def checkpoint_name(line: Line) -> str:
     """The name of a row's checkpoint, without where it ran."""
     if not line.runs:
         return line.name
@@ -104,14 +111,14 @@ def checkpoint(line: Line) -> str:
     return line.runs[0].name or line.name if cell is None else cell.checkpoint
 
 
-def unlike(comparison: ComparedLoad, line: Line) -> bool:
+def is_unlike(comparison: ComparedLoad, line: Line) -> bool:
     """Whether a row was refused: its load or machine was another."""
     effect = line.effects.get(comparison.headline)
     return effect is not None and effect.unlike
 
 
 def _label(key: str) -> str:
-    return "tok/s" if key == "speed_tok_s" else figure(key).label  # as the pages have it
+    return "tok/s" if key == "speed_tok_s" else compared_figure(key).label  # as the pages have it
 
 
 def _relative(line: Line | None, plain: Line | None, key: str) -> str:
@@ -121,7 +128,7 @@ def _relative(line: Line | None, plain: Line | None, key: str) -> str:
     if plain is None or plain is line:
         return text
     ratio = line.summaries[key].mean / plain.summaries[key].mean
-    times = ratio if figure(key).higher_is_faster else 1 / ratio
+    times = ratio if compared_figure(key).higher_is_faster else 1 / ratio
     return f"{text} ({times:.2f}×)"
 
 
@@ -129,3 +136,71 @@ def _shown(line: Line, key: str) -> str:
     """With the digits of its source if it is from one run; else two."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"
+
+
+SIZES_GIB = (8, 16, 24, 48, 96)
+CONTEXT = 8192  # tokens of the one request whose keys and values must fit too
+OVERHEAD_GIB = 1.0  # the driver's context, activations, buffers
+_GIB = 2.0**30
+
+
+class Need(msgspec.Struct, frozen=True):
+    """The bytes that a checkpoint takes, and how they are known."""
+
+    gib: float  # NaN: not known
+    how: str
+
+
+def fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
+    """Each checkpoint once: GiB that it needs, the source of that, and yes or no for each size of memory.
+
+    Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the
+    safetensors headers, or computed from the model's shape) + keys and values of one request of `context`
+    tokens + 1 GiB.
+    """
+    rows: dict[str, list[Reported]] = {}
+    for line in (line for comparison in comparisons for line in comparison.lines if line.runs):
+        rows.setdefault(checkpoint_name(line), []).extend(line.runs)
+    body = []
+    for name, runs in rows.items():
+        need = compute_need(name, runs, context)
+        is_known = math.isfinite(need.gib)
+        answers = (("yes" if need.gib <= size else "no") if is_known else "-" for size in SIZES_GIB)
+        body.append((name, f"{need.gib:.1f}" if is_known else "-", *answers, need.how))
+    sizes = (Column(f"gib_{size}", str(size)) for size in SIZES_GIB)
+    columns = (Column("model", "model"), Column("gib", "GiB"), *sizes, Column("how", "how known"))
+    return Table(columns, tuple(body), notes=_notes(context))
+
+
+def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
+    """What a checkpoint needs, from the best source."""
+    measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
+    if measured:
+        return Need(max(measured) / _GIB, "measured")
+    files = max((run.weight_bytes for run in runs if run.weight_bytes), default=None)
+    weights = next((run.ceiling.weights for run in runs if run.ceiling is not None), None) or find_weights(
+        name
+    )
+    if weights is not None:
+        kept = (files or weights.total_bytes) + weights.kv_bytes(context)
+        return Need(kept / _GIB + OVERHEAD_GIB, "files + KV" if files else "computed")
+    if files:
+        return Need(files / _GIB + OVERHEAD_GIB, "files, no KV")
+    return Need(math.nan, "unknown model")
+
+
+def _takes_what_it_needs(run: Reported) -> bool:
+    """Whether the engine's peak is what the model needs; False of an unknown engine."""
+    engine = run.engine.lower()
+    named = (each for each in engines.ENGINES if engine.startswith(each.name.lower()))
+    profile = next(named, engines.UNKNOWN)
+    return bool(engine) and not profile.takes_all_memory and not profile.simulated
+
+
+def _notes(context: int) -> tuple[str, ...]:
+    return (
+        f"computed, files: weights + keys and values of one request of {context} tokens + "
+        f"{OVERHEAD_GIB:g} GiB for the driver, activations and buffers; measured: the server's own peak",
+        "yes: it fits a memory of that many GiB with nothing else in it; "
+        "where the system shares the memory (Jetson, GB10) leave room for it",
+    )

@@ -13,7 +13,7 @@ from loadgen.base.printable import printable
 from loadgen.figures import repeats
 from loadgen.report import load_table, speed_tables
 from loadgen.report.speed_tables import Column, Table
-from loadgen.study.compare import loads, rows, turn_table
+from loadgen.study.compare import loads, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Load, grouped
 
@@ -35,31 +35,31 @@ _APART = "lie too far apart to detect any difference"
 _BASELINE, _FAILED = "baseline", "failed"
 
 
-def text(comparisons: Sequence[ComparedLoad]) -> str:
+def render_text(comparisons: Sequence[ComparedLoad]) -> str:
     """One table of what has nothing to compare, then every load's own with its notes, in 80 columns."""
-    found = loads.swept(comparisons)
+    found = loads.arrange_loads(comparisons)
     parts = [load_table.text(found.rows, found.notes).rstrip("\n")] if found.points else []
     parts += ["\n".join(_load_lines(comparison)) for comparison in found.compared]
     return "\n\n".join(parts) + "\n"
 
 
-def markdown(comparisons: Sequence[ComparedLoad]) -> str:
+def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     """The same as Markdown: tables, their remarks and marks as lists."""
-    found = loads.swept(comparisons)
+    found = loads.arrange_loads(comparisons)
     titles, drawn = [], []
     if found.points:
         notes = tuple(map(printable, (*load_table.legend(found.rows), *found.notes)))
         titles.append(speed_tables.markdown_text(load_table.title(found.rows) or load_table.UNNAMED))
         drawn.append(speed_tables.markdown(replace(load_table.table(found.rows, narrow=False), notes=notes)))
-    titles += [speed_tables.markdown_text(described(comparison.load)) for comparison in found.compared]
+    titles += [speed_tables.markdown_text(describe_load(comparison.load)) for comparison in found.compared]
     for comparison in found.compared:
-        turns = turn_table.turn_table(comparison)
-        below = "" if turns is None else f"\n\n{turn_table.TITLE}:\n\n{speed_tables.markdown(turns)}"
+        turns = loads.turn_table(comparison)
+        below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{speed_tables.markdown(turns)}"
         drawn.append(speed_tables.markdown(_table(comparison)) + below)
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
-def described(load: Load) -> str:
+def describe_load(load: Load) -> str:
     """A load in one line: its name, lengths, requests and concurrency, as far as known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
     ways = ((load.input_len, "in"), (asked, "out"))
@@ -80,7 +80,7 @@ def described(load: Load) -> str:
     return f"{load.name}: {', '.join(parts)}" if load.name and not said else ", ".join(parts)
 
 
-def speed_up(effect: Effect | None) -> tuple[float, float, float]:
+def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
     """How many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
     if effect is None:
         return math.nan, math.nan, math.nan
@@ -90,7 +90,7 @@ def speed_up(effect: Effect | None) -> tuple[float, float, float]:
 
 
 def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
-    yield from _wrapped(described(comparison.load))
+    yield from _wrapped(describe_load(comparison.load))
     yield "=" * WIDTH
     yield _header(comparison)
     for line in comparison.lines:
@@ -103,8 +103,8 @@ def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
         yield f"{title}:"
         laid_out = _with_log if title == _FAILED else _wrapped
         yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
-    if (turns := turn_table.turn_table(comparison)) is not None:
-        yield from ("", f"{turn_table.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
+    if (turns := loads.turn_table(comparison)) is not None:
+        yield from ("", f"{loads.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
 
 
 def _columns(comparison: ComparedLoad) -> list[ComparedFigure]:
@@ -141,7 +141,7 @@ def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
     for figure in _columns(comparison):
         effect = line.effects.get(figure.key)
         sign = SIGNS[effect.call] if effect is not None else " "
-        cells.append(f"{spread(figure, line.summaries.get(figure.key))} {sign}")
+        cells.append(f"{format_spread(figure, line.summaries.get(figure.key))} {sign}")
     cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured(comparison)]
     cells += [_percent(line.roofline)] * _rooflines(comparison)
     if line.runs:
@@ -151,7 +151,7 @@ def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
 def _verdict(comparison: ComparedLoad, line: Line) -> str:
     """The headline figure's: 3.61× (3.55–3.68)      faster."""
     call = _call(comparison, line)
-    return call if call in (_BASELINE, _FAILED) else f"{multiplied(comparison, line)}  {call:>10}"
+    return call if call in (_BASELINE, _FAILED) else f"{format_speed_up(comparison, line)}  {call:>10}"
 
 
 def _call(comparison: ComparedLoad, line: Line) -> str:
@@ -161,9 +161,9 @@ def _call(comparison: ComparedLoad, line: Line) -> str:
     return "" if effect is None else str(effect.call)
 
 
-def multiplied(comparison: ComparedLoad, line: Line) -> str:
+def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
     """The speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
-    ratio, low, high = speed_up(line.effects.get(comparison.headline))
+    ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     if not math.isfinite(ratio):
         return ""
     digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
@@ -174,7 +174,7 @@ def multiplied(comparison: ComparedLoad, line: Line) -> str:
     return f"{ratio:.{digits}f}× ({between})"
 
 
-def spread(figure: ComparedFigure, summary: Summary | None) -> str:
+def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
     """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
 
     In words where the interval bounds nothing.
@@ -234,7 +234,7 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
         alike = f"within ± {100 * comparison.margin:g} %"
         parts.append(f"+ faster, - slower, = {alike}, ? undecided" if signs else f"equivalent: {alike}")
     if any(line.effects for line in comparison.lines):
-        label = rows.figure(comparison.headline).label
+        label = rows.compared_figure(comparison.headline).label
         parts.append(f"verdict by {label}, × relative to the baseline")
     if _rooflines(comparison):
         parts.append("roof: of the memory-bandwidth roofline")
@@ -253,7 +253,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
     ]
     without = [(name, effect.why) for name, effect in effects if effect.call is Decision.NONE and effect.why]
     open_effects = [(name, effect) for name, effect in effects if effect.call is Decision.UNDECIDED]
-    powers = [(name, undecided(effect)) for name, effect in open_effects]
+    powers = [(name, explain_undecided(effect)) for name, effect in open_effects]
     reasons = [(name, effect.why) for name, effect in open_effects if effect.why]
     for title, pairs in (
         ("no verdict", without),
@@ -266,7 +266,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
             yield title, list(_gathered(pairs, len(comparison.lines)))
 
 
-def undecided(effect: Effect) -> str:
+def explain_undecided(effect: Effect) -> str:
     """What these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = repeats.difference(effect.detectable)
@@ -300,7 +300,7 @@ def _table(comparison: ComparedLoad) -> Table:
     for line in comparison.lines:
         cells = [line.shown_name, *(_cell(figure, line) for figure in figures)]
         cells += [_percent(line.roofline)] * _rooflines(comparison)
-        body.append((*cells, multiplied(comparison, line), _call(comparison, line)))
+        body.append((*cells, format_speed_up(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
     sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]
     notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
@@ -312,4 +312,4 @@ def _table(comparison: ComparedLoad) -> Table:
 def _cell(figure: ComparedFigure, line: Line) -> str:
     effect = line.effects.get(figure.key)
     sign = "" if effect is None or effect.call is Decision.NONE else f" ({effect.call})"
-    return f"{spread(figure, line.summaries.get(figure.key))}{sign}"
+    return f"{format_spread(figure, line.summaries.get(figure.key))}{sign}"

@@ -1,4 +1,4 @@
-"""Lines: one checkpoint under one load: its figures, their ratios to the baseline's, and its marks."""
+"""Rows: one checkpoint under one load: its figures, their ratios to the baseline's, and its marks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadgen.figures.repeats import t_quantile
 from loadgen.roofline import bound
 from loadgen.server import answer_check
 from loadgen.server.answer_check import Fingerprint
-from loadgen.study.compare import comparability, pairs, statistics
+from loadgen.study.compare import comparability, statistics
 from loadgen.study.compare.model import ComparedFigure, ComparisonOptions, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import OURS, SESSION_MS, Reported, simulation
 
@@ -84,14 +84,14 @@ class BaselineRuns(msgspec.Struct, frozen=True):
         )
 
 
-def value_of(run: Reported, key: str) -> float | None:
+def read_figure(run: Reported, key: str) -> float | None:
     """A figure of a run by its key; memory and energy are figures too."""
     if key == "memory_bytes":
         return None if run.memory_bytes is None else float(run.memory_bytes)
     return run.joules_per_token if key == "joules_per_token" else run.figure(key)
 
 
-def figure(key: str) -> ComparedFigure:
+def compared_figure(key: str) -> ComparedFigure:
     """The figure of a key; one that is no column of its own is read by its name."""
     known = find_figure(key)
     higher = known.higher_is_better if known else True if "throughput" in key else None
@@ -101,7 +101,7 @@ def figure(key: str) -> ComparedFigure:
     return next((column for column in (*FIGURES, *IN_PLACE) if column.key == key), other)
 
 
-def line(
+def compare_row(
     name: str,
     runs: Sequence[Reported],
     reference: BaselineRuns,
@@ -118,8 +118,8 @@ def line(
         why = "its runs are INVALID" if runs else "it has no run here"
     effects = {}
     for column in () if is_baseline else figures:
-        if any(value_of(run, column.key) is not None for run in shown):
-            reason = why or comparability.other_quantity(column.key, (*used, *reference.runs))
+        if any(read_figure(run, column.key) is not None for run in shown):
+            reason = why or comparability.explain_other_quantity(column.key, (*used, *reference.runs))
             none = Effect(Decision.NONE, math.nan, unlike=unlike, why=reason)
             effects[column.key] = none if reason else _effect(used, reference, column)
     return Line(
@@ -132,7 +132,7 @@ def line(
     )
 
 
-def answered(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
+def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
     """The row with marks from its answers, compared with the baseline's: is it fast because broken?"""
     own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
     problems = dict.fromkeys(problem for answers in own for problem in answer_check.judge(answers, like))
@@ -155,13 +155,13 @@ def _is_faster(effect: Effect | None, margin: float) -> bool:
 
 
 def _differences(run: Reported, like: Reported, severity: Severity) -> list[str]:
-    findings = comparability.differences(run, like)
+    findings = comparability.find_differences(run, like)
     return [finding.evidence for finding in findings if finding.rule.severity is severity]
 
 
 def _effect(used: Sequence[Reported], reference: BaselineRuns, column: ComparedFigure) -> Effect:
-    units = pairs.units(used, reference.runs, lambda run: value_of(run, column.key))
-    return statistics.effect(
+    units = statistics.pair_units(used, reference.runs, lambda run: read_figure(run, column.key))
+    return statistics.judge_effect(
         units.row,
         units.baseline,
         paired=units.paired,
@@ -173,7 +173,7 @@ def _effect(used: Sequence[Reported], reference: BaselineRuns, column: ComparedF
 
 def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
     """Mean over units with its 95 % interval by Student's t; None if no run has the figure."""
-    values = pairs.alone(runs, lambda run: value_of(run, key))
+    values = statistics.list_units(runs, lambda run: read_figure(run, key))
     if not values:
         return None
     n, mean = len(values), math.fsum(values) / len(values)
@@ -187,7 +187,7 @@ def _question(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> It
     """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
     apart: list[tuple[float, str]] = []
     for column in figures:
-        values = [column.scaled(value) for run in runs if (value := value_of(run, column.key)) is not None]
+        values = [column.scaled(value) for run in runs if (value := read_figure(run, column.key)) is not None]
         if factor := far_apart(values):
             apart.append((factor, f"in {column.label} ({min(values):.4g} to {max(values):.4g})"))
     if not apart:
@@ -229,7 +229,9 @@ def _marks(
         for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):
             apart = (_differences(run, reference.like, severity) for run in valid)
             yield from _counted((f"{begin}{text}" for texts in apart for text in texts), len(valid))
-    yield from _counted((comparability.shorter(run, reference.asked_output) for run in valid), len(valid))
+    yield from _counted(
+        (comparability.explain_short_answers(run, reference.asked_output) for run in valid), len(valid)
+    )
     yield from _against_the_machine(valid)
     if suspect := [run for run in valid if run.level == _SUSPECT]:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
@@ -238,7 +240,11 @@ def _marks(
     whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
     yield from _counted(remarks, len(valid))
-    if used and reference.runs and (left := pairs.units(used, reference.runs, lambda run: 1.0).left):
+    if (
+        used
+        and reference.runs
+        and (left := statistics.pair_units(used, reference.runs, lambda run: 1.0).left)
+    ):
         yield f"{left} run{'s' * (left > 1)} without a partner, not paired"
 
 

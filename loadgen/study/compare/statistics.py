@@ -7,23 +7,24 @@ requests of one run share all that the run had of luck.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from decimal import Decimal
+from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.study.compare.estimate import CLOCK_ERROR, Estimate, estimate
+from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.study.compare.model import Decision, Effect
-from loadgen.study.compare.multiplicity import Family, family, more_runs
-from loadgen.study.compare.power import separation
+from loadgen.study.run_summary import Reported, grouped
 
 _NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
 _NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
 _ALIKE = "the runs agree to within the precision of digits and clocks, which is used as their spread"
 
 
-def units(values: Sequence[Sequence[float]]) -> list[float]:
+def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
     """Runs, grouped by the start of the server they ran on, as one unit a start: their geometric mean.
 
     What a start had of luck (memory layout, kernels that were tuned, heat) is in all of its runs: five runs
@@ -33,7 +34,7 @@ def units(values: Sequence[Sequence[float]]) -> list[float]:
     return [_geometric(runs) for runs in values if len(runs)]
 
 
-def effect(
+def judge_effect(
     row: Sequence[float],
     baseline: Sequence[float],
     *,
@@ -56,7 +57,7 @@ def effect(
     if why := _refusal(row, baseline):
         return replace(bare, why=why)
     floor = _floor(row, baseline)
-    estimated = estimate(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
+    estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
     try:
         reach = float(estimated.reach(alpha))
     except ImportError:
@@ -72,10 +73,10 @@ def effect(
         freedom=float(estimated.freedom),
         floor=floor,
     )
-    return holm([tested], margin, alpha)[0]
+    return judge_rows([tested], margin, alpha)[0]
 
 
-def holm(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]:
+def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]:
     """The rows of one figure judged together: each with its adjusted p and its verdict.
 
     Equivalent where both one-sided tests pass, which is the practical question and comes first; else faster
@@ -94,9 +95,9 @@ def holm(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]
     ]
     log_ratio, error, freedom, count, floor = np.array(columns).T
     estimated = Estimate(log_ratio, error, freedom)
-    rows = family(estimated, margin, alpha)
-    detectable = np.expm1(separation(freedom, rows.level / 2) * error)
-    more = more_runs(estimated, count, rows=len(tested), margin=margin, alpha=alpha, floor=floor)
+    rows = judge_family(estimated, margin, alpha)
+    detectable = np.expm1(compute_separation(freedom, rows.level / 2) * error)
+    more = estimate_more_runs(estimated, count, rows=len(tested), margin=margin, alpha=alpha, floor=floor)
     for column, (at, effect) in enumerate(zip(tested, tested_effects, strict=True)):
         judged[at] = _judged(effect, rows, column, float(detectable[column]), float(more[column]))
     return judged
@@ -162,3 +163,274 @@ def _step(values: Sequence[float]) -> float:
     """
     exponents = (Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values)
     return 10.0 ** min(-2, *(exponent for exponent in exponents if isinstance(exponent, int)))
+
+
+POWER = 0.8  # the share of campaigns that is to find what is there
+MOST_UNITS = 1000  # of a side: beyond that the number needed is not computed
+
+
+def compute_power(distance: Any, freedom: Any, tail: Any) -> Float64:
+    """How often a one-sided t test at level `tail` rejects where the truth is `distance` standard errors off.
+
+    1 − F(t(1 − tail; freedom); freedom, distance), F of the noncentral t distribution. Beyond three times
+    that t and 10 more, where it is over 0.99, scipy's F is NaN for some arguments: it is taken there.
+    """
+    from scipy import special
+
+    bar = special.stdtrit(freedom, 1 - np.asarray(tail))
+    return np.asarray(1 - special.nctdtr(freedom, np.minimum(distance, 3 * bar + 10), bar))
+
+
+def compute_separation(freedom: Any, tail: Any, wanted: float = POWER) -> Float64:
+    """The distance in standard errors at which `power` is `wanted`; `freedom` is 1 or more."""
+    from scipy import special
+
+    return np.asarray(special.nctdtrinc(freedom, 1 - wanted, special.stdtrit(freedom, 1 - np.asarray(tail))))
+
+
+def estimate_more_units(
+    error: Any, freedom: Any, units: Any, limit: float, tails: tuple[float, float], floor: Any = 0.0
+) -> Float64:
+    """The least number of units to add on each side that settles a difference of size `limit` (log scale).
+
+    Settled: were the truth ± limit, the difference would be found (at level tails[0] on each side); were
+    there none, equivalence would be (both one-sided tests at tails[1]); each in 80 % of campaigns.
+    Equivalence fails where either of its tests does, so each is given half of the 20 %. The spread seen so
+    far is taken for the truth, and the effect seen so far plays no part. `floor` is a standard error that
+    more units do not lessen. inf where it takes over 1000 units.
+    """
+    error, freedom, units = (np.asarray(array, float) for array in (error, freedom, units))
+
+    def settled(more: Float64) -> Bool:
+        at = np.maximum(error * np.sqrt(units / (units + more)), floor)
+        degrees = freedom * (units + more - 1) / (units - 1)
+        finds = compute_power(limit / at, degrees, tails[0]) >= POWER
+        settles_equal: Bool = compute_power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
+        return finds & settles_equal
+
+    return _least(settled, np.maximum(MOST_UNITS - units, 0.0))
+
+
+def _least(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
+    """The least whole number from 1 to `most` from which on `holds`; inf where it does not hold at `most`."""
+    low, high = np.zeros(most.shape), most
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        right = holds(middle)
+        low, high = np.where(right, low, middle), np.where(right, middle, high)
+    return np.where((most >= 1) & holds(most), high, np.inf)
+
+
+# The least standard error of a ratio: crystals and their discipline (NTP slews by up to 500 ppm) leave no two
+# clocks, or one clock on two days, nearer than about 100 ppm.
+CLOCK_ERROR = 1e-4
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """Natural logarithms of ratios; arrays of one shape."""
+
+    log_ratio: Float64
+    error: Float64  # its standard error
+    freedom: Float64  # degrees of freedom of that
+
+    @property
+    def p(self) -> Float64:
+        """Of no difference, two-sided: 2 · F(−|log ratio| / error), F of Student's t."""
+        return 2 * _student(-np.abs(self.log_ratio) / self.error, self.freedom)
+
+    def p_equivalent(self, margin: float) -> Float64:
+        """The larger p of the two one-sided tests against 1 + margin and 1 / (1 + margin).
+
+        It is at most a exactly where the interval at 1 − 2a lies between the two (Schuirmann 1987).
+        """
+        return _student((np.abs(self.log_ratio) - math.log1p(margin)) / self.error, self.freedom)
+
+    def reach(self, alpha: float) -> Float64:
+        """Half the width of the interval of the log ratio at 1 − alpha: t(1 − alpha / 2) · error."""
+        from scipy import special
+
+        return np.asarray(special.stdtrit(self.freedom, 1 - alpha / 2) * self.error)
+
+
+def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any = CLOCK_ERROR) -> Estimate:
+    """The log ratio of positive figures over the last axis: of pairs, or of two samples by Welch.
+
+    Paired: the mean of d = ln(row / baseline), its error sd(d) / √n, n − 1 degrees of freedom. Else the
+    difference of the two mean logarithms, with Welch's error and degrees of freedom. `floor` is the least
+    error that is credible.
+    """
+    logs, others = np.log(row), np.log(baseline)
+    n, m = logs.shape[-1], others.shape[-1]
+    centre = logs.mean(-1) - others.mean(-1)
+    if paired:
+        variance = np.asarray((logs - others).var(-1, ddof=1) / n)
+        freedom = np.full(centre.shape, n - 1.0)
+    else:
+        own, other = logs.var(-1, ddof=1) / n, others.var(-1, ddof=1) / m
+        variance = np.asarray(own + other)
+        below = np.asarray(own**2 / (n - 1) + other**2 / (m - 1))
+        freedom = np.full(centre.shape, min(n, m) - 1.0)  # of no spread at all: the floor decides
+        np.divide(variance**2, below, out=freedom, where=below > 0)
+    return Estimate(np.asarray(centre), np.maximum(np.sqrt(variance), floor), freedom)
+
+
+def _student(t: Float64, freedom: Float64) -> Float64:
+    from scipy import special
+
+    return np.asarray(special.stdtr(freedom, t))
+
+
+# Who reads "about N more runs" makes them and analyses again, and perhaps once more, since the spread of few
+# runs was a guess: each analysis has a third of alpha (Bonferroni over three), so that it need not be given
+# which one it is. The resulting error rates are simulated in docs/comparing-calibration.md.
+LOOKS = 3
+
+
+class Family(msgspec.Struct, frozen=True):
+    """The verdicts on rows; NaN in `p` where a row has no test."""
+
+    p: Float64  # of no difference, adjusted by Holm over the rows and by Bonferroni over the analyses
+    p_equivalent: Float64  # of a difference beyond the margin, likewise
+    alpha: float
+
+    @property
+    def equivalent(self) -> Bool:
+        """Within the margin: the practical question comes first."""
+        return np.asarray(self.p_equivalent <= self.alpha)
+
+    @property
+    def differs(self) -> Bool:
+        """Faster or slower, and not shown to be within the margin."""
+        return np.asarray((self.p <= self.alpha) & ~self.equivalent)
+
+    @property
+    def undecided(self) -> Bool:
+        """Tested, and neither."""
+        return np.asarray(~np.isnan(self.p) & ~self.differs & ~self.equivalent)
+
+    @property
+    def rows(self) -> Int64:
+        """How many rows have a test; the last axis is kept, of length 1."""
+        return np.asarray((~np.isnan(self.p)).sum(-1, keepdims=True))
+
+    @property
+    def level(self) -> Float64:
+        """What an undecided row's own p must reach: alpha over the analyses and the rows still undecided."""
+        left = self.rows - (self.p <= self.alpha).sum(-1, keepdims=True)
+        return np.asarray(self.alpha / LOOKS / np.maximum(left, 1))
+
+
+def judge_family(estimated: Estimate, margin: float, alpha: float) -> Family:
+    """Rows tested for a difference, and apart from that for equivalence within the margin."""
+    p, p_equivalent = (LOOKS * adjust_by_holm(p) for p in (estimated.p, estimated.p_equivalent(margin)))
+    return Family(np.minimum(p, 1), np.minimum(p_equivalent, 1), alpha)
+
+
+def adjust_by_holm(p: Float64) -> Float64:
+    """Holm's adjusted p over the last axis: p₍ᵢ₎ · (m − i + 1), never falling, at most 1; NaN stays NaN."""
+    order = np.argsort(p, -1)  # NaN comes last
+    tests = (~np.isnan(p)).sum(-1, keepdims=True)
+    factors = np.maximum(tests - np.arange(p.shape[-1]), 1)
+    climbing = np.maximum.accumulate(np.take_along_axis(p, order, -1) * factors, -1)
+    adjusted = np.empty_like(climbing)
+    np.put_along_axis(adjusted, order, np.minimum(climbing, 1), -1)
+    return adjusted
+
+
+def estimate_more_runs(
+    estimated: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
+) -> Float64:
+    """How many more units a side settle a difference of the margin's size, whatever the other rows do.
+
+    From spread and margin alone, never from the effect seen (Stein 1945): a number that follows the effect
+    stops where luck was good. inf where it takes over 1000 units.
+    """
+    level = alpha / LOOKS / rows
+    return estimate_more_units(
+        estimated.error, estimated.freedom, units, math.log1p(margin), (level / 2, level), floor
+    )
+
+
+Tell = Callable[[Reported], float | None]  # a figure of a run
+Pair = tuple[list[Reported], list[Reported]]  # of the row, of the baseline; mostly one run each
+STARTS_UNREPORTED = "the runs do not record which start of the server they ran on"
+ONE_START = "all runs were on one start of the server"
+_LEAST = 2  # units that have a spread
+
+
+class Units(msgspec.Struct, frozen=True):
+    """One figure of both sides, a value a unit; in the same order where paired."""
+
+    row: list[float]
+    baseline: list[float]
+    paired: bool
+    left: int = 0  # runs that have no partner and are in no pair
+
+
+def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -> Units:
+    """The units of two sides: paired by the campaign's repeat, else by equal prompts, else not.
+
+    Pairs that share a start of a server, on either side, are one unit, where that leaves at least two.
+    """
+    for key in (_repeat, _plan):
+        sides = ((run for run in side if figure(run) is not None) for side in (row, baseline))
+        by_key, others_by_key = (grouped(side, key) for side in sides)
+        shared = (unit for unit in others_by_key if unit is not None and unit in by_key)
+        pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
+        if len(pairs) < _LEAST:
+            continue
+        merged = _merged(pairs)
+        groups = merged if len(merged) >= _LEAST else pairs
+        left = len(_values((*row, *baseline), figure)) - sum(len(side) for pair in pairs for side in pair)
+        own, others = (average_starts([_values(unit[side], figure) for unit in groups]) for side in (0, 1))
+        return Units(own, others, True, left)
+    return Units(list_units(row, figure), list_units(baseline, figure), False)
+
+
+def list_units(runs: Sequence[Reported], figure: Tell) -> list[float]:
+    """One side's units: where there are several, starts of the server, geometric means of runs; else runs."""
+    starts = grouped((run for run in runs if figure(run) is not None), _start)
+    if None in starts or len(starts) < _LEAST:
+        return _values(runs, figure)
+    return average_starts([_values(of_start, figure) for of_start in starts.values()])
+
+
+def explain_units(runs: Sequence[Reported]) -> str:
+    """Why runs are the units of a side, and not starts of the server; "" where starts are, and of one run."""
+    starts = {_start(run) for run in runs}
+    if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
+        return ""
+    return STARTS_UNREPORTED if None in starts else ONE_START
+
+
+def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:
+    return [value for run in runs if (value := figure(run)) is not None]
+
+
+def _merged(pairs: Sequence[Pair]) -> list[Pair]:
+    """Pairs that are tied by a start which they share, as one."""
+    groups: list[tuple[set[Hashable], Pair]] = []
+    for pair in pairs:
+        starts: set[Hashable] = {start for side in pair for run in side if (start := _start(run)) is not None}
+        tied = [group for group in groups if group[0] & starts]
+        groups = [group for group in groups if not group[0] & starts]
+        merged: Pair = ([], [])
+        for _, other in [*tied, (starts, pair)]:
+            for side in (0, 1):
+                merged[side].extend(other[side])
+        groups.append((starts.union(*(group[0] for group in tied)), merged))
+    return [pair for _, pair in groups]
+
+
+def _repeat(run: Reported) -> Hashable:
+    return None if run.cell is None else (run.cell.campaign, run.cell.repeat)
+
+
+def _plan(run: Reported) -> Hashable:
+    return run.plan_digest or None
+
+
+def _start(run: Reported) -> Hashable:
+    if run.cell is None or not run.cell.start:
+        return None
+    return run.cell.campaign, run.cell.arm, run.cell.start

@@ -1,4 +1,4 @@
-"""Self-consistency: what one run's figures imply of one another, whatever machine and model they are of.
+"""Self-consistency: checks that the figures of one run are possible, alone and next to one another.
 
 A printed figure is every value that prints so (`printed`): no rounding is ever taken for a contradiction.
 """
@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 
-from loadgen.base.rule import Evidence, invalid, joined, note, suspect
+from msgspec.structs import replace
+
+from loadgen.base import rule
+from loadgen.base.rule import Evidence, Rule, invalid, joined, note, suspect
 from loadgen.figures.figure_table import COMMON, SELECTABLE
-from loadgen.study.consistency.rounding import Interval
-from loadgen.study.consistency.subject import SATURATED, AuditedRun
+from loadgen.study.consistency.subject import SATURATED, AuditedRun, Interval
 from loadgen.study.importers.pages import PAGE
-from loadgen.study.run_summary import OURS
+from loadgen.study.run_summary import OURS, Reported, is_below_zero
 from loadgen.verdict.evidence import least_samples, percent
+from loadgen.verdict.verdict import Level
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests
 SCHEDULE = 1.02  # times the most that a schedule allows
@@ -398,3 +401,97 @@ def tokens_recounted(run: AuditedRun) -> Evidence | None:
         f"{reported:.0f} output tokens reported, {recounted:.0f} in the texts: the requested length was "
         "counted instead"
     )
+
+
+# What figures of these keys can be at most: percentages, and shares of 1.
+MOST = {
+    "spec_decode_acceptance_rate": 100.0,
+    "success_rate": 100.0,
+    "slo_attainment": 100.0,
+    "cached_share": 1.0,
+}
+_ROUNDED = 0.006  # of a length or a rate that is printed with two decimals
+
+
+@invalid(
+    "impossible-value",
+    "a latency, a rate, a count or a duration is below zero, infinite or beyond 1e15; a share is above all "
+    "of it; goodput is above throughput, or output above all tokens; a draft's acceptance length is below 1, "
+    "above one more than the tokens of a draft, or not one more than the accepted tokens of a draft",
+    "the client subtracted timestamps of two clocks, or the figures were edited: get its own result file",
+)
+def impossible_value(run: AuditedRun) -> Evidence | None:
+    """A figure that is no measurement's."""
+    return joined([*_signs(run), *_shares(run), *_draft(run)])
+
+
+@suspect(
+    "not-a-number",
+    "a latency or a rate is NaN: the client computed it of nothing, or of values that are no numbers",
+    "leave the metric out, or find what it was computed from",
+)
+def not_a_number(run: AuditedRun) -> Evidence | None:
+    """A figure that the source has, and that says nothing."""
+    names = [key for key, value in run.reported.impossible.items() if math.isnan(value)]
+    return f"{', '.join(names)}: NaN" if names else None
+
+
+def _signs(run: AuditedRun) -> Iterator[Evidence]:
+    for key, value in run.reported.impossible.items():
+        if is_below_zero(value):
+            yield f"{key} {value:.6g} is below zero"
+        elif not math.isnan(value):
+            yield f"{key} {value:.6g} is beyond any measurement"
+
+
+def _shares(run: AuditedRun) -> Iterator[Evidence]:
+    for key, most in MOST.items():
+        if (value := run.figure(key)) is not None and value > most:
+            yield f"{key} {value:g} is above {most:g}"
+    good, every = run.interval("request_goodput"), run.interval("request_throughput")
+    if good is not None and every is not None and good.low > every.high:
+        yield f"request_goodput {good.low:g} is above request_throughput {every.high:g}"
+    part, whole = run.interval("output_throughput"), run.interval("total_token_throughput")
+    if part is not None and whole is not None and part.low > whole.high:
+        yield f"output_throughput {part.low:g} is above total_token_throughput {whole.high:g}"
+
+
+def _draft(run: AuditedRun) -> Iterator[Evidence]:
+    """What contradicts itself in the counts of speculative decoding."""
+    length = run.figure("spec_decode_acceptance_length") or run.figure("accept_length")
+    if length and length < 1 - _ROUNDED and length != -1:
+        yield f"an acceptance length of {length:g}: a pass gives one token at least"
+    drafts, drafted = run.figure("spec_decode_num_drafts"), run.figure("spec_decode_draft_tokens")
+    accepted = run.figure("spec_decode_accepted_tokens")
+    if drafted is not None and accepted is not None and accepted > drafted:
+        yield f"{accepted:.0f} of {drafted:.0f} draft tokens accepted"
+    if not length or not drafts:
+        return
+    if drafted and length > 1 + drafted / drafts + _ROUNDED:
+        yield f"an acceptance length of {length:g}: drafts have {drafted / drafts:.2f} tokens each"
+    elif accepted is not None and abs(length - 1 - accepted / drafts) > _ROUNDED:
+        yield (
+            f"an acceptance length of {length:g}: {accepted:.0f} accepted tokens of {drafts:.0f} drafts give "
+            f"{1 + accepted / drafts:.2f}"
+        )
+
+
+CONTRADICTIONS: tuple[Rule[AuditedRun], ...] = (
+    impossible_value,
+    figures_disagree,
+    counts_disagree,
+    impossible_order,
+    longer_than_the_run,
+    beyond_schedule,
+    nothing_measured,
+    many_failures,
+)
+
+
+def judge_figures(run: Reported) -> Reported:
+    """The run, INVALID where its figures contradict one another; our own has a verdict of every arrival."""
+    if run.told_by == OURS:
+        return run
+    found = [finding.rule.code for finding in rule.findings(CONTRADICTIONS, AuditedRun(run))]
+    doubts = tuple(dict.fromkeys((*found, *run.doubts)))
+    return replace(run, level=Level.INVALID.value, doubts=doubts) if found else run

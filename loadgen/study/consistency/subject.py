@@ -1,19 +1,30 @@
-"""AuditedRun: a published run under audit, the others of its page, and what follows from its figures."""
+"""Subject: a published run under audit: its page, its figures as intervals, and the prompts it had.
+
+vLLM's random texts of 2025 are consecutive ids, decoded; encoded again, some of them come out short, and
+which ones follows from the seed alone. So the total of input tokens identifies the seed, the length, and
+which prompts they were. `workloads.json` has what each of the first 1000 prompts lacks, by client and
+length, for the tokenizer of Qwen 2 to 3 (151643 ids) and seed 0: derived with its ranks, 204169, 408281 and
+1021646 among the totals. A prompt's offset does not depend on how many prompts there are (lengths without a
+range draw nothing), so a smaller run has the first prompts of a greater one.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
 from typing import Any, TypeVar
+
+import msgspec
 
 from loadgen.figures.figure_table import COMMON
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.study.consistency.known_prompts import Workload, recognise
-from loadgen.study.consistency.rounding import COUNTS, Interval
+from loadgen.study.importers.numbers import last_digit_of
 from loadgen.study.run_summary import Reported, grouped, plain_load
 
 Value = TypeVar("Value", bound=Hashable)
@@ -61,17 +72,17 @@ class Page:
         """The value of more than half of the runs under a load, of at least three; else None."""
         load = plain_load(load)
         if (load, value) not in self._usual:
-            self._usual[load, value] = usual(value(run) for run in self.of_load(load))
+            self._usual[load, value] = find_usual(value(run) for run in self.of_load(load))
         most: Value | None = self._usual[load, value]
         return most
 
     @cached_property
     def alike(self) -> dict[tuple[tuple[str, float], ...], list[Reported]]:
         """The runs by the figures that chance would not give twice."""
-        return grouped(self.runs, fractions)
+        return grouped(self.runs, list_fractions)
 
 
-def usual(values: Iterable[Value | None]) -> Value | None:
+def find_usual(values: Iterable[Value | None]) -> Value | None:
     """The value of more than half of them, of at least three; else None."""
     counted = Counter(values)
     if not counted:
@@ -80,7 +91,7 @@ def usual(values: Iterable[Value | None]) -> Value | None:
     return value if counted.total() >= 3 and 2 * count > counted.total() else None
 
 
-def fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
+def list_fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
     """Duration and latencies above 0, sorted by key."""
     kinds = (*(f"_{figure.suffix}" for figure in COMMON), "duration")
     figures = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
@@ -166,7 +177,7 @@ class AuditedRun:
     def workload(self) -> Workload | None:
         """The known prompts that the number of input tokens identifies."""
         n, tokens = self.requests, self.figure("total_input_tokens")
-        return recognise(int(n), int(tokens)) if n and tokens and not self.figure("failed") else None
+        return recognise_workload(int(n), int(tokens)) if n and tokens and not self.figure("failed") else None
 
     @cached_property
     def least_seconds(self) -> float | None:
@@ -220,7 +231,7 @@ class AuditedRun:
         return tuple(self.page.audited(run) for run in runs[:_MOST_PEERS] if run is not self.reported)
 
 
-def pages(reported: Sequence[Reported]) -> list[Page]:
+def group_pages(reported: Sequence[Reported]) -> list[Page]:
     """The page of each run; runs that have a file each are a page together."""
     count = Counter(run.file or run.source for run in reported)
 
@@ -230,3 +241,103 @@ def pages(reported: Sequence[Reported]) -> list[Page]:
 
     pages = {name: Page(runs) for name, runs in grouped(reported, file).items()}
     return [pages[file(run)] for run in reported]
+
+
+COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens", "num_prompts")
+_EXACT = 1e-9  # of its own, for figures that were summed in another order
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """All values that a printed figure may stand for; for non-negative figures."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, value: float, *, count: bool = False) -> Interval:
+        """The values that print like this one: one unit of its last digit either way, cut or rounded.
+
+        Counts are taken as exact.
+        """
+        unit = 0.0 if count else last_digit_of(value)
+        if not unit:
+            return cls(value * (1 - _EXACT), value * (1 + _EXACT))
+        return cls(max(0.0, value - unit), value + unit)
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, other: Interval) -> Interval:
+        return Interval(self.low * other.low, self.high * other.high)
+
+    def meets(self, other: Interval) -> bool:
+        """Whether one value is in both."""
+        return self.low <= other.high and other.low <= self.high
+
+
+PROMPTS = 1000  # derived of each workload
+LEAST_MISSING = 20  # tokens: a total that lacks fewer may be of any prompts
+_CLIENTS = {
+    "mid-2025": "vLLM of May to August 2025 (0.9 to 0.10.1)",
+    "september-2025": "vLLM of August and September 2025",
+}
+SEED, TOKENIZER = 0, "Qwen 2 to 3"
+
+Missing = Mapping[int, int]  # index of a prompt → tokens that it lacks
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """The first prompts of one client's seed at one length."""
+
+    client: str
+    input_len: int
+    requests: int
+    short: int  # prompts that lack tokens
+    total_input_tokens: int
+
+    def shares(self, other: Workload) -> int:
+        """How many prompts this run and another have in common."""
+        alike = (self.client, self.input_len) == (other.client, other.input_len)
+        return min(self.requests, other.requests) if alike else 0
+
+    def has_first(self, requests: int, total_input_tokens: int) -> bool:
+        """Whether this many requests with this many tokens can be the first of these prompts."""
+        missing = _read_workloads().get(self.client, {}).get(self.input_len, {})
+        return requests <= PROMPTS and _count_tokens(missing, self.input_len, requests) == total_input_tokens
+
+
+def recognise_workload(requests: int, total_input_tokens: int) -> Workload | None:
+    """The workload of this many requests with this many tokens in all; None if it is not a known one.
+
+    A total that lacks fewer than 20 tokens of whole lengths identifies nothing.
+    """
+    if not 0 < requests <= PROMPTS:
+        return None
+    for client, lengths in _read_workloads().items():
+        for input_len, missing in lengths.items():
+            lacking = requests * input_len - total_input_tokens
+            if lacking >= LEAST_MISSING and _count_tokens(missing, input_len, requests) == total_input_tokens:
+                short = sum(index < requests for index in missing)
+                return Workload(client, input_len, requests, short, total_input_tokens)
+    return None
+
+
+def count_input_tokens(client: str, input_len: int, requests: int) -> int:
+    """The tokens of the first prompts of a client and length in the table; raises KeyError of another."""
+    return _count_tokens(_read_workloads()[_CLIENTS[client]][input_len], input_len, requests)
+
+
+def _count_tokens(missing: Missing, input_len: int, requests: int) -> int:
+    return requests * input_len - sum(lack for index, lack in missing.items() if index < requests)
+
+
+@cache
+def _read_workloads() -> dict[str, dict[int, dict[int, int]]]:
+    text = resources.files(__package__).joinpath("workloads.json").read_text("utf-8")
+    return {
+        _CLIENTS[client]: {
+            int(length): {int(index): int(lack) for index, lack in missing.items()}
+            for length, missing in lengths.items()
+        }
+        for client, lengths in json.loads(text).items()
+    }

@@ -10,11 +10,11 @@ import msgspec
 from loadgen.base.layout import some
 from loadgen.report import sweep_lines
 from loadgen.report.speed_tables import Table
-from loadgen.study.compare import limit_tables, loads, memory_fit, rankings, turn_table
-from loadgen.study.compare.limits import ComparedLimits
+from loadgen.study.compare import loads, rankings
+from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_title
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.model import ComparedLoad
-from loadgen.study.compare.render import described
+from loadgen.study.compare.render import describe_load
 from loadgen.study.importers.searches import StoredLimit, StoredSweep
 from loadgen.study.pages import comparison_charts, formatting, load_charts
 from loadgen.study.pages.limit_section import LimitSection, limit_sections
@@ -86,13 +86,13 @@ def document(
     accounts = tuple(
         account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
     )
-    swept = loads.swept(comparisons)
+    swept = loads.arrange_loads(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
     pictures = _sweeps(reported, named, swept)
     section = load_section(swept, pictures)
     shown = [
         comparison
-        for comparison in (swept if alone is None else loads.swept(alone)).compared
+        for comparison in (swept if alone is None else loads.arrange_loads(alone)).compared
         if len(comparison.lines) > 1 or any(line.failures for line in comparison.lines)
     ]
     levels = Counter(run.level for run in reported if run.level)
@@ -100,7 +100,7 @@ def document(
         title=_title(reported),
         subtitle=_subtitle(reported),
         compared=tuple(_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
-        fits=memory_fit.fits(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
+        fits=rankings.fit_table(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
         loads=section,
         sweeps=() if section is not None else pictures,
         accounts=accounts,
@@ -109,9 +109,7 @@ def document(
         errors=tuple(errors),
         limits=limit_sections(limits),
         compared_limits=tuple(
-            (limit_tables.title(each), limit_tables.table(each))
-            for each in compared_limits
-            if len(each.rows) > 1
+            (limit_title(each), limit_table(each)) for each in compared_limits if len(each.rows) > 1
         ),
         points=tuple(note for sweep in sweeps for note in sweep_lines.notes(sweep.record)),
     )
@@ -140,7 +138,7 @@ def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) 
 def _compared(comparison: ComparedLoad, number: int) -> Compared:
     return Compared(
         anchor=f"load-{number}",
-        title=described(comparison.load),
+        title=describe_load(comparison.load),
         comparison=comparison,
         tables=tuple(_tables(comparison)),
         bars=tuple(comparison_charts.comparison(comparison)),
@@ -149,13 +147,13 @@ def _compared(comparison: ComparedLoad, number: int) -> Compared:
 
 
 def _tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
-    ranking, effects = rankings.ranking(comparison), rankings.effects(comparison)
+    ranking, effects = rankings.ranking_table(comparison), rankings.quantization_table(comparison)
     if len(ranking.body) > 1:
         yield "Ranking", ranking
     if len(effects.columns) > 3:  # more than one quantization
         yield "Effect of quantization", effects
-    if (turns := turn_table.turn_table(comparison)) is not None:
-        yield turn_table.TITLE, turns
+    if (turns := loads.turn_table(comparison)) is not None:
+        yield loads.TITLE, turns
 
 
 def _drawn(reported: Sequence[Reported]) -> set[int]:
@@ -179,7 +177,7 @@ def _title(reported: Sequence[Reported]) -> str:
 
 
 def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
-    parts = [f"{len(reported)} runs" if len(reported) != 1 else described(reported[0].load)]
+    parts = [f"{len(reported)} runs" if len(reported) != 1 else describe_load(reported[0].load)]
     for names in ((run.engine for run in reported), (run.machine for run in reported)):
         parts += filter(None, [some([*dict.fromkeys(filter(None, names))], 1)])
     times = sorted(run.started for run in reported if run.started is not None)

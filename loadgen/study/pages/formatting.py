@@ -95,12 +95,12 @@ def lead(comparison: ComparedLoad, line: Line) -> str:
     effect = line.effects.get(comparison.headline)
     if effect is None:
         return ""
-    times = render.multiplied(comparison, line)
-    parts = [f"{times} by {rows.figure(comparison.headline).label}"] if times else []
+    times = render.format_speed_up(comparison, line)
+    parts = [f"{times} by {rows.compared_figure(comparison.headline).label}"] if times else []
     if effect.units > 1:
         parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Decision.UNDECIDED:
-        parts.append(render.undecided(effect))
+        parts.append(render.explain_undecided(effect))
     elif effect.why and effect.why not in common(comparison):
         parts.append(effect.why)
     return "; ".join(parts)

@@ -18,10 +18,10 @@ from loadgen.base.layout import wrapped
 from loadgen.base.printable import file_name, plain, printable
 from loadgen.report import limit_lines, result_block, run_place, sweep_lines
 from loadgen.report.printing import printed
-from loadgen.study.compare import campaigns, ceilings, limits, render
+from loadgen.study.compare import ceilings, limits, model, render
 from loadgen.study.compare import command as compare_command
 from loadgen.study.compare.ceilings import Hardware
-from loadgen.study.compare.comparison import compare
+from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import sources
@@ -62,7 +62,7 @@ class _Given:
 
     @cached_property
     def comparisons(self) -> list[ComparedLoad]:
-        return compare(self.reported, self._ask, self.read.failures, self._completed[1])
+        return compare_runs(self.reported, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
     def alone(self) -> list[ComparedLoad]:
@@ -73,11 +73,11 @@ class _Given:
         runs = [run for run in self.reported if run.source in outside]
         if not runs and not self.read.failures:
             return []
-        return compare(runs, self._ask, self.read.failures, self._completed[1])
+        return compare_runs(runs, self._ask, self.read.failures, self._completed[1])
 
     @cached_property
     def compared_limits(self) -> list[ComparedLimits]:
-        return limits.compare(self.read.limits, self._ask)
+        return limits.compare_limits(self.read.limits, self._ask)
 
     @cached_property
     def document(self) -> Document:
@@ -95,12 +95,12 @@ class _Given:
 
     @cached_property
     def _ask(self) -> ComparisonOptions:
-        hardware, campaign = Hardware.given(self.asked), campaigns.settings(self.asked.places)
+        hardware, campaign = Hardware.given(self.asked), model.read_campaign_settings(self.asked.places)
         return ComparisonOptions(self.asked.baseline or "", hardware=hardware, campaign=campaign)
 
     @cached_property
     def _completed(self) -> tuple[list[Reported], list[str]]:
-        return ceilings.completed(self.read.reported, self._ask.machine)
+        return ceilings.add_ceilings(self.read.reported, self._ask.machine)
 
     def panels(self) -> Iterator[tuple[str, Panel]]:
         """Every panel with its file's stem."""
@@ -137,9 +137,9 @@ def _texts(given: _Given) -> Iterator[str]:
     for limit in read.limits:
         yield f"{printable(limit.shown_name)}\n{limit_lines.text(limit.record)}"
     if any(len(each.rows) > 1 for each in given.compared_limits):
-        yield compare_command.text((), given.compared_limits)
+        yield compare_command.render_text((), given.compared_limits)
     if given.alone:
-        yield render.text(given.alone)
+        yield render.render_text(given.alone)
     notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     if notes:
         yield "".join(f"{line}\n" for note in notes for line in wrapped(note))

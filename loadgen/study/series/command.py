@@ -226,18 +226,18 @@ def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
 
 
 def _compare(kept: Store) -> None:
-    from loadgen.study.compare import campaigns, command, limits, render
+    from loadgen.study.compare import command, limits, model, render
     from loadgen.study.compare.model import ComparisonOptions
     from loadgen.study.importers import sources
 
     places = [str(kept.directory)]
     try:
         read = sources.read(places)
-        command.complain(read.errors)
-        ask = ComparisonOptions(campaign=campaigns.settings(places))
+        command.report_unread(read.errors)
+        ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
-            printed(plain(command.text((), limits.compare(read.limits, ask))), sys.stdout)
-        if tables := command.compared(read, ask):
-            printed(plain(render.text(tables)), sys.stdout, end="")
+            printed(plain(command.render_text((), limits.compare_limits(read.limits, ask))), sys.stdout)
+        if tables := command.compare_sources(read, ask):
+            printed(plain(render.render_text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

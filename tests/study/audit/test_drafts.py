@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.roofline import bound, machines
 from loadgen.roofline.estimate import ceiling
-from loadgen.study.audit.findings import RunFindings, audit
+from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.importers import sources
 from loadgen.verdict.verdict import Level
 
@@ -55,7 +55,7 @@ def block(draft: str = "", itl: float = 5.25, load: str = ALONE) -> str:
 
 def audited(path: Path, content: str) -> RunFindings:
     path.write_text(content, "utf-8")
-    (one,) = audit(sources.read([str(path)]).reported, H100, None)
+    (one,) = audit_runs(sources.read([str(path)]).reported, H100, None)
     return one
 
 

@@ -14,8 +14,7 @@ from builders.published_runs import run
 from loadgen.base.rule import Severity, Source
 from loadgen.roofline import machines
 from loadgen.roofline.estimate import ceiling
-from loadgen.study.audit.checks import CHECKS, OF_OURS, SAME_AS
-from loadgen.study.audit.findings import RunFindings, audit
+from loadgen.study.audit.findings import CHECKS, OF_OURS, SAME_AS, RunFindings, audit_runs
 from loadgen.study.run_summary import Load, Reported
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.verdict import Level
@@ -60,21 +59,21 @@ def names(audited: RunFindings) -> set[str]:
 def test_a_run_is_held_against_bus_and_peak(
     tpot_ms: float, ttft_ms: float, doubts: set[str], level: Level
 ) -> None:
-    (audited,) = audit([alone(tpot_ms, ttft_ms=ttft_ms)], THOR, None)
+    (audited,) = audit_runs([alone(tpot_ms, ttft_ms=ttft_ms)], THOR, None)
     assert (names(audited), audited.level) == (doubts, level)
 
 
 def test_speculation_is_ruled_out_only_if_messages_carry_one_token() -> None:
-    (plain,) = audit([alone(8.88)], THOR, None)
+    (plain,) = audit_runs([alone(8.88)], THOR, None)
     one = alone(8.88)
-    (told,) = audit([replace(one, figures={**one.figures, "mean_itl_ms": 8.88})], THOR, None)
+    (told,) = audit_runs([replace(one, figures={**one.figures, "mean_itl_ms": 8.88})], THOR, None)
     said = [audited.findings[0].evidence for audited in (plain, told)]
     assert ["rules out speculative decoding" in each for each in said] == [False, True]
 
 
 def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
     given, named, unknown, untold = (
-        audit([alone(30.0, machine=name)], machine, None)[0]
+        audit_runs([alone(30.0, machine=name)], machine, None)[0]
         for name, machine in (("NVIDIA H20", THOR), ("NVIDIA H20", None), ("Cray-1", None), ("", None))
     )
     assert given.ceiling is not None
@@ -88,7 +87,9 @@ def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
 
 def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> None:
     own = ceiling("Qwen3-8B", H20)
-    as_told, moved = (audit([alone(30.0, ceiling=own)], machine, None)[0].ceiling for machine in (None, THOR))
+    as_told, moved = (
+        audit_runs([alone(30.0, ceiling=own)], machine, None)[0].ceiling for machine in (None, THOR)
+    )
     assert as_told == own
     assert moved == own.model_copy(update={"machine": THOR})
 
@@ -96,7 +97,8 @@ def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> No
 def test_what_is_given_is_as_many_as_the_run_tells() -> None:
     two, given = alone(30.0, machine="2 × NVIDIA H20"), machines.of_bandwidth(4000.0)
     found = [
-        audit([two], machine, None)[0].ceiling for machine in (THOR, None, machines.machine("4xh100"), given)
+        audit_runs([two], machine, None)[0].ceiling
+        for machine in (THOR, None, machines.machine("4xh100"), given)
     ]
     assert [one.machine.devices for one in found if one] == [2, 2, 4, 1]
     assert found[0] is not None
@@ -107,15 +109,15 @@ def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG), "utf-8")
     one, other = alone(8.88, "mine-FP8"), alone(8.88, "Qwen3-8B-FP8")
-    (unknown,) = audit([one], THOR, None)
+    (unknown,) = audit_runs([one], THOR, None)
     assert (unknown.ceiling, names(unknown)) == (None, set())
     assert "mine" in unknown.no_ceiling
     assert "--model-config, or --model NAME" in unknown.no_ceiling
-    for given in (audit([one], THOR, config), audit([one], THOR, None, "Qwen3-8B")):
+    for given in (audit_runs([one], THOR, config), audit_runs([one], THOR, None, "Qwen3-8B")):
         assert names(given[0]) == {"beyond-roofline"}
         assert given[0].ceiling is not None
         assert round(given[0].ceiling.tpot_ms(1, 2112), 1) == LEAST_MS
-    mixed = audit([one, replace(other, name="Qwen3-0.6B")], THOR, config)
+    mixed = audit_runs([one, replace(other, name="Qwen3-0.6B")], THOR, config)
     rates = [audited.ceiling.tpot_ms() for audited in mixed if audited.ceiling]
     assert rates[0] > 5 * rates[1]  # the config is of the one that the table does not know
 
@@ -134,7 +136,7 @@ def test_a_speed_is_called_slow_only_where_it_is_of_decoding(
 ) -> None:
     load = Load("input", None, input_len, 2048.0, None, 1)
     one = Reported("Qwen3-32B", {"speed_tok_s": 8.0}, load, "x", engine=engine)
-    assert ("slow-kernel" in names(audit([one], machine, None)[0])) is slow
+    assert ("slow-kernel" in names(audit_runs([one], machine, None)[0])) is slow
 
 
 @pytest.mark.parametrize(
@@ -163,14 +165,14 @@ def test_prefill_is_called_slow_only_where_it_takes_its_time_at_best(
         "median_itl_ms": 70.0,
     }
     load = Load("high", 100, input_len, 128.0, 128, 8)
-    (audited,) = audit([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
+    (audited,) = audit_runs([Reported("Qwen3-8B-FP8", figures, load, "p.md:1", told_by="vllm")], THOR, None)
     assert ("slow-kernel" in names(audited)) is slow
 
 
 def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
     result = made()
     own = Reported("m", {"completed": 3, "mean_ttft_ms": 0.0}, Load("p"), "runs/x", run=result)
-    (audited,) = audit([own], None, None)
+    (audited,) = audit_runs([own], None, None)
     assert result.verdict.findings
     assert [(one.rule, one.evidence) for one in audited.findings] == [
         (one.rule, one.evidence) for one in result.verdict.findings
@@ -179,7 +181,7 @@ def test_our_own_runs_keep_their_verdict_and_nothing_is_found_twice() -> None:
 
 def test_a_verdict_without_its_arrivals_is_told_by_name() -> None:
     one = replace(alone(30.0), told_by="loadgen", level="SUSPECT", doubts=("prefix-cache",))
-    (audited,) = audit([one], THOR, None)
+    (audited,) = audit_runs([one], THOR, None)
     assert names(audited) == {"prefix-cache"}
     assert audited.level is Level.SUSPECT
     assert audited.findings[0].evidence == "found by the run's own verdict; its directory has the figures"
@@ -187,17 +189,17 @@ def test_a_verdict_without_its_arrivals_is_told_by_name() -> None:
 
 def test_our_own_runs_are_asked_what_their_verdict_could_not_know() -> None:
     fast = replace(alone(8.88), run=made(), told_by="loadgen")
-    assert "beyond-roofline" in names(audit([fast], THOR, None)[0])  # no ceiling was known when it ran
+    assert "beyond-roofline" in names(audit_runs([fast], THOR, None)[0])  # no ceiling was known when it ran
     known = ceiling("Qwen3-8B-FP8", THOR)
     judged = replace(alone(8.88), run=made(ceiling=known), told_by="loadgen")
-    (audited,) = audit([judged], THOR, None)
+    (audited,) = audit_runs([judged], THOR, None)
     assert "beyond-roofline" not in names(audited) - {one.rule.code for one in judged.run.verdict.findings}  # type: ignore[union-attr]
     twins = [replace(run("m"), run=made(), source=f"runs/{name}") for name in "ab"]
-    assert "duplicate" in names(audit(twins, None, None)[0])
+    assert "duplicate" in names(audit_runs(twins, None, None)[0])
 
 
 def test_the_worst_is_told_first() -> None:
-    (audited,) = audit([alone(8.88, ttft_ms=20.0)], THOR, None)
+    (audited,) = audit_runs([alone(8.88, ttft_ms=20.0)], THOR, None)
     severities = [one.rule.severity for one in audited.findings]
     assert severities == sorted(severities, reverse=True)
     assert audited.level is Level.INVALID

@@ -10,8 +10,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.plan.prompts.random_ids import PromptShape
 from loadgen.plan.prompts.vllm_random import text_prompts
-from loadgen.study.consistency import known_prompts
-from loadgen.study.consistency.known_prompts import PROMPTS, recognise, total_input_tokens
+from loadgen.study.consistency import subject
+from loadgen.study.consistency.subject import PROMPTS, count_input_tokens, recognise_workload
 
 MID, SEPTEMBER = "mid-2025", "september-2025"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -31,7 +31,7 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 def test_the_totals_that_were_seen_in_the_field_are_in_the_table(
     client: str, input_len: int, requests: int, total: int
 ) -> None:
-    assert total_input_tokens(client, input_len, requests) == total
+    assert count_input_tokens(client, input_len, requests) == total
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_the_totals_that_were_seen_in_the_field_are_in_the_table(
     [(10, 20431, 2048, 1), (100, 204169, 2048, 9), (200, 408281, 2048, 20), (1000, 1021646, 1024, 64)],
 )
 def test_a_known_total_tells_its_length(requests: int, total: int, input_len: int, short: int) -> None:
-    found = recognise(requests, total)
+    found = recognise_workload(requests, total)
     assert found is not None
     assert (found.input_len, found.short) == (input_len, short)
     assert "0.9 to 0.10.1" in found.client
 
 
 def test_the_next_generator_is_another_client() -> None:
-    found = recognise(100, 204357)
+    found = recognise_workload(100, 204357)
     assert found is not None
     assert found.client == "vLLM of August and September 2025"
 
@@ -65,11 +65,15 @@ def test_the_next_generator_is_another_client() -> None:
     ],
 )
 def test_another_total_is_nobodys_mark(requests: int, total: int) -> None:
-    assert recognise(requests, total) is None
+    assert recognise_workload(requests, total) is None
 
 
 def test_a_smaller_run_has_the_first_prompts_of_a_greater_one() -> None:
-    ten, hundred, other = recognise(10, 20431), recognise(100, 204169), recognise(100, 204357)
+    ten, hundred, other = (
+        recognise_workload(10, 20431),
+        recognise_workload(100, 204169),
+        recognise_workload(100, 204357),
+    )
     assert ten is not None
     assert hundred is not None
     assert other is not None
@@ -83,8 +87,8 @@ def test_a_smaller_run_has_the_first_prompts_of_a_greater_one() -> None:
 def test_no_total_is_the_mark_of_two_workloads() -> None:
     seen: dict[tuple[int, int], tuple[str, int]] = {}
     for client, input_len, requests in product((MID, SEPTEMBER), LENGTHS, range(1, PROMPTS + 1)):
-        total = total_input_tokens(client, input_len, requests)
-        if requests * input_len - total < known_prompts.LEAST_MISSING:
+        total = count_input_tokens(client, input_len, requests)
+        if requests * input_len - total < subject.LEAST_MISSING:
             continue
         assert seen.setdefault((requests, total), (client, input_len)) == (client, input_len)
     assert len(seen) > PROMPTS
@@ -97,4 +101,4 @@ def test_the_table_is_what_the_real_tokenizer_makes(input_len: int, requests: in
         pytest.skip("QWEN_TOKENIZER does not name a Qwen tokenizer's directory")
     prompts = text_prompts("text-vllm-0.9", PromptShape(requests, input_len, 128), name, 0)
     counted = prompts.input_lens.cumsum().tolist()
-    assert counted == [total_input_tokens(MID, input_len, n) for n in range(1, requests + 1)]
+    assert counted == [count_input_tokens(MID, input_len, n) for n in range(1, requests + 1)]

@@ -9,7 +9,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
-from loadgen.study.audit.nominal_lengths import nine_tenths, nominal, tolerance
+from loadgen.study.audit.peer_checks import compute_tolerance, find_nominal_lengths, nine_tenths
 from loadgen.study.consistency.subject import AuditedRun
 from loadgen.study.run_summary import Reported
 
@@ -47,11 +47,14 @@ def sent(mean_in: float, mean_out: float, name: str = "dsr1-1k1k", n: int = 640)
     ],
 )
 def test_a_name_tells_the_lengths(name: str, lengths: tuple[float, float] | None) -> None:
-    assert nominal(named(name)) == lengths
+    assert find_nominal_lengths(named(name)) == lengths
 
 
 def test_lengths_that_were_asked_for_come_before_a_name() -> None:
-    assert nominal(run("1k1k", loaded(asked_input_len=512, asked_output_len=64))) == (512.0, 64.0)
+    assert find_nominal_lengths(run("1k1k", loaded(asked_input_len=512, asked_output_len=64))) == (
+        512.0,
+        64.0,
+    )
 
 
 @loop_over(
@@ -81,4 +84,4 @@ def test_nine_tenths_are_known_by_both_means(case: AuditedRun, evidence: str | N
 def test_lengths_drawn_so_are_within_the_tolerance() -> None:
     draw = np.random.default_rng(7)
     means = draw.integers(819, 1025, (1000, 640)).mean(axis=1) / 1024
-    assert (np.abs(means - 0.9) <= tolerance(640)).all()
+    assert (np.abs(means - 0.9) <= compute_tolerance(640)).all()

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
-from loadgen.study.audit.findings import audit
-from loadgen.study.consistency.subject import pages, usual
+from loadgen.study.audit.findings import audit_runs
+from loadgen.study.consistency.subject import find_usual, group_pages
 from loadgen.study.run_summary import Load, Reported
 
 OTHERS = [run("a"), run("b", median_ttft_ms=98.71), run("c", median_ttft_ms=98.72)]
@@ -36,7 +36,7 @@ _RATELESS = dict.fromkeys(("request_throughput", "output_throughput", "total_tok
 
 
 def found(one: Reported, *beside: Reported) -> dict[str, str]:
-    audited = audit([one, *beside], None, None)[0]
+    audited = audit_runs([one, *beside], None, None)[0]
     return {
         each.rule.code: each.evidence for each in audited.findings if each.rule.code != "thin-percentiles"
     }
@@ -106,7 +106,13 @@ def test_what_is_alike_enough_is_not(one: Reported, name: str) -> None:
 
 def test_of_two_nobody_is_the_odd_one() -> None:
     assert "requests-differ" not in found(run("d", loaded(requests=80), completed=80), OTHERS[0])
-    assert [usual([1, 2]), usual([1, 1]), usual([1, 1, 2]), usual([1, 1, 2, 2]), usual([])] == [
+    assert [
+        find_usual([1, 2]),
+        find_usual([1, 1]),
+        find_usual([1, 1, 2]),
+        find_usual([1, 1, 2, 2]),
+        find_usual([]),
+    ] == [
         None,
         None,
         1,
@@ -126,7 +132,7 @@ def test_another_page_is_nobodys_company() -> None:
     there = replace(run("d", loaded(requests=80), completed=80), source="there.md:7", file="there.md")
     too = replace(run("e"), source="there.md:9", file="there.md")
     assert "requests-differ" not in found(there, too, *here)
-    assert [len(one.runs) for one in pages([there, too, *here])] == [2, 2, 3, 3, 3]
+    assert [len(one.runs) for one in group_pages([there, too, *here])] == [2, 2, 3, 3, 3]
 
 
 def test_a_cold_prompt_takes_what_a_full_load_leaves_for_it() -> None:

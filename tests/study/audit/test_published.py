@@ -13,8 +13,8 @@ from builders.published_runs import PUBLISHED, thor
 from loadgen.report import speed_rows
 from loadgen.report.speed_formulas import OUTPUT, converted
 from loadgen.roofline import machines
-from loadgen.study.audit.findings import RunFindings, audit
-from loadgen.study.audit.render import text
+from loadgen.study.audit.findings import RunFindings, audit_runs
+from loadgen.study.audit.render import render_text
 from loadgen.study.run_summary import Load, Reported
 from loadgen.verdict.verdict import Level
 
@@ -44,7 +44,7 @@ _NEED_A_MACHINE = {"beyond-roofline", "beyond-peak", "above-roofline", "slow-ker
 
 @pytest.fixture(scope="module")
 def page() -> dict[tuple[str, str], RunFindings]:
-    return {(one.reported.name, one.reported.load.name): one for one in audit(thor(), THOR, None)}
+    return {(one.reported.name, one.reported.load.name): one for one in audit_runs(thor(), THOR, None)}
 
 
 def grave(audited: RunFindings) -> tuple[str, ...]:
@@ -121,7 +121,9 @@ def test_the_evidence_has_the_figures(
 
 
 def test_without_a_machine_all_is_found_that_needs_none() -> None:
-    found = {(one.reported.name, one.reported.load.name): grave(one) for one in audit(thor(), None, None)}
+    found = {
+        (one.reported.name, one.reported.load.name): grave(one) for one in audit_runs(thor(), None, None)
+    }
     assert found == {
         at: tuple(name for name in names if name not in _NEED_A_MACHINE) for at, names in ACCUSED.items()
     }
@@ -129,7 +131,7 @@ def test_without_a_machine_all_is_found_that_needs_none() -> None:
 
 def test_the_page_fits_a_terminal(page: dict[tuple[str, str], RunFindings]) -> None:
     for explain in (False, True):
-        said = text(list(page.values()), explain=explain)
+        said = render_text(list(page.values()), explain=explain)
         assert max(map(len, said.splitlines())) <= 80
         assert "16 runs: 2 INVALID, 12 SUSPECT, 2 VALID" in said
 
@@ -154,7 +156,7 @@ def published() -> Iterator[Reported]:
 
 
 def test_no_published_speed_is_impossible_and_only_transformers_is_slow() -> None:
-    findings = audit(list(published()), None, None)
+    findings = audit_runs(list(published()), None, None)
     accused = [(one, name) for one in findings for name in grave(one)]
     assert len(findings) == 471
     assert all(one.ceiling is not None for one in findings)
@@ -169,7 +171,7 @@ def test_the_desk_card_has_one_row_above_the_roofline() -> None:
         speeds = {row["model"]: float(row["tok_s"]) for row in csv.DictReader(file)}
     load = Load(max_concurrency=1)
     given = [Reported(name, {"speed_tok_s": speed}, load, "x") for name, speed in speeds.items()]
-    findings = audit(given, machines.machine("rtx-pro-6000"), None)
+    findings = audit_runs(given, machines.machine("rtx-pro-6000"), None)
     assert {one.reported.name: grave(one) for one in findings if grave(one)} == {
         "GLM-4-9B-Chat-1M": ("above-roofline",)
     }

@@ -9,9 +9,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import LOAD, loaded, run, thor
-from loadgen.study.audit.findings import audit
-from loadgen.study.consistency.rounding import Interval
-from loadgen.study.consistency.subject import AuditedRun
+from loadgen.study.audit.findings import audit_runs
+from loadgen.study.consistency.subject import AuditedRun, Interval
 from loadgen.study.importers.numbers import milliseconds_each, scaled
 from loadgen.study.run_summary import Load, Reported
 
@@ -32,7 +31,7 @@ _EQUAL |= {f"{rank}_tpot_ms": 10.02 for rank in ("mean", "median", "p99")}
 
 
 def found(one: Reported) -> dict[str, str]:
-    (audited,) = audit([one], None, None)
+    (audited,) = audit_runs([one], None, None)
     return {each.rule.code: each.evidence for each in audited.findings}
 
 

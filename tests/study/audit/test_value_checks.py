@@ -11,7 +11,7 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
-from loadgen.study.audit.findings import RunFindings, audit
+from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.importers import sources
 from loadgen.study.run_summary import Load, Reported
 from loadgen.verdict.verdict import Level
@@ -26,7 +26,7 @@ DRAFTED: dict[str, Any] = {
 
 
 def found(one: Reported) -> dict[str, str]:
-    (audited,) = audit([one], None, None)
+    (audited,) = audit_runs([one], None, None)
     return {each.rule.code: each.evidence for each in audited.findings}
 
 
@@ -208,7 +208,7 @@ def test_a_cell_of_zero_is_left_out_and_named(tmp_path: Path) -> None:
 
 def _audited(path: Path, content: str) -> list[RunFindings]:
     path.write_text(content, "utf-8")
-    return audit(sources.read([str(path)]).reported, None, None)
+    return audit_runs(sources.read([str(path)]).reported, None, None)
 
 
 def test_a_file_of_nan_is_suspect(tmp_path: Path) -> None:

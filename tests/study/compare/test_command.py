@@ -16,9 +16,8 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.report.report import render as report
 from loadgen.report.run_directory import Result
-from loadgen.study.compare import campaigns, command
-from loadgen.study.compare.campaigns import CampaignSettings
-from loadgen.study.compare.model import ComparisonOptions
+from loadgen.study.compare import command, model
+from loadgen.study.compare.model import CampaignSettings, ComparisonOptions
 from loadgen.study.importers import sources
 
 THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_6000_speed.csv")
@@ -108,7 +107,7 @@ def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], words: li
 
 def test_a_recorded_machine_of_another_version_costs_the_roofline_alone() -> None:
     ask = ComparisonOptions(campaign=CampaignSettings(hardware="jetson-tor"))
-    tables = command.compared(sources.read([THOR]), ask)
+    tables = command.compare_sources(sources.read([THOR]), ask)
     assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in tables[0].remarks[0]
     assert len(tables[0].lines) == 8
 
@@ -158,8 +157,8 @@ def test_the_same_place_twice_is_one(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_a_campaign_says_how_it_is_compared(tmp_path: Path, text: str, told: CampaignSettings) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "campaign.json").write_text(text, "utf-8")
-    assert campaigns.settings([str(tmp_path / "other"), str(tmp_path / "c")]) == told
-    assert campaigns.settings([str(tmp_path)]) == told
+    assert model.read_campaign_settings([str(tmp_path / "other"), str(tmp_path / "c")]) == told
+    assert model.read_campaign_settings([str(tmp_path)]) == told
 
 
 def vllm_file(path: Path, speed: float, **metadata: object) -> str:

@@ -17,7 +17,7 @@ from loadgen.plan import profile
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.server.engine_config import EngineConfig
-from loadgen.study.compare.comparability import COMPARABILITY, differences, shorter
+from loadgen.study.compare.comparability import COMPARABILITY, explain_short_answers, find_differences
 from loadgen.study.run_summary import Reported, of_run
 from loadgen.verdict.run_facts import Client, Launched, Server
 
@@ -56,13 +56,13 @@ def loaded(**told: Any) -> Reported:
     ],
 )
 def test_a_difference_is_refused_or_marked(row: Reported, severity: Severity | None, said: str) -> None:
-    found = differences(row, BASELINE)
+    found = find_differences(row, BASELINE)
     assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
 
 
 def test_what_one_side_does_not_tell_is_not_judged() -> None:
     bare = Reported("row", {"output_throughput": 5.0}, replace(HIGH, requests=None, input_len=None), "file")
-    assert [one.evidence for one in differences(bare, BASELINE)] == []
+    assert [one.evidence for one in find_differences(bare, BASELINE)] == []
 
 
 def test_speeds_of_two_formulas_are_refused() -> None:
@@ -70,14 +70,14 @@ def test_speeds_of_two_formulas_are_refused() -> None:
         Reported("row", {"speed_tok_s": 5.0}, HIGH, "file", told_by="speed table", speed_formula=formula)
         for formula in ("output/time", "(prompt+output)/time")
     )
-    assert [one.evidence for one in differences(one, two)] == [
+    assert [one.evidence for one in find_differences(one, two)] == [
         "speed = output/time, baseline (prompt+output)/time"
     ]
 
 
 def test_refused_ones_come_first() -> None:
     row = replace(loaded(requests=10, output_len=124.0), engine="SGLang 0.5")
-    found = [one.rule.severity for one in differences(row, BASELINE)]
+    found = [one.rule.severity for one in find_differences(row, BASELINE)]
     assert found == [REFUSED, MARKED, MARKED]
 
 
@@ -92,7 +92,11 @@ def test_refused_ones_come_first() -> None:
 def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
     one = run("row", 1.0, figures={"total_output_tokens": generated})
     untold = replace(one, load=replace(HIGH, asked_output_len=None))
-    assert [shorter(one, None), shorter(untold, 128.0), shorter(untold, None)] == [
+    assert [
+        explain_short_answers(one, None),
+        explain_short_answers(untold, 128.0),
+        explain_short_answers(untold, None),
+    ] == [
         said or None,
         said or None,
         None,
@@ -101,8 +105,8 @@ def test_output_shorter_than_asked_is_told(generated: float, said: str) -> None:
 
 def test_the_thor_page_holds_what_the_issue_names() -> None:
     page = {(one.name, one.load.name): one for one in thor()}
-    gptq = differences(page["Qwen3-8B-GPTQ-Int4", "high"], page["Qwen3-8B", "high"])
-    gguf = differences(page["Qwen3-8B-GGUF", "low"], page["Qwen3-8B", "low"])
+    gptq = find_differences(page["Qwen3-8B-GPTQ-Int4", "high"], page["Qwen3-8B", "high"])
+    gguf = find_differences(page["Qwen3-8B-GGUF", "low"], page["Qwen3-8B", "low"])
     assert [one.evidence for one in gptq if one.rule.severity is REFUSED] == ["requests: 200, baseline 100"]
     assert [one.evidence for one in gguf if one.rule.severity is REFUSED] == ["requests: 1, baseline 10"]
 
@@ -152,7 +156,7 @@ def test_runs_of_ours_tell_more(facts: dict[str, Any], severity: Severity | None
         made_runs.reported(made_runs.run(**{**base, **facts})),
         made_runs.reported(made_runs.run(**base)),
     )
-    found = differences(row, baseline)
+    found = find_differences(row, baseline)
     assert [(one.rule.severity, one.evidence) for one in found] == ([(severity, said)] if severity else [])
 
 
@@ -161,12 +165,12 @@ def test_counts_of_runs_by_time_may_differ() -> None:
     row, baseline = (
         made_runs.reported(made_runs.run(requests, profile=profile.build(timed))) for requests in (24, 48)
     )
-    assert differences(row, baseline) == []
+    assert find_differences(row, baseline) == []
 
 
 def test_a_run_that_was_not_streamed_is_marked() -> None:
     whole = made_runs.run(profile=profile.build({**KEYS, "stream": False}))
-    found = differences(made_runs.reported(whole), made_runs.reported(made_runs.run()))
+    found = find_differences(made_runs.reported(whole), made_runs.reported(made_runs.run()))
     assert [one.evidence for one in found] == ["not streamed, baseline streamed"]
 
 
@@ -215,16 +219,20 @@ def of_data(data: DataFacts | None = None, file: bool = True, **keys: Any) -> Re
     ],
 )  # fmt: skip
 def test_other_data_is_another_load(row: Reported, baseline: Reported, evidence: list[str]) -> None:
-    assert [found.evidence for found in differences(row, baseline) if found.rule.code == "data"] == evidence
-    assert [found.rule.code for found in differences(row, baseline)] == ["data"] * len(evidence)
+    assert [
+        found.evidence for found in find_differences(row, baseline) if found.rule.code == "data"
+    ] == evidence
+    assert [found.rule.code for found in find_differences(row, baseline)] == ["data"] * len(evidence)
 
 
 def test_the_rate_of_a_trace_is_its_own() -> None:
     row = of_data(made_data.trace(), trace="t")
     at_a_rate = of_data(made_data.data("trace"), trace="t", self_timed=False, request_rate=100.0)
-    found = {rule.rule.code: rule.evidence for rule in differences(row, at_a_rate)}
+    found = {rule.rule.code: rule.evidence for rule in find_differences(row, at_a_rate)}
     assert found["request rate"] == "a trace's own requests/s, baseline 100"
 
 
 def test_answers_of_a_file_are_not_shorter_than_a_flag() -> None:
-    assert shorter(of_data(made_data.data(output=made_data.lengths(40, 10, 90))), 4096.0) is None
+    assert (
+        explain_short_answers(of_data(made_data.data(output=made_data.lengths(40, 10, 90))), 4096.0) is None
+    )

@@ -14,10 +14,9 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.server.answer_check import Fingerprint, GreedyAnswer
 from loadgen.study.compare import ceilings, groups, render
-from loadgen.study.compare.campaigns import CampaignSettings
 from loadgen.study.compare.ceilings import Hardware
-from loadgen.study.compare.comparison import compare
-from loadgen.study.compare.model import ComparedLoad, ComparisonOptions, Decision, Line
+from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions, Decision, Line
 from loadgen.study.compare.rows import BROKEN
 from loadgen.study.run_summary import Reported
 
@@ -26,7 +25,7 @@ BASE = cells("Qwen3-8B", SLOW)
 
 
 def compared(*reported: list[Reported], failures: Any = (), **asked: Any) -> list[ComparedLoad]:
-    return compare([one for runs in reported for one in runs], ComparisonOptions(**asked), failures)
+    return compare_runs([one for runs in reported for one in runs], ComparisonOptions(**asked), failures)
 
 
 def only(found: list[ComparedLoad]) -> ComparedLoad:
@@ -131,9 +130,9 @@ def test_what_holds_for_all_tables_stands_under_the_first() -> None:
 
 
 def test_what_a_roofline_lacks_stands_under_the_first_table_without_one() -> None:
-    known, _ = ceilings.completed(list(thor()), Hardware.named("jetson-thor"))
+    known, _ = ceilings.add_ceilings(list(thor()), Hardware.named("jetson-thor"))
     bare = cells("a", SLOW, replace(HIGH, name="another"))
-    found = compare([*known, *bare], ComparisonOptions(), lacking=["no roofline: a"])
+    found = compare_runs([*known, *bare], ComparisonOptions(), lacking=["no roofline: a"])
     below = {one.load.name: [remark for remark in one.remarks if "roofline" in remark] for one in found}
     assert below == {"high": [], "low": [], "another": ["no roofline: a"]}
 
@@ -262,12 +261,12 @@ def test_a_run_given_twice_is_used_where_it_was_named_itself() -> None:
     run = replace(cells("a", FAST)[0], source="runs/one")
     within, itself = replace(run, place="runs"), replace(run, place="runs/one")
     for given in ([within, itself], [itself, within]):
-        (kept,), (repeated,) = groups.distinct(given)
+        (kept,), (repeated,) = groups.drop_repeated(given)
         assert (kept.place, repeated.place) == ("runs/one", "runs")
 
 
 def test_nothing_is_no_comparison() -> None:
-    assert compare([], ComparisonOptions()) == []
+    assert compare_runs([], ComparisonOptions()) == []
 
 
 def answered(text: str) -> Fingerprint:
@@ -297,7 +296,7 @@ def test_where_answers_part_from_the_baselines_is_told_and_no_mark() -> None:
     )
     assert line(found, found.baseline).answers == ""
     assert not line(found, "FP8").marks
-    assert "answers:\n  FP8: first differs from" in render.text([found])
+    assert "answers:\n  FP8: first differs from" in render.render_text([found])
 
 
 def test_the_thor_page_is_compared_and_marked() -> None:
@@ -324,5 +323,5 @@ def test_without_scipy_there_are_figures_and_what_to_install(monkeypatch: pytest
 @pytest.mark.long
 def test_ten_thousand_runs_are_compared() -> None:
     rows = [run(f"row {at}", 1.0 + at % 7 + at / 1e6) for at in range(10_000)]
-    found = only(compare(rows, ComparisonOptions()))
+    found = only(compare_runs(rows, ComparisonOptions()))
     assert sum(len(one.runs) for one in found.lines) == 10_000

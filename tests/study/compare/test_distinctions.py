@@ -50,13 +50,13 @@ def at(url: str, simulated: str = "") -> Server:
 def test_runs_that_are_no_repeats_are_rows_of_their_own(
     first: dict[str, Any], second: dict[str, Any], names: list[str]
 ) -> None:
-    assert groups.row_names([ours(**first), ours(**second)]) == names
+    assert groups.name_rows([ours(**first), ours(**second)]) == names
 
 
 def test_a_run_is_named_by_what_it_has_alone() -> None:
     extra = {"extra_body": {"priority": 1}}
     runs = [ours(**keys) for keys in ({}, {"min_tokens": 2}, extra, {**extra, "top_k": 3})]
-    assert groups.row_names(runs) == [
+    assert groups.name_rows(runs) == [
         "m",
         "m (min_tokens 2)",
         "m (extra_body {'priority': 1})",
@@ -69,7 +69,7 @@ def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
         {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
         {"temperature": 0.5, "top_p": 0.8, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
     ]
-    names = groups.row_names([ours(), *(ours(**keys) for keys in same_ends)])
+    names = groups.name_rows([ours(), *(ours(**keys) for keys in same_ends)])
     assert names == ["m", "m (temperature 0.5, top_p 0.9)", "m (temperature 0.5, top_p 0.8)"]
 
 
@@ -96,12 +96,12 @@ UNNAMED = replace(HIGH, name="", asked_input_len=2048)
 )
 def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str, Any], same: bool) -> None:
     one, other = run("a", 1.0, UNNAMED), run("a", 1.0, replace(UNNAMED, **change))
-    assert distinctions.same_load(one, other) is same
+    assert distinctions.is_same_load(one, other) is same
 
 
 def tables(loads: list[tuple[str, Load]]) -> list[dict[str, int]]:
     reported = [run(name, 1.0 + number, load) for number, (name, load) in enumerate(loads)]
-    found = groups.groups(reported, groups.row_names(reported))
+    found = groups.group_runs(reported, groups.name_rows(reported))
     return [{name: len(of) for name, of in group.rows.items()} for group in found]
 
 
@@ -166,7 +166,7 @@ def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
 def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
     runs: list[Reported], names: list[str]
 ) -> None:
-    assert groups.row_names(runs) == names
+    assert groups.name_rows(runs) == names
 
 
 @loop_over(

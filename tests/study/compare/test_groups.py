@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cell, cells, run, runs
 from builders.loops import loop_over
-from loadgen.study.compare import groups, pairs
-from loadgen.study.compare.pairs import ONE_START, STARTS_UNREPORTED, Units
+from loadgen.study.compare import groups, statistics
+from loadgen.study.compare.statistics import ONE_START, STARTS_UNREPORTED, Units
 from loadgen.study.run_summary import Load, Reported
 
 UNNAMED = replace(HIGH, name="")
@@ -20,8 +20,8 @@ UNNAMED = replace(HIGH, name="")
 
 def rows(reported: Sequence[Reported], one_load: bool = False) -> list[dict[str, int]]:
     """How many runs each row has, load by load."""
-    names = groups.row_names(reported)
-    found = groups.groups(reported, names, one_load=one_load)
+    names = groups.name_rows(reported)
+    found = groups.group_runs(reported, names, one_load=one_load)
     return [{name: len(runs) for name, runs in group.rows.items()} for group in found]
 
 
@@ -73,22 +73,22 @@ def test_all_are_under_one_load_where_that_is_wanted() -> None:
 def test_runs_of_one_name_on_other_things_are_other_rows(
     told: list[dict[str, Any]], names: list[str]
 ) -> None:
-    assert groups.row_names([run("a", 1.0, **one) for one in told]) == names
+    assert groups.name_rows([run("a", 1.0, **one) for one in told]) == names
 
 
 def test_rows_of_a_campaign_have_its_names() -> None:
     reported = [replace(run("served", 1.0), cell=cell("Qwen3-8B", 0))]
-    assert groups.row_names(reported) == ["Qwen3-8B"]
-    assert groups.row_names(reported, by_server=True) == ["Qwen3-8B on vllm"]
+    assert groups.name_rows(reported) == ["Qwen3-8B"]
+    assert groups.name_rows(reported, by_server=True) == ["Qwen3-8B on vllm"]
 
 
 def test_a_run_without_a_name_is_called_by_its_file() -> None:
-    assert groups.row_names([run("", 1.0, source="results/fp8.json")]) == ["fp8"]
+    assert groups.name_rows([run("", 1.0, source="results/fp8.json")]) == ["fp8"]
 
 
 def test_the_same_run_twice_is_there_once() -> None:
     one, copy, other = run("a", 1.0, source="x"), run("a", 1.0, source="y"), run("a", 2.0)
-    assert groups.distinct([one, copy, other]) == ([one, other], [copy])
+    assert groups.drop_repeated([one, copy, other]) == ([one, other], [copy])
 
 
 def test_a_run_and_its_result_file_are_one() -> None:
@@ -96,7 +96,7 @@ def test_a_run_and_its_result_file_are_one() -> None:
     told: dict[str, Any] = {"started": when, "plan_digest": "p", "figures": {"duration": 2.0}}
     one, file, later = (run("a", 1.0, source=source, **told) for source in ("runs/x", "x.json", "runs/y"))
     later = replace(later, started=when + timedelta(seconds=1))
-    assert groups.distinct([one, file, later]) == ([one, later], [file])
+    assert groups.drop_repeated([one, file, later]) == ([one, later], [file])
 
 
 def test_runs_of_a_campaign_are_in_the_order_of_its_file() -> None:
@@ -106,7 +106,7 @@ def test_runs_of_a_campaign_are_in_the_order_of_its_file() -> None:
         for name, at in (("Qwen3-14B", 9), ("Qwen3-8B", 1))
     )
     other = run("page", 1.0)
-    assert groups.in_order([second, other, first]) == [first, other, second]
+    assert groups.sort_as_measured([second, other, first]) == [first, other, second]
 
 
 def test_ten_thousand_runs_are_sorted() -> None:
@@ -150,7 +150,7 @@ def two_starts(reported: list[Reported]) -> list[Reported]:
     ],
 )
 def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units: Units) -> None:
-    found = pairs.units(row, baseline, figure)
+    found = statistics.pair_units(row, baseline, figure)
     assert (found.paired, found.left) == (units.paired, units.left)
     assert found.row == pytest.approx(units.row)
     assert found.baseline == pytest.approx(units.baseline)
@@ -159,7 +159,7 @@ def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units
 def test_runs_of_one_prompt_stream_are_one_unit() -> None:
     row = [replace(run("a", value), plan_digest=plan) for value, plan in ((1, "p"), (4, "p"), (3, "q"))]
     baseline = [replace(run("b", value), plan_digest=plan) for value, plan in ((5, "p"), (6, "q"))]
-    found = pairs.units(row, baseline, figure)
+    found = statistics.pair_units(row, baseline, figure)
     assert [*found.row, *found.baseline] == pytest.approx([2, 3, 5, 6])
 
 
@@ -174,5 +174,5 @@ def test_runs_of_one_prompt_stream_are_one_unit() -> None:
     ],
 )
 def test_units_of_one_side(row: list[Reported], values: list[float], remark: str) -> None:
-    assert pairs.alone(row, figure) == pytest.approx(values)
-    assert pairs.remark(row) == remark
+    assert statistics.list_units(row, figure) == pytest.approx(values)
+    assert statistics.explain_units(row) == remark

@@ -14,7 +14,7 @@ from builders.comparison_samples import cell, run
 from builders.made_limits import TTFT, limit_record
 from loadgen.base.errors import UsageError
 from loadgen.report.limit_record import LIMIT, LimitEstimate
-from loadgen.study.compare import command, limit_tables, limits
+from loadgen.study.compare import command, limits
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers.searches import StoredLimit
@@ -33,7 +33,7 @@ def search(
 
 
 def one(*searches: StoredLimit, ask: ComparisonOptions = ASK) -> ComparedLimits:
-    (table,) = limits.compare(searches, ask)
+    (table,) = limits.compare_limits(searches, ask)
     return table
 
 
@@ -54,14 +54,14 @@ def test_one_search_each_is_judged_by_the_searches_intervals() -> None:
 def test_the_answer_is_a_sentence_and_a_row() -> None:
     table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0))
     words = "m-FP8 serves 1.80× (1.67–1.94) the requests/s of m-BF16 at this objective"
-    assert limit_tables.sentence(table, table.rows[1]) == words
-    drawn = limit_tables.table(table)
+    assert limits.limit_sentence(table, table.rows[1]) == words
+    drawn = limits.limit_table(table)
     assert drawn.body == (
         ("m-BF16", "10", "9.5 to 10.5", "1", "", "baseline"),
         ("m-FP8", "18", "17.1 to 19", "1", "1.80× (1.67–1.94)", "more"),
     )
     assert drawn.notes[:2] == (words, limits.WITHIN)
-    assert limit_tables.title(table) == f"Highest request rate at {TTFT}: 2050 in / 128 out"
+    assert limits.limit_title(table) == f"Highest request rate at {TTFT}: 2050 in / 128 out"
 
 
 def test_repeated_searches_are_the_units_of_a_paired_test() -> None:
@@ -99,7 +99,7 @@ def test_an_open_interval_has_a_ratio_and_no_verdict() -> None:
 
 def test_a_search_without_a_limit_is_a_row_with_what_is_known() -> None:
     table = one(search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", None, highest_passing=512.0))
-    drawn = limit_tables.table(table)
+    drawn = limits.limit_table(table)
     assert drawn.body[1] == ("m-FP8", "-", "-", "0", "", "no verdict")
     assert "m-FP8: limit: at least 512 requests/s, not in the figures" in drawn.notes
 
@@ -111,7 +111,7 @@ def test_searches_without_a_limit_are_not_counted_among_those_with_one() -> None
 
 
 def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:
-    tables = limits.compare(
+    tables = limits.compare_limits(
         [
             search("m", 10.0, 9.5, 10.5),
             search("m", 10.0, 9.5, 10.5, objectives=("tpot p95 < 50 ms",)),
@@ -120,7 +120,7 @@ def test_searches_for_other_objectives_or_loads_are_other_tables() -> None:
         ASK,
     )
     assert [len(table.rows) for table in tables] == [1, 1, 1]
-    assert "nothing to compare it with" in limit_tables.table(tables[0]).notes[0]
+    assert "nothing to compare it with" in limits.limit_table(tables[0]).notes[0]
 
 
 def test_holm_is_over_all_rows() -> None:
@@ -137,7 +137,7 @@ def test_the_baseline_is_the_one_asked_for() -> None:
     searches = search("m-BF16", 10.0, 9.5, 10.5), search("m-FP8", 18.0, 17.1, 19.0)
     assert one(*searches, ask=ComparisonOptions(baseline="m-FP8")).rows[0].name == "m-FP8"
     with pytest.raises(UsageError, match="no search is of it"):
-        limits.compare(searches, ComparisonOptions(baseline="m-FP9"))
+        limits.compare_limits(searches, ComparisonOptions(baseline="m-FP9"))
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_compare_writes_every_digit_as_csv_and_json(
     assert made["rows"][1]["effect"]["call"] == "more"
     assert command.main([*places, "--csv"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header == ",".join(limit_tables.CSV_COLUMNS)
+    assert header == ",".join(limits.CSV_COLUMNS)
     assert len(rows) == 2
     assert command.main([*places, "--markdown"]) == 0
     assert "| fp8 | 18 |" in capsys.readouterr().out

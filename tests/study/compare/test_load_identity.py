@@ -16,7 +16,7 @@ from loadgen.plan.profile import Profile
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys
 from loadgen.study.compare import comparability, comparison
-from loadgen.study.compare.comparability import differences
+from loadgen.study.compare.comparability import find_differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers import loadgen_runs
 from loadgen.study.run_summary import Reported, of_run
@@ -87,14 +87,14 @@ def test_every_key_that_makes_the_load_is_tried() -> None:
 
 @loop_over("key", LOAD_KEYS)
 def test_two_loads_of_one_name_are_shown_apart(key: str) -> None:
-    tables = comparison.compare(sides(key, "m", "m"), ComparisonOptions())
+    tables = comparison.compare_runs(sides(key, "m", "m"), ComparisonOptions())
     assert [len(line.runs) for table in tables for line in table.lines] == [2, 2]
     assert len(tables) == 2
 
 
 @loop_over("key", LOAD_KEYS)
 def test_two_rows_of_other_loads_have_no_verdict(key: str) -> None:
-    (table,) = comparison.compare(sides(key, "m", "n"), ComparisonOptions())
+    (table,) = comparison.compare_runs(sides(key, "m", "n"), ComparisonOptions())
     decisions = {effect.call for line in table.lines for effect in line.effects.values()}
     assert decisions == {Decision.NONE}
     refused = [mark for mark in table.lines[1].marks if mark.startswith("not compared: ")]
@@ -114,14 +114,14 @@ def test_another_request_or_client_is_marked(key: str) -> None:
         "num_warmups": {"warmups": 4},
     }
     change = {} if key in facts else {key: other.get(key, 0.5)}
-    found = differences(ours({**BASE, **change}, 2, **facts.get(key, {})), ours(BASE, 1))
+    found = find_differences(ours({**BASE, **change}, 2, **facts.get(key, {})), ours(BASE, 1))
     assert [finding.rule.severity for finding in found] == [Severity.MARKED]
 
 
 def test_a_run_that_a_rule_ended_is_another_load() -> None:
     """As --max-duration or --max-failures does; the plan of both is the same."""
     ended = ours(BASE, 2, stop_rule="--max-duration 1s")
-    found = [(each.rule.code, each.evidence) for each in differences(ended, ours(BASE, 1))]
+    found = [(each.rule.code, each.evidence) for each in find_differences(ended, ours(BASE, 1))]
     assert found == [("requests", "requests: 24, ended early, baseline 24")]
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_a_rule_ended_is_another_load() -> None:
     ],
 )
 def test_flags_outside_the_profile_make_no_load(facts: dict[str, Any], codes: list[str]) -> None:
-    found = differences(ours(BASE, 2, **facts), ours(BASE, 1))
+    found = find_differences(ours(BASE, 2, **facts), ours(BASE, 1))
     assert [finding.rule.code for finding in found] == codes
     assert all(finding.rule.severity is Severity.MARKED for finding in found)
 
@@ -156,7 +156,7 @@ def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
         files += loadgen_runs.read(document, "a.json")
     assert [run.run for run in files] == [None, None]
     of_directories, of_files = (
-        [(finding.rule.code, finding.evidence) for finding in differences(second, first)]
+        [(finding.rule.code, finding.evidence) for finding in find_differences(second, first)]
         for first, second in (directories, files)
     )
     assert of_files == of_directories != []
@@ -168,7 +168,7 @@ def test_goodput_of_other_objectives_is_another_figure() -> None:
         ours({**BASE, "goodput": ("ttft:90",) if label == "m" else ("ttft:30",)}, number, label)
         for number, label in enumerate("mmnn")
     ]
-    (table,) = comparison.compare(runs, ComparisonOptions(headline="request_goodput"))
+    (table,) = comparison.compare_runs(runs, ComparisonOptions(headline="request_goodput"))
     effects = table.lines[1].effects
     assert effects["request_goodput"].call is Decision.NONE
     assert effects["request_goodput"].why == "goodput is of other objectives: ttft:30, baseline ttft:90"
@@ -178,10 +178,10 @@ def test_goodput_of_other_objectives_is_another_figure() -> None:
 def test_a_page_by_time_is_not_held_against_a_number() -> None:
     timed = ours({**BASE, "num_prompts": None, "duration": 5.0}, 1)
     page = replace(timed, run=None, told_by="page", load=replace(timed.load, duration_s=None, requests=None))
-    assert [each.rule.code for each in differences(timed, page)] == ["client"]
+    assert [each.rule.code for each in find_differences(timed, page)] == ["client"]
 
 
 def test_small_values_are_not_rounded_to_one() -> None:
-    assert [comparability.word(value) for value in (0.25, 1.05, 124.19, 2069.0)] == [
+    assert [comparability.format_value(value) for value in (0.25, 1.05, 124.19, 2069.0)] == [
         "0.25", "1.05", "124.2", "2069",
     ]  # fmt: skip

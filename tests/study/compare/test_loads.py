@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.base.printable import json_text
 from loadgen.study.compare import export, loads, render
-from loadgen.study.compare.comparison import compare
+from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ALONE, ComparisonOptions
 from loadgen.study.run_summary import Load, Reported
 
@@ -25,7 +25,7 @@ def at(concurrency: int | None, **changes: object) -> Load:
 
 def points(reported: list[Reported]) -> tuple[list[tuple[str, str]], int]:
     """The rows of the table of loads, name and load, and how many loads are compared."""
-    found = loads.swept(compare(reported, ComparisonOptions()))
+    found = loads.arrange_loads(compare_runs(reported, ComparisonOptions()))
     return [(row.name, row.at) for row in found.rows], len(found.compared)
 
 
@@ -58,27 +58,31 @@ def test_what_is_a_row_of_loads_and_what_is_compared(
 
 
 def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth() -> None:
-    found = loads.swept(
-        compare([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)], ComparisonOptions())
+    found = loads.arrange_loads(
+        compare_runs([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)], ComparisonOptions())
     )
     assert [row.input_len for row in found.rows] == [2049.0, 2049.0, 2049.0]
 
 
 def test_lengths_that_were_asked_for_are_rows_of_their_own() -> None:
     asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]
-    found = loads.swept(compare([run("a", 1.0, load) for load in asked], ComparisonOptions()))
+    found = loads.arrange_loads(compare_runs([run("a", 1.0, load) for load in asked], ComparisonOptions()))
     assert [row.input_len for row in found.rows] == [1000, 1005, 1024]
 
 
 def test_runs_of_different_durations_are_rows_of_their_own() -> None:
     timed = [run("a", 1.0, at(8, duration_s=duration)) for duration in (20.0, 8.2)]
-    found = loads.swept(compare([*timed, run("a", 1.0, at(4, duration_s=5.0))], ComparisonOptions()))
+    found = loads.arrange_loads(
+        compare_runs([*timed, run("a", 1.0, at(4, duration_s=5.0))], ComparisonOptions())
+    )
     assert [row.duration for row in found.rows] == ["5 s", "20 s", "8.2 s"]
 
 
 def test_a_saturated_row_has_the_tokens_that_arrived_and_no_latency() -> None:
     measured = [made_runs.run(concurrency=1), made_runs.saturated(concurrency=8, seed=2)]
-    found = loads.swept(compare([made_runs.reported(each) for each in measured], ComparisonOptions()))
+    found = loads.arrange_loads(
+        compare_runs([made_runs.reported(each) for each in measured], ComparisonOptions())
+    )
     first, second = found.rows
     assert (first.saturated, second.judged) == (False, "saturated")
     assert second.figures["output_throughput"].mean == 24 * 16 / measured[1].metrics.duration_s
@@ -91,7 +95,7 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
         *runs("a", [10.0, 12.0, 11.0], at(1), level="VALID"), run("a", 9.0, at(1), level="SUSPECT"),
         *runs("a", [20.0], at(2), level="VALID"), run("a", 1.0, at(2), level="INVALID"),
     ]  # fmt: skip
-    first, second = loads.swept(compare(reported, ComparisonOptions())).rows
+    first, second = loads.arrange_loads(compare_runs(reported, ComparisonOptions())).rows
     figure = first.figures["output_throughput"]
     assert (figure.mean, first.runs, first.verdict) == (10.5, 4, "SUSPECT")
     assert figure.half == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2)
@@ -99,7 +103,9 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
 
 
 def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
-    text = render.text(compare([run("a", 100.0 * n, at(n)) for n in (1, 2, 8)], ComparisonOptions()))
+    text = render.render_text(
+        compare_runs([run("a", 100.0 * n, at(n)) for n in (1, 2, 8)], ComparisonOptions())
+    )
     assert text.splitlines() == [
         "2048 in / 128 out, 100 requests",
         "  conc.  tok/s    TTFT   TPOT",
@@ -111,40 +117,40 @@ def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
         "      8  800.0   125.0  10.00",
     ]
     assert ALONE not in text
-    assert ALONE in " ".join(render.text(compare([run("a", 1.0)], ComparisonOptions())).split())
+    assert ALONE in " ".join(render.render_text(compare_runs([run("a", 1.0)], ComparisonOptions())).split())
 
 
 def test_marks_of_a_row_name_its_load() -> None:
     suspect = {"level": "SUSPECT", "doubts": ("thin",)}
     reported = [run("a", 1.0, at(1)), run("a", 2.0, at(2), **suspect), run("a", 3.0, at(8), **suspect)]
-    found = loads.swept(compare(reported, ComparisonOptions()))
+    found = loads.arrange_loads(compare_runs(reported, ComparisonOptions()))
     assert found.notes == ["2 at a time; 8 at a time: SUSPECT: thin"]
     named = [*reported, run("b", 2.0, at(4), **suspect)]
-    assert loads.swept(compare(named, ComparisonOptions())).notes == [
+    assert loads.arrange_loads(compare_runs(named, ComparisonOptions())).notes == [
         "a, 2 at a time; a, 8 at a time; b, 4 at a time: SUSPECT: thin"
     ]
 
 
 def test_a_simulation_is_marked_in_every_form() -> None:
     reported = [run("a", 1.0 * n, at(n), simulated="instant") for n in (1, 2)]
-    found = compare(reported, ComparisonOptions())
+    found = compare_runs(reported, ComparisonOptions())
     line = "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
-    text, markdown = render.text(found), render.markdown(found)
+    text, markdown = render.render_text(found), render.render_markdown(found)
     assert "a (SIMULATED)" in text.splitlines()
     assert text.splitlines()[-1] == line
     assert "| a (SIMULATED) | 1 |" in markdown
     assert f"* {line}" in markdown
-    rows = export.csv(found).splitlines()
+    rows = export.render_csv(found).splitlines()
     place = rows[0].split(",").index("simulated")
     assert {row.split(",")[place] for row in rows[1:]} == {"true"}
-    stored = json.loads(json_text(export.json(found)))
+    stored = json.loads(json_text(export.render_json(found)))
     assert [row["simulated"] for row in stored["loads"]["rows"]] == [True, True]
     assert stored["comparisons"][0]["rows"][0]["simulated"] is True
 
 
 def test_a_simulation_is_not_ranked_against_a_server() -> None:
     reported = [*runs("a", [1.0, 1.1, 1.0]), *runs("b", [9.0, 9.1, 9.0], simulated="instant")]
-    text = render.text(compare(reported, ComparisonOptions()))
+    text = render.render_text(compare_runs(reported, ComparisonOptions()))
     row = next(line for line in text.splitlines() if line.startswith("b (SIMULATED)"))
     assert row.split()[2:] == ["no", "verdict"]
     assert "b: not compared: a simulation, baseline a real server" in " ".join(text.split())
@@ -166,5 +172,5 @@ def test_eighty_columns_hold_repeats_and_percentiles() -> None:
         for n in (1, 2, 1024)
         for one in runs("a", [10101.0 * n, 10202.0 * n, 10300.0 * n], at(n), figures=figures, level="SUSPECT")
     ]
-    text = render.text(compare(reported, ComparisonOptions()))
+    text = render.render_text(compare_runs(reported, ComparisonOptions()))
     assert max(map(len, text.splitlines())) <= layout.WIDTH

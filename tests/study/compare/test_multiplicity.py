@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.study.compare.estimate import Estimate
-from loadgen.study.compare.multiplicity import LOOKS, Family, family, step_down
+from loadgen.study.compare.statistics import LOOKS, Estimate, Family, adjust_by_holm, judge_family
 
 NAN = math.nan
 
@@ -28,12 +27,12 @@ NAN = math.nan
     ],
 )
 def test_holms_examples(p: list[float], adjusted: list[float]) -> None:
-    assert step_down(np.array(p)).tolist() == pytest.approx(adjusted, rel=1e-12, nan_ok=True)
+    assert adjust_by_holm(np.array(p)).tolist() == pytest.approx(adjusted, rel=1e-12, nan_ok=True)
 
 
 def test_families_are_adjusted_each_by_itself() -> None:
     p = np.array([[0.01, 0.04], [0.04, 0.01], [0.2, NAN]])
-    assert step_down(p).tolist() == [[0.02, 0.04], [0.04, 0.02], [0.2, pytest.approx(NAN, nan_ok=True)]]
+    assert adjust_by_holm(p).tolist() == [[0.02, 0.04], [0.04, 0.02], [0.2, pytest.approx(NAN, nan_ok=True)]]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +64,8 @@ def test_the_level_is_alpha_over_the_looks_and_the_rows_that_stand(p: list[float
 def test_a_level_that_is_just_reached_is_a_verdict() -> None:
     """The adjusted p of rows and looks meets alpha exactly where a row's own p meets its level."""
     one = Estimate(np.array([0.0, 0.05]), np.array([0.01, 0.01]), np.array([4.0, 4.0]))
-    rows = family(one, 0.02, 0.05)
+    rows = judge_family(one, 0.02, 0.05)
     assert rows.p.tolist() == pytest.approx([1.0, 2 * LOOKS * one.p[1]])
-    strict = family(one, 0.02, float(rows.p[1]))
+    strict = judge_family(one, 0.02, float(rows.p[1]))
     assert strict.differs.tolist() == [False, True]
-    assert family(one, 0.02, float(rows.p[1]) * (1 - 1e-9)).differs.tolist() == [False, False]
+    assert judge_family(one, 0.02, float(rows.p[1]) * (1 - 1e-9)).differs.tolist() == [False, False]

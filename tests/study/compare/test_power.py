@@ -9,7 +9,13 @@ import pytest
 from scipy import integrate, stats
 
 from builders.loops import loop_over
-from loadgen.study.compare.power import MOST_UNITS, POWER, more_units, power, separation
+from loadgen.study.compare.statistics import (
+    MOST_UNITS,
+    POWER,
+    compute_power,
+    compute_separation,
+    estimate_more_units,
+)
 
 INF = math.inf
 
@@ -34,7 +40,7 @@ def integrated(distance: float, freedom: int, tail: float, *, equivalence: bool 
 
 def test_power_is_that_of_rs_own_example() -> None:
     """power.t.test(n = 20, delta = 1): two samples, 5 % two-sided, power 0.8689528."""
-    assert float(power(1 / math.sqrt(2 / 20), 38, 0.025)) == pytest.approx(0.8689528, abs=5e-8)
+    assert float(compute_power(1 / math.sqrt(2 / 20), 38, 0.025)) == pytest.approx(0.8689528, abs=5e-8)
 
 
 @loop_over(
@@ -51,8 +57,8 @@ def test_power_is_that_of_rs_own_example() -> None:
 def test_eighty_percent_begins_where_the_tables_have_it(effect: float, n: int, pairs: bool) -> None:
     """Cohen's small, medium and large effect at 5 % two-sided."""
     sides, degrees = (1, n - 1) if pairs else (2, 2 * n - 2)
-    enough = power(effect * math.sqrt(n / sides), degrees, 0.025)
-    one_less = power(effect * math.sqrt((n - 1) / sides), degrees - sides, 0.025)
+    enough = compute_power(effect * math.sqrt(n / sides), degrees, 0.025)
+    one_less = compute_power(effect * math.sqrt((n - 1) / sides), degrees - sides, 0.025)
     assert one_less < POWER <= enough
 
 
@@ -61,7 +67,7 @@ def test_eighty_percent_begins_where_the_tables_have_it(effect: float, n: int, p
     [(3.0, 4, 0.025), (6.0, 4, 0.0028), (2.0, 30, 0.0083), (3.3, 999, 0.0083)],
 )
 def test_power_is_its_integral(distance: float, freedom: int, tail: float) -> None:
-    assert float(power(distance, freedom, tail)) == pytest.approx(
+    assert float(compute_power(distance, freedom, tail)) == pytest.approx(
         integrated(distance, freedom, tail), abs=1e-7
     )
 
@@ -69,7 +75,7 @@ def test_power_is_its_integral(distance: float, freedom: int, tail: float) -> No
 @loop_over("freedom", [1, 2, 4, 50, 999])
 @loop_over("tail", [0.025, 0.0083, 0.0009])
 def test_a_difference_far_beyond_what_is_needed_is_found(freedom: int, tail: float) -> None:
-    found = power(np.geomspace(1, 1e9, 400), freedom, tail)
+    found = compute_power(np.geomspace(1, 1e9, 400), freedom, tail)
     assert not np.isnan(found).any()
     assert (np.diff(found) >= -1e-6).all()  # scipy 1.11 dips by 1e-7
     assert found[-1] > 0.99
@@ -78,10 +84,10 @@ def test_a_difference_far_beyond_what_is_needed_is_found(freedom: int, tail: flo
 def test_the_separation_has_the_power_that_is_wanted() -> None:
     freedom = np.array([1.0, 4.0, 7.3, 200.0])
     for wanted in (0.5, 0.8, 0.95):
-        found = separation(freedom, 0.0083, wanted)
-        assert power(found, freedom, 0.0083) == pytest.approx(wanted, abs=1e-5)
+        found = compute_separation(freedom, 0.0083, wanted)
+        assert compute_power(found, freedom, 0.0083) == pytest.approx(wanted, abs=1e-5)
     large = stats.norm.isf(0.025) + stats.norm.isf(0.2)
-    assert float(separation(1e7, 0.025)) == pytest.approx(large, abs=1e-5)
+    assert float(compute_separation(1e7, 0.025)) == pytest.approx(large, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_the_runs_asked_for_are_just_enough_for_either_answer(
     spread: float, tails: tuple[float, float]
 ) -> None:
     limit, units = math.log1p(0.02), 5
-    n = units + int(more_units(spread / math.sqrt(units), units - 1, units, limit, tails))
+    n = units + int(estimate_more_units(spread / math.sqrt(units), units - 1, units, limit, tails))
 
     def powers(n: int) -> tuple[float, float]:
         distance = limit / (spread / math.sqrt(n))
@@ -112,5 +118,7 @@ def test_the_runs_asked_for_are_just_enough_for_either_answer(
     ],
 )
 def test_the_ends_of_what_is_asked_for(spread: float, units: int, floor: float, more: float) -> None:
-    found = more_units(spread / math.sqrt(units), units - 1, units, math.log1p(0.02), (0.0083, 0.0167), floor)
+    found = estimate_more_units(
+        spread / math.sqrt(units), units - 1, units, math.log1p(0.02), (0.0083, 0.0167), floor
+    )
     assert float(found) == more

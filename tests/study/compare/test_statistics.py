@@ -11,11 +11,18 @@ import pytest
 from scipy import stats
 
 from builders.loops import loop_over
-from loadgen.study.compare.estimate import CLOCK_ERROR, estimate
 from loadgen.study.compare.model import Decision, Effect
-from loadgen.study.compare.multiplicity import LOOKS, family, more_runs
-from loadgen.study.compare.power import separation
-from loadgen.study.compare.statistics import effect, holm, units
+from loadgen.study.compare.statistics import (
+    CLOCK_ERROR,
+    LOOKS,
+    average_starts,
+    compute_separation,
+    estimate_more_runs,
+    estimate_ratio,
+    judge_effect,
+    judge_family,
+    judge_rows,
+)
 
 BASELINE = [1001.37, 1013.94, 995.21, 1004.48, 1009.63]
 FASTER = [1043.81, 1050.02, 1038.55, 1049.17, 1041.29]
@@ -26,7 +33,7 @@ NEAR = [1002.11, 1012.43, 996.02, 1005.39, 1008.41]
 def told(
     row: list[float], baseline: list[float] = BASELINE, *, paired: bool = True, up: bool | None = True
 ) -> Effect:
-    return effect(row, baseline, paired=paired, higher_is_faster=up, margin=0.02, alpha=0.05)
+    return judge_effect(row, baseline, paired=paired, higher_is_faster=up, margin=0.02, alpha=0.05)
 
 
 @pytest.mark.parametrize("row", [FASTER, NOISY, NEAR])
@@ -67,8 +74,8 @@ def test_equivalence_is_the_larger_of_scipys_two_one_sided_tests(row: list[float
 def test_equivalent_is_where_the_interval_lies_within_the_margin(scale: float, alpha: float) -> None:
     row = [scale * value for value in NEAR]
     per_look = 2 * alpha / LOOKS  # the interval of a test at alpha / LOOKS on each side
-    wide = effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=per_look)
-    found = effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=alpha)
+    wide = judge_effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=per_look)
+    found = judge_effect(row, BASELINE, paired=True, higher_is_faster=True, margin=0.02, alpha=alpha)
     assert (found.call is Decision.EQUIVALENT) == (wide.low >= 1 / 1.02 and wide.high <= 1.02)
 
 
@@ -138,7 +145,7 @@ def test_without_scipy_there_is_a_ratio_and_what_to_install(monkeypatch: pytest.
         "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'",
     )
     assert found.ratio == pytest.approx(1.0395, abs=1e-4)
-    assert holm([found], 0.02, 0.05) == [found]
+    assert judge_rows([found], 0.02, 0.05) == [found]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_identical_runs_have_the_error_of_digits_or_clocks(
 
 def test_holm_judges_a_row_more_strictly_beside_others() -> None:
     rows = [told(FASTER), told(NOISY), told(NEAR), told([103.0], [100.0])]
-    judged = holm(rows, 0.02, 0.05)
+    judged = judge_rows(rows, 0.02, 0.05)
     assert [one.call for one in judged] == [
         Decision.FASTER,
         Decision.UNDECIDED,
@@ -175,7 +182,9 @@ def test_holm_judges_a_row_more_strictly_beside_others() -> None:
     assert judged[0].p_adjusted == pytest.approx(LOOKS * 3 * judged[0].p)  # three rows have a test
     assert judged[2].p_equivalent_adjusted == pytest.approx(LOOKS * 3 * judged[2].p_equivalent)
     assert judged[3] == rows[3]
-    assert repr(holm(judged, 0.02, 0.05)) == repr(judged)  # nan equals itself in no dataclass of Python 3.13
+    assert repr(judge_rows(judged, 0.02, 0.05)) == repr(
+        judged
+    )  # nan equals itself in no dataclass of Python 3.13
 
 
 def test_an_interval_without_1_may_not_be_enough_and_says_why() -> None:
@@ -189,9 +198,11 @@ def test_an_interval_without_1_may_not_be_enough_and_says_why() -> None:
 
 
 def test_an_undecided_rows_detectable_change_is_at_its_level() -> None:
-    judged = holm([told(FASTER), told(NOISY)], 0.02, 0.05)[1]
+    judged = judge_rows([told(FASTER), told(NOISY)], 0.02, 0.05)[1]
     level = 0.05 / LOOKS  # the other row being decided, this one stands alone
-    assert judged.detectable == pytest.approx(math.expm1(float(separation(4, level / 2)) * judged.error))
+    assert judged.detectable == pytest.approx(
+        math.expm1(float(compute_separation(4, level / 2)) * judged.error)
+    )
 
 
 def test_more_runs_do_not_follow_the_effect() -> None:
@@ -206,22 +217,22 @@ def test_more_than_a_thousand_runs_are_nobodys_advice() -> None:
 
 
 def test_starts_are_one_unit_each_by_geometric_mean() -> None:
-    assert units([[2.0, 8.0], [5.0], []]) == pytest.approx([4.0, 5.0])
-    assert math.isnan(units([[1.0, 0.0]])[0])
+    assert average_starts([[2.0, 8.0], [5.0], []]) == pytest.approx([4.0, 5.0])
+    assert math.isnan(average_starts([[1.0, 0.0]])[0])
 
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_campaigns_at_once_are_judged_as_one_by_one(paired: bool) -> None:
     figures = np.random.default_rng(7).lognormal(sigma=0.02, size=(40, 4, 5))
     figures[:, 1] *= 1.04
-    found = estimate(figures[:, 1:], figures[:, :1], paired=paired)
-    rows = family(found, 0.02, 0.05)
-    more = more_runs(found, 5, rows=3, margin=0.02, alpha=0.05)
+    found = estimate_ratio(figures[:, 1:], figures[:, :1], paired=paired)
+    rows = judge_family(found, 0.02, 0.05)
+    more = estimate_more_runs(found, 5, rows=3, margin=0.02, alpha=0.05)
     said = np.select([rows.equivalent, rows.differs & (found.log_ratio > 0), rows.differs], [0, 1, 2], 3)
     calls = [Decision.EQUIVALENT, Decision.FASTER, Decision.SLOWER, Decision.UNDECIDED]
     for campaign, arms in enumerate(figures.tolist()):
         one = [told(row, arms[0], paired=paired) for row in arms[1:]]
-        judged = holm(one, 0.02, 0.05)
+        judged = judge_rows(one, 0.02, 0.05)
         assert [each.call for each in judged] == [calls[at] for at in said[campaign]]
         assert [each.p_adjusted for each in judged] == pytest.approx(rows.p[campaign], rel=1e-9)
         asked = [each.more_runs for each in judged if each.call is Decision.UNDECIDED]

@@ -11,11 +11,10 @@ from builders.comparison_samples import HIGH, cells, rtx, run
 from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.report import speed_tables
-from loadgen.study.compare import memory_fit, rankings
-from loadgen.study.compare.comparison import compare
-from loadgen.study.compare.memory_fit import Need, needed
+from loadgen.study.compare import rankings
+from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.compare.rankings import Model
+from loadgen.study.compare.rankings import Model, Need, compute_need
 
 GIB = 2**30
 
@@ -45,8 +44,8 @@ def test_a_name_is_base_model_and_quantization(
 
 
 def test_the_ranking_of_the_rtx_page() -> None:
-    (one,) = compare(list(rtx()), ComparisonOptions())
-    table = rankings.ranking(one)
+    (one,) = compare_runs(list(rtx()), ComparisonOptions())
+    table = rankings.ranking_table(one)
     assert [column.title for column in table.columns] == ["rank", "model", "params", "type", "tok/s"]
     assert table.body[:4] == (
         ("1", "Qwen3-4B-AWQ", "4B", "Dense AWQ", "391.2"),
@@ -58,8 +57,8 @@ def test_the_ranking_of_the_rtx_page() -> None:
 
 
 def test_the_effect_of_quantization_on_the_rtx_page() -> None:
-    (one,) = compare(list(rtx()), ComparisonOptions())
-    table = rankings.effects(one)
+    (one,) = compare_runs(list(rtx()), ComparisonOptions())
+    table = rankings.quantization_table(one)
     assert [column.title for column in table.columns] == ["size", "model", "BF16", "AWQ"]
     cells_of = {row[1]: row for row in table.body}
     assert cells_of["Qwen3-4B"] == ("4B", "Qwen3-4B", "208.1", "391.2 (1.88×)")
@@ -69,9 +68,9 @@ def test_the_effect_of_quantization_on_the_rtx_page() -> None:
 
 def test_a_refused_row_is_in_no_effect_and_starred_in_the_ranking() -> None:
     rows = [*cells("Qwen3-8B", [100.0]), *cells("Qwen3-8B-FP8", [200.0], replace(HIGH, requests=200))]
-    (one,) = compare(rows, ComparisonOptions())
-    assert [row[1] for row in rankings.ranking(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
-    assert rankings.effects(one).body == (("8B", "Qwen3-8B", "100.0"),)
+    (one,) = compare_runs(rows, ComparisonOptions())
+    assert [row[1] for row in rankings.ranking_table(one).body] == ["Qwen3-8B-FP8*", "Qwen3-8B"]
+    assert rankings.quantization_table(one).body == (("8B", "Qwen3-8B", "100.0"),)
 
 
 def test_rows_on_two_servers_have_an_effect_each() -> None:
@@ -83,8 +82,8 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
             *cells("Qwen3-8B-FP8", [150.0 * times * times], server=server),
         ]
     ]
-    (one,) = compare(rows, ComparisonOptions())
-    assert {row[1:] for row in rankings.effects(one).body} == {
+    (one,) = compare_runs(rows, ComparisonOptions())
+    assert {row[1:] for row in rankings.quantization_table(one).body} == {
         ("Qwen3-8B on vllm", "100.0", "150.0 (1.50×)"),
         ("Qwen3-8B on sglang", "200.0", "600.0 (3.00×)"),
     }
@@ -100,18 +99,18 @@ def test_rows_on_two_servers_have_an_effect_each() -> None:
     ],
 )
 def test_what_a_checkpoint_needs(told: dict[str, Any], how: str, gib: float) -> None:
-    found = needed("Qwen3-8B", [run("Qwen3-8B", 1.0, **told)])
+    found = compute_need("Qwen3-8B", [run("Qwen3-8B", 1.0, **told)])
     assert found.how == how
     assert found.gib == pytest.approx(gib, abs=0.1)
 
 
 def test_a_model_nobody_knows() -> None:
-    assert needed("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == Need(4.0, "files, no KV")
-    assert needed("x", [run("x", 1.0)]).how == "unknown model"
+    assert compute_need("x", [run("x", 1.0, weight_bytes=3 * GIB)]) == Need(4.0, "files, no KV")
+    assert compute_need("x", [run("x", 1.0)]).how == "unknown model"
 
 
 def test_what_fits_of_the_rtx_page() -> None:
-    table = memory_fit.fits(compare(list(rtx()), ComparisonOptions()))
+    table = rankings.fit_table(compare_runs(list(rtx()), ComparisonOptions()))
     assert [column.title for column in table.columns] == [
         "model",
         "GiB",
@@ -131,5 +130,5 @@ def test_what_fits_of_the_rtx_page() -> None:
 
 def test_more_context_needs_more() -> None:
     runs = [run("Qwen3-8B", 1.0)]
-    more = needed("Qwen3-8B", runs, 32768).gib - needed("Qwen3-8B", runs, 8192).gib
+    more = compute_need("Qwen3-8B", runs, 32768).gib - compute_need("Qwen3-8B", runs, 8192).gib
     assert more == pytest.approx(24576 * 36 * 2 * 8 * 128 * 2 / GIB)

@@ -13,7 +13,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.report.result_block import LAYOUTS, render
-from loadgen.study.audit.findings import audit
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import aiperf, guidellm, pages, sglang, sources, vllm
 from loadgen.study.importers.json_fields import documents
 from loadgen.study.run_summary import Reported
@@ -288,7 +288,7 @@ def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str
     known = only(guidellm.read(_moved(place), "f"))
     assert (known.figures["completed"], known.figures["failed"], known.load.requests) == (10, 10, 20)
     assert "mean_tpot_ms" in known.figures  # all its requests are there
-    (audited,) = audit([known], None, None)
+    (audited,) = audit_runs([known], None, None)
     assert [each.evidence for each in audited.findings if each.rule.code == "many-failures"] == [
         "10 of 20 requests failed (50 %)"
     ]
@@ -310,6 +310,6 @@ def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str
     ],
 )
 def test_failures_are_found_wherever_a_client_writes_them(client: Any, document: dict[str, Any]) -> None:
-    (audited,) = audit([only(client.read(document, "f"))], None, None)
+    (audited,) = audit_runs([only(client.read(document, "f"))], None, None)
     (failures,) = [each for each in audited.findings if each.rule.code == "many-failures"]
     assert failures.evidence.endswith("requests failed (50 %)")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.study.audit.findings import audit
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import tables
 from loadgen.verdict.verdict import Level
 
@@ -135,7 +135,7 @@ def test_evalscopes_summary_is_a_run_with_its_counts_and_lengths() -> None:
         "mean_e2el_ms": 14138.5, "mean_ttft_ms": 41.3, "mean_tpot_ms": 9.5, "mean_itl_ms": 9.5,
     }  # fmt: skip
     assert (run.load.input_len, run.load.output_len, run.load.max_concurrency) == (95, 1487, 5)
-    (audited,) = audit([run], None, None)
+    (audited,) = audit_runs([run], None, None)
     assert audited.level is Level.VALID
 
 
@@ -144,8 +144,8 @@ def test_failures_are_found_in_evalscopes_tables() -> None:
     lost = lost.replace("0.346", "0.208").replace(
         "Total requests                    |   60", "Total requests | 100"
     )
-    (summary,) = audit(tables.read(lost, Path("page.md")).runs, None, None)
-    alone, loaded = audit(tables.read(LOADS, Path("page.md")).runs, None, None)
+    (summary,) = audit_runs(tables.read(lost, Path("page.md")).runs, None, None)
+    alone, loaded = audit_runs(tables.read(LOADS, Path("page.md")).runs, None, None)
     found = [[each.rule.code for each in one.findings] for one in (summary, alone, loaded)]
     assert ["many-failures" in codes for codes in found] == [True, False, True]
     assert (loaded.reported.figures["p99_e2el_ms"], loaded.reported.figures["output_throughput"]) == (

@@ -7,7 +7,7 @@ from pathlib import Path
 from builders.loops import loop_over
 from builders.published_runs import PUBLISHED
 from loadgen.roofline import machines
-from loadgen.study.audit.findings import audit
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import pages, titles
 from loadgen.study.importers.titles import Title
 from loadgen.study.run_summary import Reported
@@ -112,7 +112,7 @@ def test_a_page_of_any_shape_is_of_its_checkpoint_and_found_impossible(
     page: str, loads: tuple[str, str]
 ) -> None:
     assert subjects(page) == [(FP8, load) for load in loads]
-    found = audit(read(page), machines.machine("jetson-thor"), None)
+    found = audit_runs(read(page), machines.machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID] * 2
     assert all(each.findings[0].rule.code == "beyond-roofline" for each in found)
 

@@ -10,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.roofline import machines
-from loadgen.study.audit.findings import audit
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import groups
 from loadgen.study.importers import evalscope, llama_bench, llama_benchy, sources
 from loadgen.study.run_summary import Reported
@@ -84,7 +84,7 @@ def test_settings_of_llama_bench_tell_its_rows_apart_and_samples_do_not(form: st
     again = {**DECODE, "avg_ts": 119.5, "samples_ts": [119.0, 120.0], "test_time": "2025-04-25T11:58:50Z"}
     other = {**DECODE, "avg_ts": 59.5, "type_k": "q8_0"}
     runs = read(tmp_path / f"bench.{form}", written([DECODE, again, other], form))
-    names = groups.row_names(runs)
+    names = groups.name_rows(runs)
     assert names[0] == names[1] != names[2]
     assert names[2].endswith("(type_k q8_0)")
 
@@ -123,7 +123,7 @@ def test_llama_benchys_report_is_its_prefill_and_its_decoding(tmp_path: Path) ->
     assert decode.figures == {"decode_throughput": 27.41, "mean_tpot_ms": 1e3 / 27.41}
     assert batch.figures == {"decode_throughput": 160.0, "mean_tpot_ms": 1e3 / 22.0}
     assert (batch.load.max_concurrency, batch.name, batch.told_by) == (8, "Qwen3-8B-FP8", "llama-benchy")
-    audited = audit([prefill, decode, batch], machines.machine("dgx-spark"), None)
+    audited = audit_runs([prefill, decode, batch], machines.machine("dgx-spark"), None)
     assert [each.level for each in audited] == [Level.VALID] * 3
 
 
@@ -180,7 +180,7 @@ def test_evalscopes_summary_has_the_percentiles_next_to_it(
         "Qwen3-8B", "evalscope", 5, 100,
     )  # fmt: skip
     assert run.load.request_rate_per_s in (None, float("inf"))
-    assert audit([run], None, None)[0].level is Level.VALID
+    assert audit_runs([run], None, None)[0].level is Level.VALID
 
 
 def test_evalscopes_percentiles_alone_are_a_run(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_evalscopes_percentiles_alone_are_a_run(tmp_path: Path) -> None:
 def test_evalscopes_failures_are_found(tmp_path: Path) -> None:
     lost = {**NEW, "Success Requests": 60, "Failed Requests": 40, "Req Throughput (req/s)": 2.0761}
     (run,) = read(tmp_path / "benchmark_summary.json", json.dumps(lost))
-    assert "many-failures" in {each.rule.code for each in audit([run], None, None)[0].findings}
+    assert "many-failures" in {each.rule.code for each in audit_runs([run], None, None)[0].findings}
 
 
 @loop_over(

@@ -9,8 +9,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.roofline import machines
-from loadgen.study.audit.findings import audit
-from loadgen.study.compare.comparison import compare
+from loadgen.study.audit.findings import audit_runs
+from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import columns, csv_tables, llama_tests, sources, tables
 from loadgen.study.importers.llama_tests import Measured
@@ -161,7 +161,7 @@ def test_llama_benchs_backend_and_type_are_named_as_llama_cpp_does() -> None:
 
 
 def test_prefill_and_decoding_of_an_honest_page_are_valid() -> None:
-    prefilled, decoded = audit(read(BENCHY), machines.machine("dgx-spark"), None)
+    prefilled, decoded = audit_runs(read(BENCHY), machines.machine("dgx-spark"), None)
     assert (prefilled.level, decoded.level) == (Level.VALID, Level.VALID)
     assert prefilled.roofline == pytest.approx(0.30, abs=0.01)  # of the arithmetic
     assert decoded.roofline == pytest.approx(0.82, abs=0.01)  # of the memory
@@ -169,12 +169,12 @@ def test_prefill_and_decoding_of_an_honest_page_are_valid() -> None:
 
 
 def test_prefill_faster_than_the_machine_computes_is_suspect() -> None:
-    (first, *_) = audit(read(BENCHY.replace("5210.15", "52101.50")), machines.machine("dgx-spark"), None)
+    (first, *_) = audit_runs(read(BENCHY.replace("5210.15", "52101.50")), machines.machine("dgx-spark"), None)
     assert (first.level, first.findings[0].rule.code) == (Level.SUSPECT, "beyond-peak")
 
 
 def test_prefill_decoding_and_depths_are_never_one_mean() -> None:
-    tables_made = compare(read(BENCH), ComparisonOptions())
+    tables_made = compare_runs(read(BENCH), ComparisonOptions())
     assert len(tables_made) == 4
     means = [
         {key: summary.mean for key, summary in line.summaries.items()}
@@ -190,7 +190,7 @@ def test_prefill_decoding_and_depths_are_never_one_mean() -> None:
 
 
 def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
-    one, eight, mixture = audit(read(EDGE), machines.machine("jetson-thor"), None)
+    one, eight, mixture = audit_runs(read(EDGE), machines.machine("jetson-thor"), None)
     assert [figures(each.reported) for each in (one, eight)] == [
         {
             "mean_prefill_ms": 14.1,

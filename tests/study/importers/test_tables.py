@@ -19,7 +19,7 @@ from loadgen.report import speed_tables
 from loadgen.report.speed_formulas import OUTPUT, TOTAL, UNKNOWN, converted
 from loadgen.report.speed_rows import Memory, SpeedRow, shipped
 from loadgen.roofline import machines
-from loadgen.study.audit.findings import audit
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import columns, csv_tables, grids, sources, tables
 from loadgen.study.run_summary import Reported, full_name
 from loadgen.verdict.verdict import Level
@@ -111,13 +111,13 @@ def test_a_published_page_is_known_by_its_figures(
     assert {run.speed_formula for run in runs} == {formula}
     assert {run.machine for run in runs} == {hardware}
     assert {run.engine for run in runs} == engine
-    assert {each.level for each in audit(runs, None, None)} <= {Level.VALID, Level.SUSPECT}
-    assert not [each for each in audit(runs, None, None) if each.unchecked == ("roofline", "relations")]
+    assert {each.level for each in audit_runs(runs, None, None)} <= {Level.VALID, Level.SUSPECT}
+    assert not [each for each in audit_runs(runs, None, None) if each.unchecked == ("roofline", "relations")]
 
 
 def test_a_published_page_on_another_machine_is_impossible() -> None:
     runs = sources.read([str(PUBLISHED / "table_qwen3.html")]).reported
-    found = audit(runs, machines.machine("jetson-thor"), None)
+    found = audit_runs(runs, machines.machine("jetson-thor"), None)
     assert found[0].findings[0].rule.code == "beyond-roofline"
 
 
@@ -138,17 +138,17 @@ def test_a_speed_of_an_unknown_formula_is_not_judged_but_where_all_agree() -> No
     page = f"| Model | Input Length | Quantization | Speed (tokens/s) |\n|---|---|---|---|\n{rows}"
     runs = read(page)
     assert [run.speed_formula for run in runs] == [OUTPUT, UNKNOWN]
-    found = audit(runs, machines.machine("jetson-thor"), None)
+    found = audit_runs(runs, machines.machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID, Level.UNCHECKED]
     assert "Speed = output/time or Speed = (prompt+output)/time" in found[1].no_ceiling
-    stated = audit(read(f"{page}\n* Speed = output/time\n"), machines.machine("jetson-thor"), None)
+    stated = audit_runs(read(f"{page}\n* Speed = output/time\n"), machines.machine("jetson-thor"), None)
     assert [each.level for each in stated] == [Level.INVALID] * 2
 
 
 def test_gpus_that_share_a_model_add_up() -> None:
     head = "| Model | Input Length | Quantization | GPU Num | Speed (tokens/s) |\n|--|--|--|--|--|\n"
     runs = read(f"{head}| Qwen3-32B | 1 | BF16 | 4 | 100 |\n| Qwen3-32B | 1 | BF16 | 1 | 100 |\n")
-    found = audit(runs, machines.machine("h20-96gb"), None)
+    found = audit_runs(runs, machines.machine("h20-96gb"), None)
     assert [each.level for each in found] == [Level.VALID, Level.INVALID]
 
 
@@ -192,7 +192,7 @@ def test_a_table_with_a_load_column_is_a_run_a_row(page: str) -> None:
     page = page.replace("TTFT (mean, ms)", "Mean TTFT (ms)")
     runs = [(run.name, run.load.name, run.load.max_concurrency, run.figures) for run in read(page)]
     assert runs == WANTED
-    found = audit(read(page), machines.machine("jetson-thor"), None)
+    found = audit_runs(read(page), machines.machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID] * 2
 
 
@@ -414,6 +414,6 @@ def test_a_speed_of_output_is_not_that_of_all_tokens(title: str) -> None:
     ],
 )
 def test_a_figure_in_a_larger_unit_is_as_coarse_as_it_was_printed(titles_and_cells: str) -> None:
-    (audited,) = audit(read(titles_and_cells), None, None)
+    (audited,) = audit_runs(read(titles_and_cells), None, None)
     assert not [each.rule.code for each in audited.findings if each.rule.severity is Severity.INVALID]
     assert len(audited.reported.figures) >= 3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.roofline import machines
-from loadgen.study.audit.findings import audit
+from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import groups
 from loadgen.study.importers import sources
 from loadgen.study.run_summary import Reported
@@ -78,13 +78,13 @@ def test_an_overview_has_its_figures_its_load_and_its_setup(tmp_path: Path) -> N
     )  # fmt: skip
     assert (run.input_len, run.output_len, run.load.max_concurrency) == (128, 128, None)
     assert run.remarks == ("not read: per user output throughput",)
-    (audited,) = audit([run], machines.machine("h100"), None)
+    (audited,) = audit_runs([run], machines.machine("h100"), None)
     assert audited.level is Level.VALID
 
 
 def test_the_settings_of_two_overviews_tell_them_apart(tmp_path: Path) -> None:
     runs = read(tmp_path, PRINTED + PRINTED.replace("EP Size:                None", "EP Size:   2"))
-    assert groups.row_names(runs) == [
+    assert groups.name_rows(runs) == [
         "Llama-3.1-8B-Instruct-FP8 (ep size None)", "Llama-3.1-8B-Instruct-FP8 (ep size 2)",
     ]  # fmt: skip
 

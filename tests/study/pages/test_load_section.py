@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from builders import made_runs
-from loadgen.study.compare.comparison import compare
+from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.pages import html, load_section, markdown, terminal
 from loadgen.study.pages.document import Document, document
@@ -26,7 +26,7 @@ def several(*models: str) -> list[Reported]:
 
 
 def made(reported: list[Reported]) -> Document:
-    return document(reported, compare(reported, ComparisonOptions()))
+    return document(reported, compare_runs(reported, ComparisonOptions()))
 
 
 def test_a_row_a_load_and_a_picture_of_load() -> None:
