@@ -22,7 +22,7 @@ from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import sources
-from loadgen.study.importers.searches import StoredLimit
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.importers.sources import Sources
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import FailedCell
@@ -104,7 +104,7 @@ def _sources(
                 read = Sources((), limits=(found,))
             else:
                 places.append(os.fspath(run))
-                read = sources.read(places[-1:])
+                read = sources.read_sources(places[-1:])
             reported += _named(read.outside_searches.reported, name)
             searched += [
                 replace(

@@ -21,7 +21,8 @@ from loadgen.study.audit import findings as audits
 from loadgen.study.audit import render as audit_render
 from loadgen.study.compare import comparison, export, render
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers import csv_tables, json_fields, pages, sources, tables
+from loadgen.study.importers import json_fields, sources
+from loadgen.study.importers.pasted import csv_tables, pasted_pages, tables
 from loadgen.study.run_summary import Reported
 from loadgen.study.series import file as campaigns
 from loadgen.wire import http1
@@ -34,14 +35,14 @@ _SECRET = 6  # characters from which a value is a secret
 
 def page(data: bytes) -> None:
     """Pasted blocks, and tables."""
-    pages.read(data.decode("utf-8", "replace"), _NOWHERE)
-    tables.read(data.decode("utf-8", "replace"), _NOWHERE)
+    pasted_pages.read_page(data.decode("utf-8", "replace"), _NOWHERE)
+    tables.read_tables(data.decode("utf-8", "replace"), _NOWHERE)
 
 
 def results(data: bytes) -> None:
     """A file of anybody's results; damage must be named by its reader, not by the last resort."""
     with contextlib.suppress(UsageError):
-        sources.read([str(written(data, "results"))])
+        sources.read_sources([str(written(data, "results"))])
 
 
 def profile(data: bytes) -> None:
@@ -58,15 +59,15 @@ def campaign(data: bytes) -> None:
 
 def client_documents(data: bytes) -> None:
     """Documents of any client, given to their readers themselves: these name what is wrong with them."""
-    for document in json_fields.documents(data.decode("utf-8", "replace")):
+    for document in json_fields.read_documents(data.decode("utf-8", "replace")):
         _read(document.value)
 
 
 def _read(document: dict[str, Any]) -> None:
     for client in sources.CLIENTS:
-        if client.tells(document):
+        if client.is_result(document):
             with contextlib.suppress(UsageError):
-                for one in client.read(document, "x.json"):
+                for one in client.read_runs(document, "x.json"):
                     json.dumps(one.figures)  # an infinity is kept: an audit names it
             break
 
@@ -75,7 +76,7 @@ def _read(document: dict[str, Any]) -> None:
 def _documents() -> list[tuple[Any, list[tuple[Any, ...]]]]:
     """What each client wrote, its lists short, and every spot in it."""
     files = sorted((*RESULTS.glob("*.json*"), RESULTS.parent / "run_directories/format-1/result.json"))
-    known = [shortened(one.value) for path in files for one in json_fields.documents(path.read_text())]
+    known = [shortened(one.value) for path in files for one in json_fields.read_documents(path.read_text())]
     return [(one, spots(one)) for one in known]
 
 
@@ -89,15 +90,15 @@ def odd_documents(data: bytes) -> None:
 def sheet(data: bytes) -> None:
     """A table as comma-separated values."""
     text = data.decode("utf-8", "replace")
-    if csv_tables.tells(text):
+    if csv_tables.is_table(text):
         with contextlib.suppress(UsageError):
-            csv_tables.read(text, written(text.encode(), "sheet.csv"))
+            csv_tables.read_csv_table(text, written(text.encode(), "sheet.csv"))
 
 
 def _sources(data: bytes, name: str) -> tuple[Reported, ...]:
     """What is read of a file."""
     try:
-        return sources.read([str(written(data, name))]).reported
+        return sources.read_sources([str(written(data, name))]).reported
     except UsageError:
         return ()
 

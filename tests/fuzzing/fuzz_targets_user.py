@@ -122,7 +122,7 @@ def odd_records(data: bytes) -> None:
     text = json.dumps(replaced(record, every, data[1:])).encode()
     directory = written(text, name, f"odd_{name}").parent
     with contextlib.suppress(UsageError):
-        read = sources.read([str(directory)])
+        read = sources.read_sources([str(directory)])
         for sweep in read.sweeps:
             plain("\n".join(sweep_lines.notes(sweep.record))).encode()
         for limit in read.limits:

@@ -10,14 +10,14 @@ from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.report import report
 from loadgen.report.result_block import LAYOUTS
-from loadgen.study.importers import pages
+from loadgen.study.importers.pasted import pasted_pages
 from report.test_run_directory import made, saved
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_run_is_printed_in_any_layout_and_read_back(name: str) -> None:
     run = made()
-    (known,) = pages.read(report.render(run, layout=name), Path("f"))
+    (known,) = pasted_pages.read_page(report.render(run, layout=name), Path("f"))
     assert known.figures["mean_ttft_ms"] == round(run.metrics.ttft.mean_ms, 2)
     assert known.figures["completed"] == run.metrics.completed
 

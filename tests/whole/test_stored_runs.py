@@ -205,7 +205,7 @@ def test_a_fifo_in_place_of_arrivals_leaves_the_stored_figures(tmp_path: Path) -
     stored(tmp_path)
     (tmp_path / ARRIVALS).unlink()
     os.mkfifo(tmp_path / ARRIVALS)
-    (reported,) = sources.read([str(tmp_path)]).reported
+    (reported,) = sources.read_sources([str(tmp_path)]).reported
     assert reported.remarks[-1] == f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
 
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     hardware = Hardware.given(given)  # a wrong one is an error before anything is read
     _check_model(given.model, hardware.config)
-    result = audit_sources(sources.read(given.places), hardware, given.model)
+    result = audit_sources(sources.read_sources(given.places), hardware, given.model)
     if given.json:
         printed(json_text(result.json(), indent=1), sys.stdout)
     else:

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         hardware=Hardware.given(given),
         campaign=model.read_campaign_settings(given.places),
     )
-    read = sources.read(given.places)
+    read = sources.read_sources(given.places)
     report_unread(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     shown = _shown(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)

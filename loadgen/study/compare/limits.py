@@ -35,7 +35,7 @@ from loadgen.study.compare import distinctions, statistics
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.compare.rows import far_apart
 from loadgen.study.compare.statistics import CLOCK_ERROR, Estimate
-from loadgen.study.importers.searches import StoredLimit
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.run_summary import Reported, grouped
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"

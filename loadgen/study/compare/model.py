@@ -13,7 +13,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.paths import place
 from loadgen.report.load_table import marked_name
 from loadgen.study.compare.ceilings import Hardware
-from loadgen.study.importers import json_fields, text
+from loadgen.study.importers import json_fields
 from loadgen.study.run_summary import Load, Reported
 
 RECORD = "campaign.json"
@@ -33,7 +33,7 @@ def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
     """Of the first campaign among the places, or the only one inside one; a damaged record is ignored."""
     for record in (contents for given in places if (contents := _find_record(place(given))) is not None):
         try:
-            contents = json.loads(text.bounded(record))
+            contents = json.loads(json_fields.read_bounded(record))
         except (UsageError, ValueError, RecursionError):
             continue
         if isinstance(contents, dict):

@@ -17,7 +17,7 @@ from loadgen.base import rule
 from loadgen.base.rule import Evidence, Rule, invalid, joined, note, suspect
 from loadgen.figures.figure_table import COMMON, SELECTABLE
 from loadgen.study.consistency.subject import SATURATED, AuditedRun, Interval
-from loadgen.study.importers.pages import PAGE
+from loadgen.study.importers.pasted.pasted_pages import PAGE
 from loadgen.study.run_summary import OURS, Reported, is_below_zero
 from loadgen.verdict.evidence import least_samples, percent
 from loadgen.verdict.verdict import Level

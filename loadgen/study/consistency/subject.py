@@ -24,7 +24,7 @@ import msgspec
 from loadgen.figures.figure_table import COMMON
 from loadgen.roofline import bound
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.study.importers.numbers import last_digit_of
+from loadgen.study.importers.pasted.numbers import last_digit_of
 from loadgen.study.run_summary import Reported, grouped, plain_load
 
 Value = TypeVar("Value", bound=Hashable)

@@ -1,19 +1,22 @@
-"""Documents: the JSON objects of a file, one or many, and their parts, of any type."""
+"""JSON fields: an untrusted file as text, its JSON objects, and their parts, of any type."""
 
 from __future__ import annotations
 
+import codecs
+import errno
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base import bounds
+from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import mapping
 from loadgen.figures.figure_table import COMMON
@@ -38,7 +41,7 @@ class JsonDocument(msgspec.Struct, frozen=True):
     last: bool = False  # nothing after it was read
 
 
-def documents(text: str) -> Iterator[JsonDocument]:
+def read_documents(text: str) -> Iterator[JsonDocument]:
     """Every object of a text: one, a list of them, or one after the other; NaN and Infinity are numbers.
 
     What is cut off is a document with an error; those after it are still read, up to 200 errors.
@@ -72,7 +75,7 @@ def _parsed(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
-def inside(value: object, *path: str) -> Any:
+def value_at(value: object, *path: str) -> Any:
     """The value at a path of keys; None if there is none."""
     for key in path:
         value = mapping(value).get(key)
@@ -84,7 +87,7 @@ def number(value: object) -> float | None:
     return bounds.figure(value)
 
 
-def reported(value: object) -> float | None:
+def reported_number(value: object) -> float | None:
     """A number as a client reports it, NaN and infinity too, which an audit names; None of anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -95,7 +98,7 @@ def count(value: object) -> int | None:
     return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
 
 
-def failures(errors: object) -> int | None:
+def count_failures(errors: object) -> int | None:
     """How many requests failed, of a list of each one's error, "" or null of one that did not; else None."""
     return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
 
@@ -105,12 +108,12 @@ def word(value: object) -> str:
     return value[:_LONGEST_WORD].strip() if isinstance(value, str) else ""
 
 
-def written_count(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     """A count that is written as digits; None of anything else, and of more than 18 of them."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def written_number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """A number as a program writes it, NaN and infinity too; None of anything else."""
     try:
         return float(text)
@@ -131,7 +134,7 @@ def shown_rate(value: object) -> float | str | None:
     return "inf" if figure == math.inf else figure
 
 
-def local_time(parse: Callable[[str], datetime], written: object) -> datetime | None:
+def parse_local_time(parse: Callable[[str], datetime], written: object) -> datetime | None:
     """The time that a client wrote, in this machine's zone where it gives none; None if it is not valid."""
     try:
         return parse(word(written)).astimezone()
@@ -139,7 +142,7 @@ def local_time(parse: Callable[[str], datetime], written: object) -> datetime | 
         return None
 
 
-def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
+def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
     """The load with the mean lengths that the run's totals come to, where it has them."""
     completed = number(figures.get("completed"))
     totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
@@ -147,7 +150,7 @@ def loaded(load: Load, figures: Mapping[str, Any]) -> Load:
     return replace(load, **means)
 
 
-def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
+def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
     """Mean, median, standard deviation and percentiles under vLLM's keys; empty if there are no values."""
     each = np.fromiter(values_ms, float)
     if not len(each):
@@ -157,18 +160,18 @@ def statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
     return {f"{name}_{key}_ms": float(value) for name, value in figures.items()}
 
 
-def checked(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
+def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
     """The figures without those that were not measured, and a remark on each of these.
 
     Raises UsageError where no figure is left.
     """
-    measured, empty = kept(figures)
+    measured, empty = drop_unmeasured(figures)
     if not has_figures(measured):
         raise UsageError(f"{source} has no figures")
     return measured, empty
 
 
-def kept(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The figures without those that were not measured, and a remark on each of these.
 
     Clients write 0 where there was nothing to take a mean of.
@@ -186,7 +189,7 @@ def kept(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def has_figures(figures: Mapping[str, Any]) -> bool:
     """Whether any of them is a latency or a rate that is a number, or that its source calls one."""
     return any(
-        (figure := reported(value)) and not math.isnan(figure)
+        (figure := reported_number(value)) and not math.isnan(figure)
         for name, value in figures.items()
         if _FIGURE.search(name)
     )
@@ -196,3 +199,67 @@ def is_zero(value: object) -> bool:
     """Whether a figure is 0, and not -0.00, which is below zero."""
     figure = number(value)
     return figure == 0 and math.copysign(1.0, figure) > 0
+
+
+MOST_BYTES = 64 << 20  # of an untrusted file: parsed it takes ten times as much memory
+MOST_RESULTS = 10_000  # of a file: each is compared with others
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"7z\xbc\xaf\x27\x1c": "7-zip",
+}
+_MARKED = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16's, which is how it begins
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+def read_file(path: Path) -> bytes:
+    """A file's bytes; raises UsageError if it is empty or too large."""
+    raw = read_bounded(path)
+    if not raw.strip():
+        raise UsageError(f"{path} is empty")
+    return raw
+
+
+def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file, at most `most`; raises UsageError of a larger one, a pipe, a device."""
+    try:
+        return untrusted.file_bytes(path, most)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"
+            raise UsageError(f"{path} {why}") from None
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def check_results(path: Path, count: int) -> None:
+    """Raise UsageError of a file with too many results."""
+    if count > MOST_RESULTS:
+        raise UsageError(f"{path} has more than {MOST_RESULTS} results: give it in parts")
+
+
+def decode_text(raw: bytes, path: Path) -> str:
+    """Bytes as text: UTF-8, what a byte-order mark declares, else Latin-1; raises UsageError if binary."""
+    packed = next((name for magic, name in _PACKED.items() if raw.startswith(magic)), None)
+    if packed is not None:
+        raise UsageError(f"{path} is compressed ({packed}): unpack it first")
+    mark, encoding = next((marked for marked in _MARKED if raw.startswith(marked[0])), (b"", ""))
+    try:
+        if mark:
+            return raw[len(mark) :].decode(encoding)
+        if b"\0" in raw[:8192]:
+            raise UsageError(f"{path} is a binary file, not text")
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        if mark:
+            raise UsageError(
+                f"{path} begins as {encoding} and is not valid {encoding}: it is damaged"
+            ) from None
+        return raw.decode("latin-1")

@@ -22,29 +22,23 @@ from loadgen.report.limit_record import LIMIT
 from loadgen.report.run_directory import ARRIVALS, RESULT
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sweep_record import SWEEP
-from loadgen.study.importers import (
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.clients import (
     aiperf,
-    blocks,
-    csv_tables,
     evalscope,
     genai_perf,
     guidellm,
-    guidellm_tables,
-    json_fields,
     llama_bench,
     llama_benchy,
     loadgen_runs,
-    pages,
-    searches,
     sglang,
-    tables,
-    text,
     trtllm,
     vllm,
 )
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.importers.json_fields import JsonDocument
-from loadgen.study.importers.searches import StoredLimit, StoredSweep
-from loadgen.study.importers.table_rows import TableRows
+from loadgen.study.importers.pasted import blocks, csv_tables, pasted_pages, tables
+from loadgen.study.importers.pasted.csv_tables import TableRows
 from loadgen.study.run_summary import OURS, Reported
 from loadgen.verdict.campaign_cell import FailedCell
 
@@ -68,26 +62,26 @@ class ClientFormat(Protocol):
 
     MARKS: tuple[bytes, ...]
 
-    def tells(self, document: Mapping[str, Any], /) -> bool: ...
-    def read(self, document: Mapping[str, Any], source: str, /) -> Iterator[Reported]: ...
+    def is_result(self, document: Mapping[str, Any], /) -> bool: ...
+    def read_runs(self, document: Mapping[str, Any], source: str, /) -> Iterator[Reported]: ...
 
 
 class PrintedFormat(Protocol):
     """What reads a text that one client prints at its end."""
 
-    def tells(self, text: str, /) -> bool: ...
-    def read(self, text: str, path: Path, /) -> list[Reported]: ...
+    def is_report(self, text: str, /) -> bool: ...
+    def read_report(self, text: str, path: Path, /) -> list[Reported]: ...
 
 
 # Those whose files hold another's keys come first.
 CLIENTS: tuple[ClientFormat, ...] = (
     loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm, evalscope, llama_bench, llama_benchy,
 )  # fmt: skip
-_PRINTED: tuple[PrintedFormat, ...] = (trtllm, guidellm_tables)
+_PRINTED: tuple[PrintedFormat, ...] = (trtllm, guidellm)
 _MARKS = (
     *(mark for client in CLIENTS for mark in client.MARKS),
     *tables.MARKS,
-    *guidellm_tables.MARKS,
+    *guidellm.PRINTED_MARKS,
     trtllm.MARK.encode(),
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
@@ -109,7 +103,7 @@ class Sources(msgspec.Struct, frozen=True):
         return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
 
 
-def read(places: Sequence[str]) -> Sources:
+def read_sources(places: Sequence[str]) -> Sources:
     """Everything at these places: run directories, directories of them, campaigns, files of any client.
 
     Raises UsageError if a place does not exist, before anything is read, and if nothing could be read.
@@ -177,7 +171,7 @@ class _Found:
 
     def _place(self, path: Path) -> None:
         if not path.is_dir():
-            self._tried(path, lambda: self._file(path, text.read(path)))
+            self._tried(path, lambda: self._file(path, json_fields.read_file(path)))
             return
         before = self._count
         looked = self._directory(path)
@@ -229,10 +223,10 @@ class _Found:
         """Read the record of a sweep or of a search; None of a directory that has none that can be read."""
         try:
             if SWEEP in names:
-                self.sweeps.append(searches.sweep(directory))
+                self.sweeps.append(loadgen_runs.read_sweep(directory))
                 return self.sweeps[-1]
             if LIMIT in names:
-                self.limits.append(searches.limit(directory))
+                self.limits.append(loadgen_runs.read_limit(directory))
                 return self.limits[-1]
         except UsageError as error:
             self.errors.append(str(error))
@@ -240,13 +234,16 @@ class _Found:
 
     def _run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
-        row = loadgen_runs.rungs(directory.parent).get(directory.name, {})
+        row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
         self._tried(
-            directory, lambda: self.reported.append(loadgen_runs.rung(loadgen_runs.run(directory), row))
+            directory,
+            lambda: self.reported.append(
+                loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row)
+            ),
         )
 
     def _failures(self, campaign: Path) -> None:
-        cells = list(loadgen_runs.failures(campaign))
+        cells = list(loadgen_runs.read_failures(campaign))
         self.failures += [cell for cell in cells if isinstance(cell, FailedCell)]
         self.errors += [cell for cell in cells if isinstance(cell, str)]
 
@@ -261,7 +258,7 @@ class _Found:
         if evalscope.is_part(path):
             return []
         if _PAGE not in raw and not (
-            csv_tables.marked(raw) and csv_tables.is_ours(raw.decode("utf-8", "replace"))
+            csv_tables.may_be_table(raw) and csv_tables.is_own_table(raw.decode("utf-8", "replace"))
         ):
             self._tried(path, lambda: self._file(path, raw))
         return []
@@ -269,24 +266,25 @@ class _Found:
     def _file(self, path: Path, raw: bytes) -> None:
         if not self._new(path):
             return
-        content = text.decoded(raw, path)
+        content = json_fields.decode_text(raw, path)
         if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
             return
         if llama_bench.is_sheet(content):
-            for line, row in llama_bench.rows_of_sheet(content, path):
+            for line, row in llama_bench.read_sheet(content, path):
                 where = f"{path}:{line}"
                 self._tried(where, partial(self._add, path, _labelled, llama_bench, row, where))
         elif genai_perf.is_sheet(content):
             self._add(path, genai_perf.read_sheet, content, path)
-        elif csv_tables.tells(content):
-            self._rows(path, csv_tables.read(content, path))
+        elif csv_tables.is_table(content):
+            self._rows(path, csv_tables.read_csv_table(content, path))
         elif blocks.HEADER.search(content) is not None:
-            self._add(path, pages.read, content, path)
+            self._add(path, pasted_pages.read_page, content, path)
         elif runs := next(
-            filter(None, (each.read(content, path) for each in _PRINTED if each.tells(content))), []
+            filter(None, (each.read_report(content, path) for each in _PRINTED if each.is_report(content))),
+            [],
         ):
             self._add(path, lambda: runs)
-        elif not self._rows(path, tables.read(content, path)):
+        elif not self._rows(path, tables.read_tables(content, path)):
             raise UsageError(
                 f"{path} has no known results: give a result file of a client (docs/others.md), "
                 "a table with its figures in its titles or its corner (with their units), or pasted blocks"
@@ -300,9 +298,9 @@ class _Found:
 
     def _documents(self, content: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""
-        parts = _joined(list(json_fields.documents(content)))
+        parts = _joined(list(json_fields.read_documents(content)))
         readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
-        text.check_results(path, len(readable))
+        json_fields.check_results(path, len(readable))
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
             self._tried(source, partial(self._add, path, _labelled, client, document.value, source))
@@ -314,7 +312,7 @@ class _Found:
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
         self.reported += [
-            replace(run, load=json_fields.loaded(run.load, run.figures), file=str(path))
+            replace(run, load=json_fields.add_mean_lengths(run.load, run.figures), file=str(path))
             for run in read(*given)
         ]
 
@@ -356,19 +354,23 @@ def _is_missing(path: Path) -> bool:
 
 def _labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The runs of a document, each with what it has next to its figures; a run of ours has that by itself."""
-    for run in client.read(document, source):
+    for run in client.read_runs(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
 
 
 def _joined(parts: list[JsonDocument]) -> list[JsonDocument]:
     """The documents of a file, those that are rows of one table as one."""
-    whole = [] if any(part.error for part in parts) else evalscope.joined([part.value for part in parts])
+    whole = (
+        []
+        if any(part.error for part in parts)
+        else evalscope.join_percentiles([part.value for part in parts])
+    )
     return [replace(parts[0], value=whole[0])] if 0 < len(whole) < len(parts) else parts
 
 
 def _client(document: Mapping[str, Any]) -> ClientFormat | None:
-    return next((client for client in CLIENTS if client.tells(document)), None)
+    return next((client for client in CLIENTS if client.is_result(document)), None)
 
 
 def _promising(path: Path) -> bytes | None:
@@ -383,4 +385,4 @@ def _promising(path: Path) -> bytes | None:
             raw = head + file.read(_LARGE_BYTES)
     except OSError:
         return None
-    return raw if csv_tables.marked(head) or any(mark in raw for mark in _MARKS) else None
+    return raw if csv_tables.may_be_table(head) or any(mark in raw for mark in _MARKS) else None

@@ -15,7 +15,7 @@ from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_titl
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.compare.render import describe_load
-from loadgen.study.importers.searches import StoredLimit, StoredSweep
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import comparison_charts, formatting, load_charts
 from loadgen.study.pages.limit_section import LimitSection, limit_sections
 from loadgen.study.pages.load_section import LoadSection, load_section

@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.report.speed_tables import Table
-from loadgen.study.importers.searches import StoredLimit
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.pages.formatting import FigureTable
 from loadgen.study.pages.panel import NAN, Curve, CurveStyle, Floats, Panel, is_wide
 

@@ -37,7 +37,7 @@ _INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
-    given = _Given(asked, sources.read(asked.places))
+    given = _Given(asked, sources.read_sources(asked.places))
     for problem in given.read.errors:
         printed(f"loadgen: {plain(problem)}", sys.stderr)
     read = given.read

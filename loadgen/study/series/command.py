@@ -232,7 +232,7 @@ def _compare(kept: Store) -> None:
 
     places = [str(kept.directory)]
     try:
-        read = sources.read(places)
+        read = sources.read_sources(places)
         command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:

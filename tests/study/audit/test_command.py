@@ -20,7 +20,7 @@ from loadgen.study.audit.command import audit_sources
 from loadgen.study.audit.findings import CHECKS, audit_runs
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import sources
-from loadgen.study.importers.sources import Sources, read
+from loadgen.study.importers.sources import Sources, read_sources
 from loadgen.study.run_summary import Load, Reported
 from loadgen.verdict.campaign_cell import Cell, FailedCell
 from study.audit.test_published import ACCUSED, grave
@@ -35,7 +35,7 @@ def not_a_number(word: str) -> Any:
 
 
 def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
-    reported = read([str(PAGE)]).reported
+    reported = read_sources([str(PAGE)]).reported
     assert {run.file for run in reported} == {str(PAGE)}
     findings = audit_runs(reported, machines.machine("jetson-thor"), None)
     assert {
@@ -239,7 +239,7 @@ def test_a_wrong_flag_is_found_before_anything_is_read(
     def unread(places: list[str]) -> Sources:
         raise AssertionError(places)
 
-    monkeypatch.setattr(sources, "read", unread)
+    monkeypatch.setattr(sources, "read_sources", unread)
     for verb in ("audit", "compare"):
         assert cli.main([verb, str(PAGE), "--hardware", "foo"]) == UsageError.exit_code
     assert capsys.readouterr().err.count("--hardware foo: unknown") == 2
@@ -296,7 +296,7 @@ def test_runs_of_a_checkpoint_stand_together() -> None:
 
 def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:
     page = " ".join(DOCS.read_text("utf-8").split())
-    findings = audit_runs(read([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
+    findings = audit_runs(read_sources([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
     for one in findings:
         load = one.reported.load.name
         doubts = ", ".join(f"`{name}`" for name in grave(one)) or "–"

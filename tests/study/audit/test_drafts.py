@@ -55,7 +55,7 @@ def block(draft: str = "", itl: float = 5.25, load: str = ALONE) -> str:
 
 def audited(path: Path, content: str) -> RunFindings:
     path.write_text(content, "utf-8")
-    (one,) = audit_runs(sources.read([str(path)]).reported, H100, None)
+    (one,) = audit_runs(sources.read_sources([str(path)]).reported, H100, None)
     return one
 
 

@@ -208,7 +208,7 @@ def test_a_cell_of_zero_is_left_out_and_named(tmp_path: Path) -> None:
 
 def _audited(path: Path, content: str) -> list[RunFindings]:
     path.write_text(content, "utf-8")
-    return audit_runs(sources.read([str(path)]).reported, None, None)
+    return audit_runs(sources.read_sources([str(path)]).reported, None, None)
 
 
 def test_a_file_of_nan_is_suspect(tmp_path: Path) -> None:

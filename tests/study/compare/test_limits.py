@@ -17,7 +17,7 @@ from loadgen.report.limit_record import LIMIT, LimitEstimate
 from loadgen.study.compare import command, limits
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions, Decision
-from loadgen.study.importers.searches import StoredLimit
+from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 
 ASK = ComparisonOptions()
 

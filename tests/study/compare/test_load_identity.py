@@ -18,7 +18,7 @@ from loadgen.settings.table import profile_keys
 from loadgen.study.compare import comparability, comparison
 from loadgen.study.compare.comparability import find_differences
 from loadgen.study.compare.model import ComparisonOptions, Decision
-from loadgen.study.importers import loadgen_runs
+from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.run_summary import Reported, of_run
 from loadgen.verdict.run_facts import Client
 
@@ -153,7 +153,7 @@ def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
     for reported in directories:
         assert reported.run is not None
         document = json.loads(json.dumps(reported.run.json()))
-        files += loadgen_runs.read(document, "a.json")
+        files += loadgen_runs.read_runs(document, "a.json")
     assert [run.run for run in files] == [None, None]
     of_directories, of_files = (
         [(finding.rule.code, finding.evidence) for finding in find_differences(second, first)]

@@ -12,7 +12,8 @@ from builders.loops import loop_over
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import groups
-from loadgen.study.importers import evalscope, llama_bench, llama_benchy, sources
+from loadgen.study.importers import sources
+from loadgen.study.importers.clients import evalscope, llama_bench, llama_benchy
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -56,7 +57,7 @@ def written(rows: list[dict[str, Any]], form: str) -> str:
 def read(path: Path, content: str) -> tuple[Reported, ...]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, "utf-8")
-    found = sources.read([str(path)])
+    found = sources.read_sources([str(path)])
     assert found.errors == ()
     return found.reported
 
@@ -167,7 +168,7 @@ def test_evalscopes_summary_has_the_percentiles_next_to_it(
     if named:
         (directory / "benchmark_args.json").write_text(json.dumps({"model": "Qwen3-8B", "dataset": "openqa"}))
     (directory / "benchmark_summary.json").write_text(json.dumps(summary))
-    (run,) = sources.read([str(directory)]).reported
+    (run,) = sources.read_sources([str(directory)]).reported
     assert run.figures == pytest.approx({
         "duration": 28.9, "completed": 100, "failed": 0, "request_throughput": 3.4602,
         "output_throughput": 514.391, "total_token_throughput": 842.24,
@@ -205,5 +206,5 @@ def test_evalscopes_failures_are_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_is_of_one_client_alone(document: dict[str, Any], client: Any) -> None:
-    assert [one.read for one in sources.CLIENTS if one.tells(document)] == [client.read]
+    assert [one.read_runs for one in sources.CLIENTS if one.is_result(document)] == [client.read_runs]
     assert any(mark in json.dumps(document).encode() for mark in client.MARKS)

@@ -12,8 +12,9 @@ from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers import columns, csv_tables, llama_tests, sources, tables
-from loadgen.study.importers.llama_tests import Measured
+from loadgen.study.importers import sources
+from loadgen.study.importers.pasted import columns, csv_tables, tables
+from loadgen.study.importers.pasted.columns import Measured
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -56,7 +57,7 @@ EDGE = """# TensorRT Edge-LLM on Jetson AGX Thor
 
 
 def read(page: str) -> list[Reported]:
-    return tables.read(page, Path("page.md")).runs
+    return tables.read_tables(page, Path("page.md")).runs
 
 
 def figures(run: Reported) -> dict[str, Any]:
@@ -83,14 +84,14 @@ def figures(run: Reported) -> dict[str, Any]:
 def test_a_test_is_known_by_its_name(
     name: str, measured: Measured, prompt: int | None, answer: int | None, streams: int
 ) -> None:
-    test = llama_tests.parse(name)
+    test = columns.parse_test(name)
     assert test is not None
     assert (test.measured, test.prompt, test.answer, test.streams) == (measured, prompt, answer, streams)
 
 
 @loop_over("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
 def test_another_name_is_none(name: str) -> None:
-    assert llama_tests.parse(name) is None
+    assert columns.parse_test(name) is None
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     ],
 )
 def test_a_title_names_the_phase_that_is_measured(title: str, key: str) -> None:
-    assert columns.column(title).key == key
+    assert columns.read_column(title).key == key
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -245,11 +246,11 @@ def test_a_decoding_speed_of_a_batch_is_of_no_single_request(batch: int) -> None
 
 def test_a_table_of_comma_separated_values_has_tests_too() -> None:
     sheet = "model,test,t/s\nQwen3-8B-FP8,pp2048,5210.15\nQwen3-8B-FP8,tg32,25\n"
-    first, second = csv_tables.read(sheet, Path("bench.csv")).runs
+    first, second = csv_tables.read_csv_table(sheet, Path("bench.csv")).runs
     assert (first.load.name, first.figures) == ("pp2048", {"prefill_throughput": 5210.15})
     assert second.figures == {"decode_throughput": 25, "mean_tpot_ms": 40.0}
 
 
 def test_a_page_of_tests_is_found_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "bench.md").write_text(BENCH, "utf-8")
-    assert len(sources.read([str(tmp_path)]).reported) == 4
+    assert len(sources.read_sources([str(tmp_path)]).reported) == 4

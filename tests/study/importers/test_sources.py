@@ -33,7 +33,7 @@ CURRENT = {"python": "3", "loadgen": __version__}
 
 
 def read(*places: Path) -> Sources:
-    return sources.read([str(place) for place in places])
+    return sources.read_sources([str(place) for place in places])
 
 
 def run_in(directory: Path, **changes: Any) -> Result:
@@ -322,7 +322,7 @@ def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tm
 
 def test_nothing_named_is_nothing_read() -> None:
     with pytest.raises(UsageError, match="no place is given"):
-        sources.read([])
+        sources.read_sources([])
 
 
 def test_a_report_of_ours_beside_the_runs_is_no_second_run(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import KeptSamples
 from loadgen.server.server_counters import ServerSample, ServerWindow
-from loadgen.study.importers import loadgen_runs
+from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import sample_charts
 from loadgen.study.pages.panel import CurveStyle
 
@@ -115,7 +115,7 @@ def test_a_run_that_is_read_back_has_its_samples(version: str, tmp_path: Path) -
     directory = made_runs.keep(
         replace(made, samples=KeptSamples((evenly("power_w", "GPU 0", 40),))), tmp_path
     )
-    run = loadgen_runs.run(directory).run
+    run = loadgen_runs.read_run(directory).run
     assert run is not None
     assert [(panel.key, panel.caption) for panel in sample_charts.panels(run)] == [
         ("power", "Sensors of this machine. GPU 0: 40 samples, a point each.")

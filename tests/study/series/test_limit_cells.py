@@ -36,7 +36,7 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     place = the_directory()
     assert failures(place) == {}
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
-    read = sources.read([str(place)])
+    read = sources.read_sources([str(place)])
     assert [(limit.name, limit.record.ended) for limit in read.limits] == [
         ("A", "everything-passes"),
         ("B", "everything-passes"),

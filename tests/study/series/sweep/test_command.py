@@ -79,7 +79,7 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert "2 runs each" in shown
     assert f"6 of 6 points are measured: {store.directory}" in shown
-    assert len(sources.read([str(store.directory)]).reported) == 6
+    assert len(sources.read_sources([str(store.directory)]).reported) == 6
     assert not (store.directory / "unfinished").exists()
 
 
@@ -198,7 +198,7 @@ def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     ]
     assert "the GPU's memory ran out" in record.points[1].reason
     assert len(starts()) == 2
-    assert len(sources.read([str(the_store().directory)]).reported) == 2
+    assert len(sources.read_sources([str(the_store().directory)]).reported) == 2
 
 
 @pytest.mark.whole

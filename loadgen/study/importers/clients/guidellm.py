@@ -1,0 +1,402 @@
+"""guidellm: its JSON report and the tables that it prints; its names of latencies are not vLLM's.
+
+0.2 and 0.3 print two tables, of two lines of titles; later versions several, of three. A title is above as
+many columns as bars follow it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadgen.base.layout import counted
+from loadgen.base.untrusted import listed, mapping
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import value_at
+from loadgen.study.importers.pasted import numbers, pasted_pages
+from loadgen.study.run_summary import Load, Reported, short_name
+
+CLIENT = "guidellm"
+MARKS: tuple[bytes, ...] = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
+# Where its versions have the counts of requests: 0.4 in the metrics, 0.2 and 0.3 next to them.
+_COUNTS = (("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made"))
+_SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
+_FROM_REQUESTS = (
+    "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"
+)
+_NO_REQUESTS = "guidellm: from its summary, whose percentiles are by nearest rank"
+UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths differ"
+
+
+def is_result(document: Mapping[str, Any]) -> bool:
+    """Whether a document is such a report."""
+    metrics = (value_at(benchmark, "metrics") for benchmark in listed(document.get("benchmarks")))
+    return any(isinstance(value_at(each, "time_to_first_token_ms"), dict) for each in metrics)
+
+
+def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """A run for each benchmark of a report: a sweep has many."""
+    benchmarks = listed(document.get("benchmarks"))
+    for number, benchmark in enumerate(benchmarks, 1):
+        where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
+        yield _reported(document, mapping(benchmark), where, source)
+
+
+def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str, source: str) -> Reported:
+    metrics = mapping(benchmark.get("metrics"))
+    requests = [r for r in listed(value_at(benchmark, "requests", "successful")) if isinstance(r, dict)]
+    totals = _totals(benchmark, metrics)
+    whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
+    latencies, remarks = _from_requests(requests) if whole else _from_summary(metrics)
+    each = _summary(metrics, "iter_tokens_per_iteration")
+    if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
+        latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
+    figures, empty = json_fields.require_measured({**totals, **latencies}, where)
+    incomplete = _count(benchmark, "incomplete")
+    if incomplete:
+        remarks.append(f"guidellm: {counted(incomplete, 'request')} unfinished at the end, not counted")
+    return Reported(
+        name=_model(document, benchmark) or Path(source).stem,
+        figures=figures,
+        load=_load(document, benchmark),
+        source=where,
+        told_by=CLIENT,
+        started=_started(benchmark.get("start_time")),
+        remarks=(*remarks, *empty),
+    )
+
+
+def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts and rates of the requests that succeeded, over the window that it measured."""
+    most = value_at(metrics, "request_concurrency", "total", "max")
+    return {
+        "completed": _count(benchmark, "successful"),
+        "failed": _count(benchmark, "errored"),
+        "duration": _duration(benchmark),
+        "total_input_tokens": _sum(metrics, "prompt_token_count"),
+        "total_output_tokens": _sum(metrics, "output_token_count"),
+        "request_throughput": _summary(metrics, "requests_per_second").get("mean"),
+        "output_throughput": _summary(metrics, "output_tokens_per_second").get("mean"),
+        "total_token_throughput": _summary(metrics, "tokens_per_second").get("mean"),
+        "max_concurrent_requests": json_fields.count(most),
+    }
+
+
+def _count(benchmark: Mapping[str, Any], outcome: str) -> int | None:
+    """How many requests ended so, by the first count that the report has, else by those that it lists."""
+    counted = (json_fields.count(value_at(benchmark, *place, outcome)) for place in _COUNTS)
+    timed = json_fields.count(value_at(benchmark, "metrics", "request_latency", outcome, "count"))
+    named = value_at(benchmark, "requests", outcome)
+    listed_count = len(named) if isinstance(named, list) and named else None
+    return next((count for count in (*counted, timed, listed_count) if count is not None), None)
+
+
+def _sent(benchmark: Mapping[str, Any]) -> int | None:
+    """The requests of the measured window that were not cut off by its end; without a count all created."""
+    created = json_fields.count(value_at(benchmark, "scheduler_state", "created_requests"))
+    sent = created if (every := _count(benchmark, "total")) is None else every
+    return None if sent is None else max(sent - (_count(benchmark, "incomplete") or 0), 0)
+
+
+def _duration(benchmark: Mapping[str, Any]) -> float | None:
+    keys = ("duration", "start_time", "end_time")
+    reported, begin, end = (json_fields.number(benchmark.get(key)) for key in keys)
+    return end - begin if reported is None and begin is not None and end is not None else reported
+
+
+def _from_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
+    several = [request for request in requests if (json_fields.number(request.get("output_tokens")) or 0) > 1]
+    figures = _statistics("ttft", (request.get("time_to_first_token_ms") for request in requests))
+    figures |= _statistics("tpot", (request.get("inter_token_latency_ms") for request in several))
+    return figures | _statistics("e2el", map(_e2el_ms, requests)), [_FROM_REQUESTS]
+
+
+def _e2el_ms(request: Mapping[str, Any]) -> float | None:
+    """First byte sent to last token; guidellm's own latency runs to the response's end."""
+    timings = value_at(request, "info", "timings") or value_at(request, "scheduler_info", "request_timings")
+    last = json_fields.number(value_at(timings, "last_token_iteration"))
+    sent = json_fields.number(value_at(timings, "request_start"))
+    if last is not None and sent is not None:
+        return (last - sent) * 1e3
+    latency_s = json_fields.number(request.get("request_latency"))
+    return None if latency_s is None else latency_s * 1e3
+
+
+def _statistics(key: str, values: Iterable[object]) -> dict[str, float]:
+    numbers = map(json_fields.number, values)
+    return json_fields.compute_statistics(key, (number for number in numbers if number is not None))
+
+
+def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The latencies of the summary whose definition is vLLM's."""
+    remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
+    figures = _summed("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
+    figures |= _summed("e2el", _summary(metrics, "request_latency"), 1e3)
+    if _summary(metrics, "output_token_count").get("std_dev") == 0:
+        figures |= _summed("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
+    else:
+        remarks.append(UNEVEN)
+    return figures, remarks
+
+
+def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
+    values = {word: summary.get(theirs) for word, theirs in _SUMMED.items()}
+    values |= {f"p{rank}": value_at(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
+    numbers = {f"{word}_{key}_ms": json_fields.reported_number(value) for word, value in values.items()}
+    return {name: number * scale for name, number in numbers.items() if number is not None}
+
+
+def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return mapping(value_at(metrics, name, "successful"))
+
+
+def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
+    summary = _summary(metrics, name)
+    total = json_fields.number(summary.get("total_sum"))
+    if total is None and (mean := json_fields.number(summary.get("mean"))) is not None:
+        total = json_fields.number(mean * (json_fields.number(summary.get("count")) or 0))
+    return None if total is None else round(total)
+
+
+def _model(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> str:
+    places = (
+        value_at(benchmark, "config", "backend", "model"),
+        value_at(document, "config", "spec", "backend", "model"),
+        value_at(document, "args", "model"),
+        value_at(benchmark, "worker", "backend_model"),
+        value_at(benchmark, "benchmarker", "backend", "model"),
+    )
+    return short_name(next(filter(None, map(json_fields.word, places)), ""))
+
+
+def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
+    strategy = mapping(value_at(benchmark, "config", "strategy") or value_at(benchmark, "args", "strategy"))
+    kind = json_fields.word(strategy.get("type_"))
+    streams = json_fields.count(strategy.get("streams", strategy.get("max_concurrency")))
+    rate = json_fields.number(strategy.get("rate"))
+    data = listed(value_at(document, "config", "spec", "data"))
+    limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
+    return Load(
+        requests=_sent(benchmark),
+        asked_output_len=json_fields.count(value_at(data[0], "output_tokens")) if data else None,
+        max_concurrency=limit,
+        request_rate_per_s=math.inf if rate is None and kind else rate,
+        asked_input_len=json_fields.count(value_at(data[0], "prompt_tokens")) if data else None,
+        seed=json_fields.count(value_at(document, "config", "spec", "seed", "value")),
+    )
+
+
+def _started(timestamp: object) -> datetime | None:
+    at = json_fields.number(timestamp)
+    return None if at is None or not 0 < at < 1e11 else datetime.fromtimestamp(at, UTC)
+
+
+PRINTED_MARKS: tuple[bytes, ...] = (b"Benchmarks Stats", b"Request Latency Statistics")
+_GROUP = re.compile(r"([^|]+)(\|{1,40}|$)")
+_RULE = re.compile(r"\|?[-=]{2,}(?:\|[-=]+)*\|?")
+_TITLE = re.compile(r"(?:Metadata|Benchmark) *\|")
+_STRATEGY = re.compile(
+    r"(synchronous|throughput|concurrent|constant|poisson|async)(?:@(\d{1,9}(?:\.\d{1,20})?))?"
+)
+_MODEL = re.compile(
+    r"(?:\bfor model |validated with model |backend_model=')([^\s']{1,200}?)(?=[.']?(?:\s|$))"
+)
+_ASKED = re.compile(r"\b(prompt|output)_tokens=(\d{1,7})\b")
+_EXTRAS = re.compile(r"\s*Extras:\s*(\S.{0,300})")
+_OF_ALL = "Server Throughput Statistics (All Requests)"
+_ALL = "guidellm: rates are of all requests, of those that failed or were cut off too"
+_SECONDS = "guidellm: its Req Latency is in seconds, whatever unit its title has"
+_NO_TPOT = "guidellm: its TPOT includes the TTFT: left out"
+# Titles in lower case, from the group to the statistic: the key of what stands below them, and its unit.
+_KEYS: tuple[tuple[str, str, float], ...] = (
+    (r"(?:metadata benchmark|benchmark strategy)", "strategy", 1.0),
+    (r"metadata duration \(s\)|timings dur sec", "duration", 1.0),
+    (r"requests made comp", "completed", 1.0),
+    (r"requests made err", "failed", 1.0),
+    (r"requests made inc", "incomplete", 1.0),
+    (r"prompt tok total comp|input tokens comp tot", "total_input_tokens", 1.0),
+    (r"output tok total comp|output tokens comp tot", "total_output_tokens", 1.0),
+    (r"prompt tok/req comp", "input_len", 1.0),
+    (r"output tok/req comp", "output_len", 1.0),
+    (r"input tok per req (mdn|p95)", "input_len_{}", 1.0),
+    (r"output tok per req (mdn|p95)", "output_len_{}", 1.0),
+    (r"request stats per second|requests per sec mean", "request_throughput", 1.0),
+    (r"request stats concurrency|requests concurrency mean", "concurrency", 1.0),
+    (r"out tok/sec mean|output tokens per sec mean", "output_throughput", 1.0),
+    (r"tot tok/sec mean|total tokens per sec mean", "total_token_throughput", 1.0),
+    (r"req latency \((?:ms|sec)\) (mean|median|p99)|request latency sec (mdn|p95)", "{}_e2el_ms", 1e3),
+    (r"ttft \(ms\) (mean|median|p99)|ttft ms (mdn|p95)", "{}_ttft_ms", 1.0),
+    (r"itl \(ms\) (mean|median|p99)|itl ms (mdn|p95)", "{}_tpot_ms", 1.0),
+)
+_LENGTHS = (
+    "input_len_median", "input_len_p95", "total_input_tokens",
+    "output_len_median", "output_len_p95", "total_output_tokens",
+)  # fmt: skip
+_FACTS = {"strategy", "incomplete", "input_len", "output_len"}
+_MOST_ABOVE = 60  # lines above a report's first table, in which its model stands
+_ROUNDED = 0.05  # of a length with one decimal
+Cells = dict[str, str]
+
+
+def is_report(text: str) -> bool:
+    """Whether a text may have such tables."""
+    return any(mark.decode() in text for mark in PRINTED_MARKS)
+
+
+def read_report(text: str, path: Path) -> list[Reported]:
+    """Every row of a text's tables, those of one report together; raises UsageError of too many rows."""
+    reports = [*_split_reports(pasted_pages.split_lines(pasted_pages.strip_colours(text)))]
+    json_fields.check_results(path, sum(len(tables[0][1]) for _, tables in reports))
+    return [
+        replace(run, unread={**run.unread, **({"report": str(number)} if len(reports) > 1 else {})})
+        for number, (above, tables) in enumerate(reports, 1)
+        for run in _read_rows(above, tables, path)
+    ]
+
+
+def _split_reports(lines: Sequence[str]) -> Iterator[tuple[list[str], list[tuple[int, list[Cells]]]]]:
+    """The lines of each report and its tables: a table's first titles occur once in a report."""
+    tables, titles, above = list[tuple[int, list[Cells]]](), list[tuple[str, ...]](), list[str]()
+    at = 0
+    while at < len(lines):
+        found = _read_table(lines, at) if _TITLE.match(lines[at].strip(" |")) else None
+        if found is None:
+            above.append(lines[at])
+            at += 1
+            continue
+        head, rows, at = found
+        if head in titles or (tables and len(rows) != len(tables[0][1])):
+            yield above, tables
+            tables, titles, above = [], [], above[-_MOST_ABOVE:]
+        titles.append(head)
+        tables.append((at - len(rows), rows))
+    if tables:
+        yield above, tables
+
+
+def _read_table(lines: Sequence[str], begin: int) -> tuple[tuple[str, ...], list[Cells], int] | None:
+    """The titles of a table, its rows by them, and the line behind it; None of what is no such table."""
+    heads, at = list[list[str]](), begin
+    while at < len(lines) and at - begin < 4 and not _RULE.fullmatch(lines[at].strip()):
+        heads.append(_spread_titles(lines[at]))
+        at += 1
+    titles = tuple(" ".join(filter(None, parts)).lower() for parts in zip(*heads, strict=False))
+    if len({*map(len, heads)}) != 1 or not any(re.fullmatch(_KEYS[0][0], title) for title in titles):
+        return None
+    rows, at = list[Cells](), at + 1
+    while at < len(lines) and "|" in lines[at] and not _RULE.fullmatch(lines[at].strip()):
+        cells = [cell.strip() for cell in lines[at].strip().removeprefix("|").removesuffix("|").split("|")]
+        if len(cells) != len(titles):
+            return None
+        rows.append(dict(zip(titles, cells, strict=True)))
+        at += 1
+    return titles, rows, at
+
+
+def _spread_titles(line: str) -> list[str]:
+    """A line of titles, each as often as it has columns below it."""
+    plain = line.strip()
+    framed = plain.startswith("|")
+    parts = _GROUP.findall(plain.removeprefix("|"))
+    spans = [len(bars) for _, bars in parts]
+    if parts and not framed:
+        spans[-1] += 1  # no bar ends the line
+    return [title.strip() for (title, _), span in zip(parts, spans, strict=True) for _ in range(span)]
+
+
+def _read_rows(
+    above: Sequence[str], tables: Sequence[tuple[int, list[Cells]]], path: Path
+) -> Iterator[Reported]:
+    said = "\n".join(above)
+    named = _MODEL.findall(said)
+    asked = {which: int(count) for which, count in _ASKED.findall(said)}
+    extras = next((match[1] for line in above if (match := _EXTRAS.fullmatch(line)) is not None), "None")
+    of_all = (_ALL,) if _OF_ALL in said else ()
+    joined = [
+        {title: cell for _, rows in tables for title, cell in rows[number].items()}
+        for number in range(len(tables[0][1]))
+    ]
+    read_rows = [*map(_read_values, joined)]
+    strategies = Counter(strategy for _, strategy in read_rows)
+    in_seconds = any(title.startswith("req latency (ms)") for title in joined[0]) if joined else False
+    for number, (values, named_strategy) in enumerate(read_rows):
+        even = _is_even(values, asked)
+        remarks = [*([] if even else [UNEVEN]), _NO_TPOT, *of_all]
+        remarks += [_SECONDS] * in_seconds
+        figures = {
+            key: value
+            for key, value in values.items()
+            if key not in _FACTS and not key.startswith(("input_len", "output_len"))
+            if even or not key.endswith("_tpot_ms")
+        }
+        figures, empty = json_fields.drop_unmeasured(figures)
+        if not json_fields.has_figures(figures) and figures.get("completed") != 0:
+            continue
+        strategy = _STRATEGY.fullmatch(named_strategy)
+        row = f", row {number + 1}" if strategies[named_strategy] > 1 else ""
+        yield Reported(
+            name=short_name(named[-1]) if named else path.stem,
+            figures=figures,
+            load=_strategy_load(strategy, values, asked, named_strategy + row),
+            source=f"{path}:{tables[-1][0] + number}",
+            told_by=CLIENT,
+            remarks=(*remarks, *empty),
+            unread={} if extras == "None" else {"extras": extras},
+        )
+
+
+def _read_values(cells: Cells) -> tuple[dict[str, float], str]:
+    """A row's numbers by their keys, and the strategy that it names."""
+    values, strategy = dict[str, float](), ""
+    for title, cell in cells.items():
+        for pattern, key, times in _KEYS:
+            if (match := re.fullmatch(pattern, title)) is None:
+                continue
+            rank = next(filter(None, match.groups()), "")
+            key = key.format({"mdn": "median"}.get(rank, rank))
+            if key == "strategy":
+                strategy = cell
+            elif (value := json_fields.parse_number(cell)) is not None:
+                values.setdefault(key, numbers.scale_figure(value, times))
+            break
+    return values, strategy
+
+
+def _is_even(values: Mapping[str, float], asked: Mapping[str, int]) -> bool:
+    """Whether every answer has the same length: then its ITL, weighted by tokens, is the TPOT of vLLM."""
+    if "output_len" in values and "output" in asked:  # as long as was asked for, on average
+        return abs(values["output_len"] - asked["output"]) <= _ROUNDED
+    known = [value for key in _LENGTHS if (value := values.get(key))]
+    if len(known) < len(_LENGTHS):
+        return False
+    prompt, prompt_p95, prompts, answer, answer_p95, answers = known
+    count = answers / answer
+    return (prompt, answer) == (prompt_p95, answer_p95) and count.is_integer() and count == prompts / prompt
+
+
+def _strategy_load(
+    strategy: re.Match[str] | None, values: Mapping[str, float], asked: Mapping[str, int], name: str
+) -> Load:
+    kind, written = (strategy[1], strategy[2]) if strategy is not None else ("", None)
+    at = float(written) if written else None
+    rated = kind in ("constant", "poisson", "async")
+    limit = {"synchronous": 1.0, "concurrent": at}.get(kind)
+    completed, failed = (json_fields.count(values.get(key)) for key in ("completed", "failed"))
+    return Load(
+        name=name,
+        requests=None if completed is None or failed is None else completed + failed,
+        input_len=values.get("input_len"),
+        output_len=values.get("output_len"),
+        asked_input_len=asked.get("prompt"),
+        asked_output_len=asked.get("output"),
+        max_concurrency=None if limit is None else int(limit),
+        request_rate_per_s=at if rated else math.inf if kind else None,
+    )

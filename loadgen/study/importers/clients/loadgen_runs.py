@@ -1,0 +1,215 @@
+"""loadgen runs: runs, sweeps and searches of ours on disk; arrivals are read when they are needed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from zipfile import is_zipfile
+
+import msgspec
+from msgspec.structs import replace
+from pydantic import BaseModel
+
+from loadgen import __version__
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import listed, mapping
+from loadgen.figures.metrics import DEFINITIONS_VERSION
+from loadgen.report import limit_record, run_directory, stored_record, sweep_record
+from loadgen.report.limit_record import LIMIT, LimitRecord
+from loadgen.report.load_table import marked_name
+from loadgen.report.run_directory import ARRIVALS, RESULT, Result
+from loadgen.report.run_place import JOURNAL
+from loadgen.report.sweep_record import SWEEP, SweepRecord
+from loadgen.report.vllm_json import OURS
+from loadgen.study.importers import json_fields
+from loadgen.study.run_summary import Reported, of_json, of_run
+from loadgen.verdict.campaign_cell import FailedCell
+from loadgen.verdict.run_facts import FORMATS, Facts
+
+MARKS: tuple[bytes, ...] = (b'"loadgen"',)
+LADDER, CAMPAIGN = "ladder.json", "campaign.json"
+CELLS, FAILED = "cells", "failed"
+_MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request
+
+
+class StoredRun(Result):
+    """A run on disk, whose arrivals and samples are read when they are first used; raises UsageError then."""
+
+    def __init__(self, facts: Facts, directory: Path) -> None:
+        object.__setattr__(self, "facts", facts)
+        object.__setattr__(self, "directory", directory)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("records", "samples"):
+            raise AttributeError(name)
+        run = run_directory.load(self.__dict__["directory"])
+        object.__setattr__(self, "records", run.records)
+        object.__setattr__(self, "samples", run.samples)
+        return self.__dict__[name]
+
+
+def is_result(document: Mapping[str, Any]) -> bool:
+    """Whether a document is a result of ours, as --save-result writes it."""
+    return isinstance(document.get(OURS), dict) and "metrics" in document[OURS]
+
+
+def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """The one run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
+    yield _summary(document, source, None)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a run of ours, or the rest of one."""
+    try:
+        if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
+            return True
+        return MARKS[0] in json_fields.read_bounded(directory / RESULT, _MOST_BYTES)
+    except (OSError, UsageError):  # OSError: the name is of a record, and may be longer than a name can be
+        return False
+
+
+def read_run(directory: Path) -> Reported:
+    """The run of a directory; raises UsageError if there is none that can be read.
+
+    Figures and verdict are the stored ones where this very version made them, else they are computed
+    again from the arrivals. Without arrivals the figures remain.
+    """
+    if not (directory / RESULT).is_file():
+        shown = f"; loadgen report {shlex.quote(str(directory))} shows what its journal holds"
+        hint = shown if (directory / JOURNAL).is_file() else ""
+        raise UsageError(f"{directory} is an unfinished run: it has no {RESULT}{hint}")
+    try:
+        stored = json.loads(json_fields.read_bounded(directory / RESULT, _MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
+    facts = _facts(stored, str(directory))
+    arrivals = directory / ARRIVALS
+    if not (arrivals.is_file() and is_zipfile(arrivals)):  # a FIFO would keep us waiting
+        reported = _summary(stored, str(directory), None)
+        remark = f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
+        return replace(reported, remarks=(*reported.remarks, remark))
+    ours = stored[OURS]
+    made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
+    if made_by != (DEFINITIONS_VERSION, __version__):
+        return of_run(directory, run_directory.load(directory))
+    return _summary(stored, str(directory), StoredRun(facts, directory))
+
+
+def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a ladder's directory by the name of their run's; empty if it is not a ladder's."""
+    try:
+        ladder = json.loads(json_fields.read_bounded(directory / LADDER))
+    except (UsageError, ValueError, RecursionError):
+        return {}
+    rows = [mapping(row) for row in listed(json_fields.value_at(ladder, "rows"))]
+    return {json_fields.word(row.get("run")): row for row in rows if row.get("run")}
+
+
+def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
+    """A run with the speed of its ladder's row."""
+    speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
+    if speed is None:
+        return reported
+    load = replace(reported.load, name=f"input {reported.load.asked_input_len}")
+    figures = {**reported.figures, "speed_tok_s": speed}
+    remarks = (*reported.remarks, f"speed is {formula}")
+    return replace(reported, figures=figures, load=load, speed_formula=formula, remarks=remarks)
+
+
+def read_failures(directory: Path) -> Iterator[FailedCell | str]:
+    """The failed cells of a campaign, and what is wrong with those that cannot be read."""
+    for path in sorted((directory / FAILED).glob("*.json")):
+        try:
+            yield FailedCell.model_validate_json(json_fields.read_bounded(path))
+        except (UsageError, ValueError) as error:
+            yield f"{path} is not a valid record of a failed cell: {str(error).splitlines()[0]}"
+
+
+def _summary(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+    try:
+        return of_json(_facts(stored, source), stored, source, run)
+    except KeyError as error:
+        raise UsageError(f"{source} is damaged: no {error}") from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise UsageError(f"{source} is damaged: {error}") from None
+
+
+def _facts(stored: Any, source: str) -> Facts:
+    """A result's metadata; raises UsageError if it is damaged, or of a newer format."""
+    ours = mapping(json_fields.value_at(stored, OURS))
+    version = ours.get("format")
+    supported = ", ".join(map(str, FORMATS))
+    if isinstance(version, int) and version > max(FORMATS):
+        raise UsageError(
+            f"{source} was written by a newer loadgen: it has format {version}, this one reads {supported}"
+        )
+    if version not in FORMATS:
+        raise UsageError(f"{source} has format {version}, this loadgen reads {supported}")
+    try:
+        return Facts.stored(ours)
+    except ValueError as error:
+        raise UsageError(f"{source} is damaged: {error}") from None
+
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
+
+
+class StoredSweep(msgspec.Struct, frozen=True):
+    """A sweep and where it is; its runs are read as any others."""
+
+    directory: Path
+    record: SweepRecord
+
+    @property
+    def run_directories(self) -> list[Path]:
+        """Where its runs are; what a failed point measured is none of them."""
+        points = (point for point in self.record.points if point.state != "failed")
+        return _below(self.directory, (point.directory for point in points))
+
+
+class StoredLimit(msgspec.Struct, frozen=True):
+    """A search for the highest load, where it is, and its runs as they were read; None: on no disk."""
+
+    directory: Path | None
+    record: LimitRecord
+    runs: tuple[Reported, ...] = ()
+    place: str = ""  # as it was named to be read; "": by none
+
+    @property
+    def name(self) -> str:
+        """The checkpoint that was searched for, as its runs have it; the search's own without a run."""
+        return self.runs[0].name if self.runs else self.record.name
+
+    @property
+    def shown_name(self) -> str:
+        """The name as tables and pictures have it, with a mark where no model ran."""
+        return marked_name(self.name, any(run.simulated for run in self.runs))
+
+    @property
+    def run_directories(self) -> list[Path]:
+        """Where its runs are; one that was cut off is none of them."""
+        runs = (run.directory for run in self.record.runs)
+        return [] if self.directory is None else _below(self.directory, runs)
+
+
+def read_sweep(directory: Path) -> StoredSweep:
+    """The sweep of a directory; raises UsageError of a record that is damaged or of a newer format."""
+    return StoredSweep(directory, _record(directory / SWEEP, SweepRecord, sweep_record.FORMAT))
+
+
+def read_limit(directory: Path) -> StoredLimit:
+    """The search of a directory, without its runs; raises UsageError as `sweep`."""
+    return StoredLimit(directory, _record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
+
+
+def _record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
+    return stored_record.parsed(json_fields.read_bounded(path), path, kind, newest)
+
+
+def _below(directory: Path, runs: Iterable[str]) -> list[Path]:
+    """The directories of runs, but for those that a stranger's record has elsewhere."""
+    inside = [Path(run) for run in runs if run]
+    return [directory / run for run in inside if not run.is_absolute() and ".." not in run.parts]

@@ -1,0 +1,1 @@
+"""Pasted: text that people copy or type: pages, tables and sheets, read into run summaries."""

@@ -1,0 +1,188 @@
+"""Blocks: the "Serving Benchmark Result" text read back, of any layout, its figures under vLLM's keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from loadgen.base.layout import some
+from loadgen.report.result_block import LAYOUTS, BlockRow
+from loadgen.study.importers.pasted import numbers
+from loadgen.study.importers.pasted.numbers import AmbiguousError
+
+HEADER = re.compile(r"(?<!=)={3,}+\s*Serving Benchmark Result\s*={3,}", re.IGNORECASE)
+RULE = re.compile(r"={20,}")
+# Lines that clients print and no layout of ours does: a draft's, and what forks and older versions call it.
+_OTHERS = (
+    BlockRow("Acceptance rate (%):", "spec_decode_acceptance_rate", ".2f"),
+    BlockRow("Acceptance length:", "spec_decode_acceptance_length", ".2f"),
+    BlockRow("Mean acceptance length:", "spec_decode_acceptance_length", ".2f"),
+    BlockRow("Drafts:", "spec_decode_num_drafts"),
+    BlockRow("Draft tokens:", "spec_decode_draft_tokens"),
+    BlockRow("Accepted tokens:", "spec_decode_accepted_tokens"),
+    BlockRow("Acc length:", "accept_length", ".2f"),
+    BlockRow("Average accept length:", "accept_length", ".2f"),
+    BlockRow("Accepted length:", "accept_length", ".2f"),
+    BlockRow("Max concurrency:", "max_concurrency", none="not set"),
+    BlockRow("Total output tokens:", "total_output_tokens"),
+    BlockRow("Succeed requests:", "completed"),
+    BlockRow("Succeeded requests:", "completed"),
+    BlockRow("Success requests:", "completed"),
+    BlockRow("Success rate:", "success_rate", ".1f"),
+    BlockRow("Time taken for tests (s):", "duration", ".2f"),
+    BlockRow("Time taken for tests (seconds):", "duration", ".2f"),
+    BlockRow("Test duration (s):", "duration", ".2f"),
+    BlockRow("Req throughput (req/s):", "request_throughput", ".2f"),
+    BlockRow("Throughput (average output tokens per second):", "output_throughput", ".2f"),
+    BlockRow("Total throughput (tok/s):", "total_token_throughput", ".2f"),
+    BlockRow("Input throughput (tok/s):", "input_throughput", ".2f"),
+    BlockRow("Output throughput (tok/s):", "output_throughput", ".2f"),
+)
+_ROWS = {
+    row.label.lower(): row for row in (*_OTHERS, *(row for each in LAYOUTS.values() for row in each.rows))
+}
+_SECTIONS = {
+    section.name.lower(): section.key + "_ms" * (section.unit == "ms")
+    for layout in LAYOUTS.values()
+    for section in layout.sections
+}
+
+
+def _any_of(words: Mapping[str, object]) -> str:
+    return "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in sorted(words, key=len, reverse=True))
+
+
+# A label anywhere in a line, so that bars, prompts and whole blocks pasted as one line can be read.
+_LABEL = re.compile(
+    rf"(?<![\w-])(?:(?P<row>{_any_of(_ROWS)})"
+    rf"|(?P<word>Mean|Median|Std|Max|P\d+(?:\.\d+)?)\s+(?P<section>{_any_of(_SECTIONS)})\s+\((?:ms|tok/s)\):)",
+    re.IGNORECASE,
+)
+_BETWEEN = re.compile(r"[\s|]*")
+_NO_NUMBER = re.compile(r"[-+]?nan|[-+]?inf(?:inity)?|none|null|n/a|not set", re.IGNORECASE)
+_UNSET = "not set"  # SGLang's word for no limit
+_GROUPS = re.compile(r"\d{1,3}(?:[.,]\d{3})+")  # of a count: it has no decimals
+_STATISTICS = [f"{word}_{key}_ms" for key in ("ttft", "tpot", "itl") for word in ("mean", "median")]
+# What every client of either engine has printed since 2024, SGLang's of 2025 but for TPOT.
+_ALWAYS = (
+    "completed", "duration", "total_input_tokens", "total_output_tokens", "request_throughput",
+    "output_throughput", "total_token_throughput", *_STATISTICS,
+)  # fmt: skip
+_LONGEST_LINE, _MOST_NAMED = 200, 8
+_SHOWN = 40
+_LONGEST_WORD = 100
+_TPOT = {"mean_tpot_ms", "median_tpot_ms"}
+
+
+# A line with a number that has none of these labels; those of parts of a figure that is read are left out.
+_UNKNOWN = re.compile(r"[\s|>#*]{0,20}([A-Za-z][\w ()/%.+-]{1,60}?)\s{0,20}:\s{0,60}[|\s]{0,5}[-+]?\d")
+_PARTS = re.compile(r"Position \d+")
+
+
+class PastedBlock(msgspec.Struct, frozen=True):
+    """A block's figures, and what of it could not be read."""
+
+    figures: dict[str, Any]
+    remarks: tuple[str, ...]
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """One figure as it is written."""
+
+    key: str
+    label: str
+    text: str  # "" where nothing is
+    whole: bool = False  # a count
+    word: bool = False  # may be one
+
+
+def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
+    """The figures of a block's lines; the first of a key counts. What cannot be read is a remark."""
+    written: dict[str, _Written] = {}
+    unknown: list[str] = []
+    for line in lines:
+        found = [*_split_figures(line)]
+        for figure in found:
+            written.setdefault(figure.key, figure)
+        other = None if found else _UNKNOWN.match(line[:_LONGEST_LINE])
+        if other is not None and not _PARTS.fullmatch(other[1]):
+            unknown.append(" ".join(other[1].split()))
+    sign = numbers.find_decimal_sign(figure.text for figure in written.values() if not figure.whole)
+    figures: dict[str, Any] = {}
+    remarks = []
+    for figure in written.values():
+        try:
+            value = _value(figure, sign)
+            if value is not None or figure.text.lower() == _UNSET:
+                figures[figure.key] = value
+        except AmbiguousError as error:
+            remarks.append(f"{figure.label} {error}: left out")
+        except ValueError:
+            remarks.append(f"{figure.label} {figure.text[:_SHOWN]!r} is not a number: left out")
+    if unknown:
+        remarks.append(f"not read: {some(unknown, _MOST_NAMED)}")
+    optional = _TPOT if closed and "backend" in figures else set()
+    missing = [key for key in _ALWAYS if key not in figures and key not in optional]
+    if missing:
+        remarks.append(f"{'' if closed else 'the block is cut off: '}missing {', '.join(missing)}")
+    return PastedBlock(figures, tuple(remarks))
+
+
+def find_key(label: str) -> str | None:
+    """The key of a label, with its colon or without; None where no layout has it."""
+    match = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
+    return None if match is None else _key(match)[0]
+
+
+def list_keys() -> set[str]:
+    """Every key that a layout prints under a label of its own."""
+    return {row.key for row in _ROWS.values()}
+
+
+def _split_figures(line: str) -> Iterator[_Written]:
+    labels = [*_LABEL.finditer(line)]
+    ends = [*(label.start() for label in labels), len(line)][1:]
+    for label, end in zip(labels, ends, strict=True):
+        key, row = _key(label)
+        start = _BETWEEN.match(line, label.end())
+        rest = line[start.end() if start is not None else label.end() : end]
+        name = " ".join(label[0].split())
+        if row is not None and row.text:
+            yield _Written(key, name, rest.split()[0].strip("|") if rest.split() else "", word=True)
+            continue
+        match = numbers.PATTERN.match(rest) or _NO_NUMBER.match(rest)
+        text = match[0] if match is not None else (rest.split() or [""])[0]
+        yield _Written(key, name, text, whole=row is not None and not row.spec)
+
+
+def _key(label: re.Match[str]) -> tuple[str, BlockRow | None]:
+    if label["row"] is not None:
+        row = _ROWS[" ".join(label["row"].lower().split())]
+        return row.key, row
+    section = _SECTIONS[" ".join(label["section"].lower().split())]
+    return f"{label['word'].lower()}_{section}", None
+
+
+def _value(figure: _Written, sign: str) -> Any:
+    """The value as the figures have it, NaN or infinite too; None where it is not set or not reported."""
+    lower = figure.text.lower().lstrip("-+")
+    if figure.word and lower.startswith("inf"):
+        return "inf"
+    if lower in ("nan", "inf", "infinity"):
+        return float(figure.text)
+    if _NO_NUMBER.fullmatch(lower):
+        return None
+    if figure.whole and _GROUPS.fullmatch(figure.text):
+        return int(numbers.parse_number(re.sub("[.,]", "", figure.text)))
+    try:
+        value = numbers.parse_number(figure.text, sign)
+    except ValueError:
+        if figure.word and figure.text and not figure.text[:1].isdigit():
+            return figure.text[:_LONGEST_WORD]
+        raise
+    if figure.whole and value != int(value):
+        raise ValueError(f"{figure.text} is not a count")
+    return int(value) if figure.whole else value

@@ -1,0 +1,345 @@
+"""CSV tables: a block a row, published speeds, our ladders; and the load and labels of any table's row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.layout import cut, some
+from loadgen.report import labels, speed_rows
+from loadgen.report.load_table import SIMULATED
+from loadgen.report.speed_formulas import FORMULAS, OUTPUT, converted
+from loadgen.report.speed_rows import UNIT_BYTES, SpeedRow
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.pasted import blocks, columns, headings, numbers
+from loadgen.study.importers.pasted.columns import SPEED, TableColumn
+from loadgen.study.run_summary import Load, Reported, full_name, unnamed_preset
+
+TABLE, SPEEDS = "table", "speed table"
+_LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
+_SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
+_NAMES = ("name", "model", "checkpoint", "model_id")
+_DELIMITERS = ",;\t"
+_MOST_SAMPLED, _MOST_NAMED = 100, 8
+_LONGEST_HEADER, _MOST_COLUMNS = 1 << 16, 1000  # of a table, in characters and in titles
+
+
+def may_be_table(head: bytes) -> bool:
+    """Whether a file may be such a table, from its first line; of UTF-16 too."""
+    line = head.replace(b"\0", b"").lstrip().partition(b"\n")[0].lower()
+    figures = (b"tok", b"ttft", b"speed", b"throughput")
+    names = (b"model", b"name", b"checkpoint")
+    is_json = line[:1] in (b"{", b"[")
+    return not is_json and any(name in line for name in names) and any(figure in line for figure in figures)
+
+
+def is_own_table(text: str) -> bool:
+    """Whether a table was written by `loadgen report`: its runs are read from their directories."""
+    return {"told_by", "plan_digest"} <= set(_read_header(text)[0])
+
+
+def is_table(text: str) -> bool:
+    """Whether a text is a table that can be read."""
+    header, delimiter = _read_header(text)
+    return _table_kind(header, _known_columns(header, _sample(text, delimiter))) != ""
+
+
+def _sample(text: str, delimiter: str) -> list[list[str]]:
+    """The first rows, for the units of their cells."""
+    lines = text.lstrip("\n").split("\n", _MOST_SAMPLED + 1)[1 : _MOST_SAMPLED + 1]
+    try:
+        return [cells for cells in csv.reader(lines, delimiter=delimiter) if cells]
+    except csv.Error:
+        return []
+
+
+def _known_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, TableColumn]:
+    """What each column holds, by its title."""
+    whole = [row for row in rows if len(row) == len(header)]
+    return dict(zip(header, columns.read_columns(header, whole), strict=True))
+
+
+def read_csv_table(text: str, path: Path) -> TableRows:
+    """A run for each row with figures; raises UsageError that names file and line."""
+    header, delimiter = _read_header(text)
+    known = _known_columns(header, _sample(text, delimiter))
+    if _table_kind(header, known) == SPEEDS and SPEED in header:
+        speeds = [*enumerate(map(_add_formula, speed_rows.read_csv(path)), 2)]
+        runs = [read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
+        empty = ((line, _format_row(row)) for line, row in speeds if not row.speed_tok_s)
+        return TableRows(runs, [*list_rows_without_figures(path, empty, len(speeds))])
+    rows = _read_rows(text, path, delimiter)
+    named = [name for name in known if _figure_key(name, known[name]) is None]
+    facts, cells = [known[name] for name in named], [[own[name] for name in named] for _, own in rows]
+    own_labels = [named[at] for at in find_label_columns(facts, named, cells)]
+    left = [
+        repr(name)
+        for at, name in enumerate(named)
+        if not known[name].key
+        and name not in own_labels
+        and labels.is_figure(name, [row[at] for row in cells])
+    ]
+    remarks = [f"not read: {some(left, _MOST_NAMED)}"] if left else []
+    runs, empty_rows = list[Reported](), list[tuple[int, list[str]]]()
+    for line, own in rows:
+        if (run := _read_row(own, f"{path}:{line}", known)) is None:
+            empty_rows.append((line, [*own.values()]))
+            continue
+        unread = {name: own[name] for name in own_labels} | dict(run.unread)
+        runs.append(replace(run, remarks=(*run.remarks, *remarks), unread=unread))
+    return TableRows(runs, [*list_rows_without_figures(path, empty_rows, len(rows))])
+
+
+def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[str, str]]]:
+    """The line and the cells of each row; raises UsageError of one with more or fewer cells than columns.
+
+    Also of more rows than are read.
+    """
+    reader = csv.DictReader(io.StringIO(text.lstrip("\n")), delimiter=delimiter)
+    rows: list[tuple[int, dict[str, str]]] = []
+    try:
+        for cells in reader:
+            if None in cells or None in cells.values():
+                raise UsageError(
+                    f"{path}:{reader.line_num} has a different number of cells than the table has columns"
+                )
+            json_fields.check_results(path, len(rows) + 1)
+            rows.append((reader.line_num, {str(key): str(cell) for key, cell in cells.items()}))
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
+    return rows
+
+
+def _format_row(row: SpeedRow) -> list[str]:
+    return [row.model, row.quantization, str(row.input_length), row.note]
+
+
+def _read_header(text: str) -> tuple[list[str], str]:
+    """The columns' names, none of a line that has too many, and the sign between them."""
+    first = text.lstrip("\n").partition("\n")[0].rstrip("\r")
+    delimiter = max(_DELIMITERS, key=first.count)
+    if len(first) > _LONGEST_HEADER or first.count(delimiter) >= _MOST_COLUMNS:
+        return [], delimiter
+    try:
+        return next(csv.reader([first], delimiter=delimiter), []), delimiter
+    except csv.Error:
+        return [], delimiter
+
+
+def _table_kind(header: Sequence[str], known: Mapping[str, TableColumn]) -> str:
+    names = {name.strip().lower() for name in header}
+    if {"model", "input_length", SPEED} <= names:
+        return SPEEDS
+    if not names & set(_NAMES) and "model" not in {column.key for column in known.values()}:
+        return ""
+    if sum(_figure_key(name, known[name]) is not None for name in header) >= _LEAST_FIGURES:
+        return TABLE
+    return SPEEDS if names & set(_SPEEDS) else ""
+
+
+def _figure_key(title: str, column: TableColumn) -> str | None:
+    """The key of a column of figures: a label of the block, a key itself, or a title that tables have."""
+    name = title.strip()
+    is_key = name in blocks.list_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
+    own = name if is_key else blocks.find_key(name)
+    key = column.key
+    if name.lower() in _SPEEDS:
+        return SPEED
+    return own if own is not None and key in ("", own) else key if columns.is_measured(key) else None
+
+
+def _read_row(cells: Mapping[str, str], source: str, known: Mapping[str, TableColumn]) -> Reported | None:
+    """A row of figures; None of one that has none. An empty cell is no figure."""
+    plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
+    facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
+    facts = columns.complete_facts(facts)
+    keys = {name: key for name in cells if (key := _figure_key(name, known[name])) is not None}
+    figured = [(replace(known[name], key=key), cells[name].strip()) for name, key in keys.items()]
+    try:
+        values, left = columns.read_cells([each for each in figured if each[1]], strict=True)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+    asked = read_requested_load({**facts, "prompts": plain.get("requests", facts.get("prompts", ""))}, "")
+    limit = json_fields.count(values.get("max_concurrency", asked.max_concurrency))
+    measured = columns.derive_figures(values, limit, facts, (asked.input_len, asked.output_len))
+    figures, empty = json_fields.drop_unmeasured(measured)
+    if not json_fields.has_figures(figures):
+        return None
+    name = next((plain[key] for key in _NAMES if plain.get(key)), "") or facts.get("model", "")
+    remarks = [
+        *left,
+        *empty,
+        *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures)),
+    ]
+    return Reported(
+        name=full_name(json_fields.word(name) or "unnamed", facts.get("quantization", "")),
+        figures=figures,
+        load=Load(
+            name=json_fields.word(facts.get("load", "")),
+            requests=asked.requests,
+            asked_output_len=json_fields.parse_count(plain.get("asked_output_len", ""))
+            or asked.asked_output_len,
+            max_concurrency=limit,
+            request_rate_per_s=json_fields.rate(figures.get("request_rate", asked.request_rate_per_s)),
+            asked_input_len=asked.asked_input_len,
+        ),
+        source=source,
+        told_by=SPEEDS if SPEED in figures else TABLE,
+        engine=facts.get("engine", facts.get("backend", "")),
+        machine=name_machine(
+            facts.get("machine", facts.get("gpu", "")), parse_whole(facts.get("gpu_num", ""))
+        ),
+        remarks=tuple(remarks),
+        unread=read_uncounted(facts),
+    )
+
+
+def _add_formula(row: SpeedRow) -> SpeedRow:
+    """The row of a published page with its formula, which its file does not have; any other unchanged."""
+    return next((each for each in speed_rows.shipped() if replace(each, formula=row.formula) == row), row)
+
+
+def name_machine(gpu: str, count: int | None) -> str:
+    """A machine of several devices as runs name it: 4 × H20-96GB."""
+    return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
+
+
+def find_preset(note: str) -> str:
+    """The preset of a row that its note marks as simulated, which names none; "" of a real one."""
+    return unnamed_preset(SIMULATED in note)
+
+
+def read_ladder_row(row: SpeedRow, source: str) -> Reported:
+    """A row of a speed ladder as a run; its output throughput only where the speed's formula is known."""
+    speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
+    figures = {SPEED: speed}
+    if row.ttft_ms:
+        figures["mean_ttft_ms"] = float(row.ttft_ms)
+    if row.decode_tok_s:
+        figures["mean_tpot_ms"] = numbers.milliseconds_each(float(row.decode_tok_s))
+    if row.formula in FORMULAS:
+        lengths = row.input_length, row.output_length
+        figures["output_throughput"] = converted(speed, row.formula, OUTPUT, *lengths)
+    return Reported(
+        name=full_name(row.model, row.quantization),
+        figures=figures,
+        load=Load(
+            name=f"input {row.input_length}",
+            input_len=row.input_length,
+            output_len=row.output_length,
+            asked_output_len=row.output_length,
+            max_concurrency=1,
+            asked_input_len=row.input_length,
+        ),
+        source=source,
+        told_by=SPEEDS,
+        engine=row.backend,
+        machine=name_machine(row.gpu, row.gpu_num),
+        memory_bytes=None if memory is None else int(memory.amount * UNIT_BYTES[memory.unit]),
+        speed_formula=row.formula,
+        simulated=find_preset(row.note),
+        remarks=(f"speed is {row.formula}", *filter(None, [row.note])),
+    )
+
+
+# Columns of these facts tell rows apart that are alike in all that is read from them.
+_TELLING = ("", "note", "gpu_num", "test")
+_COUNTS = ("max_concurrency", "input_length", "output_length", columns.LENGTHS, columns.RATE)
+_PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
+_LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
+_MOST_CELLS, _LONGEST_CELL = 4, 24
+
+
+class TableRows(msgspec.Struct, frozen=True):
+    """The runs of tables, and a line on each table that has rows without figures."""
+
+    runs: list[Reported]
+    left: list[str]
+
+
+def find_label_columns(
+    every: Sequence[TableColumn], named: Sequence[str], cells: Sequence[Sequence[str]]
+) -> list[int]:
+    """The places of the columns of labels: what tells one row from another and is read as no figure."""
+    return [
+        at
+        for at, (column, title) in enumerate(zip(every, named, strict=True))
+        if column.key in _TELLING and labels.is_label(title, [row[at] for row in cells])
+    ]
+
+
+def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
+    """The counts of a row that are not numbers, as 4k or 1k1k: they tell it from others all the same."""
+    unread = ((key, facts.get(key, "")) for key in _COUNTS)
+    return {key: cell for key, cell in unread if cell and not _is_read(key, cell)}
+
+
+def _is_read(key: str, cell: str) -> bool:
+    if key == columns.LENGTHS:
+        return _PARTS.fullmatch(cell) is not None
+    if key == columns.RATE:
+        return columns.parse_rate(cell) is not None
+    return (parse_whole(cell) if key == "max_concurrency" else parse_mean(cell)) is not None
+
+
+def list_rows_without_figures(
+    path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
+) -> Iterator[str]:
+    """A line that names the rows of a table that have none of its figures: out of memory, timed out."""
+    named = []
+    for line, cells in rows:
+        filled = [cut(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
+        if len(filled) >= _LEAST_FILLED:
+            named.append(f"line {line} ({', '.join(list(dict.fromkeys(filled))[:_MOST_CELLS])})")
+    if named:
+        yield f"{path}: {len(named)} of {every} rows of a table have no figures: {some(named, _MOST_NAMED)}"
+
+
+def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
+    """The load that a row's cells ask for; `named` is the load of the heading above, or of the row's name."""
+    limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
+    prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))
+    rate = columns.parse_rate(facts.get(columns.RATE, ""))
+    if (parts := _PARTS.fullmatch(facts.get(columns.LENGTHS, ""))) is not None:
+        length, answer = parse_whole(parts[1]), parse_whole(parts[2])
+    if limit is None:
+        limit = headings.find_concurrency(facts.get("load", "") or named)
+    counts = (("at a time", limit), ("requests/s", rate), ("prompts", prompts))
+    facts_of_it = (f"{count:g} {noun}" for noun, count in counts if count)
+    return Load(
+        name=json_fields.word(facts.get("load", "") or named or next(facts_of_it, "")),
+        requests=prompts,
+        input_len=length,
+        output_len=answer,
+        asked_output_len=answer,
+        max_concurrency=limit,
+        request_rate_per_s=rate,
+        asked_input_len=length,
+    )
+
+
+def parse_whole(cell: str) -> int | None:
+    """A count; None of anything else."""
+    return json_fields.parse_count(_THOUSANDS.sub("", cell.strip()))
+
+
+def parse_mean(cell: str) -> int | None:
+    """A length in whole tokens, of a mean too; None of anything else."""
+    count = parse_whole(cell)
+    amount = parse_decimal(cell) if count is None else None
+    return count if amount is None else round(amount)
+
+
+def parse_decimal(cell: str) -> Decimal | None:
+    """A number above zero with the digits that it is written with; None of anything else."""
+    text = _THOUSANDS.sub("", columns.number_text(cell))
+    return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

@@ -1,0 +1,361 @@
+"""Grids: the tables of a page, in reStructuredText, Markdown, HTML or plain text, as rows of cells."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from loadgen.base.errors import UsageError
+
+_MOST_CELLS = 50_000  # of a page
+_MOST_COLUMNS, _MOST_SPANNED = 40, 1000
+_LONGEST = 2000  # characters of a line
+_GRID_RULE = re.compile(r"\+(?:[-= ]{2,}\+){2,}$")
+_RULE = re.compile(r"\s*(?:-{2,}\s{1,3}|={2,}\s{1,3}){1,40}(?:-{2,}|={2,})\s*$")
+_MARKDOWN_RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*){1,40}\|?\s*$")
+_ELEMENT = re.compile(r"<(/?)(table|tr|th|td)\b([^<>]{0,300})>", re.IGNORECASE)
+_SPAN = re.compile(r"(row|col)span\s*=\s*[\"']?(\d{1,4})", re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]{1,300}>")
+_ESCAPED = re.compile(r"\\([\\*`|_\[\]<>])")
+_SPEED = re.compile(r"speed|/ ?time", re.IGNORECASE)
+# What a terminal's tables are drawn with: their first line, the rules in them, the last one, and the sides.
+_BOX_TOPS, _BOX_ENDS, _BOX_SIDES = "┏┌╭╔╒", "┗└╰╚╘", "┃│║"
+_BOX_RULES = f"┡├╞╟╠┢{_BOX_ENDS}"
+_BOX_SIDE = re.compile(f"[{_BOX_SIDES}]")
+_PIPE = re.compile(r"(?<!\\)\|")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row of a table: its line in the page, from 1, and a cell for each column."""
+
+    line: int
+    cells: tuple[str, ...]
+    column: int = 0  # of the page's table, from 1, where a row is a column there
+
+
+class Grid(msgspec.Struct, frozen=True):
+    """A table: the titles of its columns, its rows, and the lines from its first to its last."""
+
+    titles: tuple[str, ...]
+    rows: tuple[Row, ...]
+    first: int
+    last: int
+
+
+def find_tables(lines: Sequence[str]) -> list[Grid]:
+    """Every table of a page by its lines, in their order; a cell that spans rows is in each of them.
+
+    Raises UsageError of a page whose tables are too large to be results.
+    """
+    grids = [*_of_html(lines), *_of_text(lines)]
+    return sorted(grids, key=lambda grid: grid.first)
+
+
+def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
+    at = count = 0
+    while at < len(lines):
+        _check_size(count)
+        line = lines[at].strip()
+        read: Grid | None = None
+        if len(line) > _LONGEST:
+            at += 1
+            continue
+        if line.startswith("+-") and _GRID_RULE.match(line):
+            read = _listed(lines, at) or _drawn(lines, at)
+        elif line[:1] in _BOX_TOPS and len(line) > 2:
+            read = _boxed(lines, at)
+        elif at and "|" in line and _MARKDOWN_RULE.match(line) and "|" in lines[at - 1]:
+            read = _piped(lines, at)
+        elif at and line[:2] in ("--", "==") and _RULE.match(line):
+            read = _ruled(lines, at)
+        if read is not None:
+            count += 1 + len(read.rows) * len(read.titles)
+            at = read.last
+            if read.titles:
+                yield read
+        else:
+            at += 1
+    _check_size(count)
+
+
+def _check_size(cells: int) -> None:
+    if cells > _MOST_CELLS:
+        raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
+
+
+def _end(lines: Sequence[str], begin: int) -> int:
+    """Where a table ends at the latest: with the page, or with more rows than are read."""
+    return min(len(lines), begin + _MOST_CELLS)
+
+
+def _listed(lines: Sequence[str], begin: int) -> Grid | None:
+    """A table with rules around its titles and below its last row alone, a line a row; None of another."""
+    end = begin
+    while end < _end(lines, begin) and lines[end].strip()[:1] in ("+", "|"):
+        end += 1
+    body = [line.strip() for line in lines[begin:end]]
+    rules = [at for at, line in enumerate(body) if line.startswith("+")]
+    if (
+        len(body) < 5
+        or rules != [0, 2, len(body) - 1]
+        or not all(set(body[at]) <= {"+", "-"} for at in rules)
+    ):
+        return None
+    rows = [_split(line) for line in body]
+    titles = rows[1]
+    if not 1 < len(titles) <= _MOST_COLUMNS or any(len(cells) != len(titles) for cells in rows[3:-1]):
+        return None
+    listed = (Row(begin + 1 + at, cells) for at, cells in enumerate(rows[3:-1], 3))
+    return Grid(titles, tuple(listed), begin + 1, end)
+
+
+def _boxed(lines: Sequence[str], begin: int) -> Grid:
+    """A table that a terminal draws; a line with no more than one cell goes on with those of the line above.
+
+    Without a rule below its first rows it has no titles: its first column names what stands in the others.
+    """
+    titles: tuple[str, ...] = ()
+    rows: list[Row] = []
+    end = begin + 1
+    while end < _end(lines, begin) and (line := lines[end].strip()) and len(line) <= _LONGEST:
+        end += 1
+        if line[0] in _BOX_RULES:
+            if rows and not titles:
+                titles = _stacked([row.cells for row in rows])
+                rows = []
+            if line[0] in _BOX_ENDS:
+                break
+        elif line[0] in _BOX_SIDES:
+            _put_below(
+                rows, Row(end, tuple(cell.strip() for cell in _BOX_SIDE.split(line)[1:-1])), bool(titles)
+            )
+        else:
+            break
+    whole = len(titles) <= _MOST_COLUMNS and all(len(row.cells) == len(titles) for row in rows)
+    return Grid(titles, tuple(rows), begin + 1, end) if whole else Grid((), (), begin + 1, end)
+
+
+def _put_below(rows: list[Row], row: Row, is_body: bool) -> None:
+    """Append a row, or what goes on with the cells of the last one."""
+    filled = sum(cell != "" for cell in row.cells)
+    if not rows or not is_body or filled > 1 or len(row.cells) != len(rows[-1].cells):
+        rows.append(row)
+        return
+    joined = (f"{old} {cell}".strip() for old, cell in zip(rows[-1].cells, row.cells, strict=True))
+    rows[-1] = Row(rows[-1].line, tuple(joined))
+
+
+def _drawn(lines: Sequence[str], begin: int) -> Grid:
+    """A grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
+    indent = len(lines[begin]) - len(lines[begin].lstrip())
+    end = begin
+    while end < _end(lines, begin) and lines[end][indent : indent + 1] in ("+", "|"):
+        end += 1
+    first = lines[begin][indent:].rstrip()
+    bounds = [at for at, letter in enumerate(first) if letter == "+"]
+    if len(bounds) - 1 > _MOST_COLUMNS:
+        return Grid((), (), begin + 1, end)
+    columns = list(pairwise(bounds))
+    titles: tuple[str, ...] = ()
+    rows: list[Row] = []
+    current, goes_on, line = [""] * len(columns), [False] * len(columns), begin + 1
+    for at in range(begin + 1, end):
+        text = lines[at][indent:].rstrip()
+        cells = [text[left + 1 : right] for left, right in columns]
+        if not all(set(cell) <= {"-", "=", " ", "+"} for cell in cells) or text[:1] == "|":
+            line = line or at + 1
+            current = [f"{old} {cell.strip()}".strip() for old, cell in zip(current, cells, strict=True)]
+            continue
+        above = rows[-1].cells if rows else ()
+        whole = [
+            above[column] if going and above and not cell else cell
+            for column, (going, cell) in enumerate(zip(goes_on, current, strict=True))
+        ]
+        if "=" in text and not titles:
+            titles = tuple(map(_of_rst, whole))
+        elif any(whole):
+            rows.append(Row(line or at, tuple(map(_of_rst, whole))))
+        goes_on = [not cell.strip() for cell in cells]
+        current, line = [""] * len(columns), 0
+    return Grid(titles, tuple(rows), begin + 1, end)
+
+
+def _of_rst(cell: str) -> str:
+    return _ESCAPED.sub(r"\1", cell)
+
+
+def _piped(lines: Sequence[str], rule: int) -> Grid | None:
+    """A table of Markdown; a row with fewer cells than the table has columns is filled with empty ones."""
+    titles = _split(lines[rule - 1])
+    if not 1 < len(titles) <= _MOST_COLUMNS:
+        return None
+    rows = []
+    end = rule + 1
+    while end < _end(lines, rule) and "|" in lines[end] and len(lines[end]) <= _LONGEST:
+        cells = _split(lines[end])[: len(titles)]
+        rows.append(Row(end + 1, (*cells, *[""] * (len(titles) - len(cells)))))
+        end += 1
+    return Grid(titles, tuple(rows), rule, end)
+
+
+def _split(line: str) -> tuple[str, ...]:
+    inside = line.strip().removeprefix("|")
+    inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
+    return tuple(_marked(cell) for cell in _PIPE.split(inside))
+
+
+def _marked(cell: str) -> str:
+    """A cell without Markdown's marks."""
+    plain = re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell))
+    return " ".join(html.unescape(_ESCAPED.sub(r"\1", plain)).split())
+
+
+def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
+    """A table of plain text: columns by the dashes of a rule below the titles, which may take several lines.
+
+    A line that begins at the margin, left of the first column, is the first cell of the rows below it.
+    """
+    spans = [(match.start(), match.end()) for match in re.finditer(r"-+|=+", lines[rule])]
+    if not 1 < len(spans) <= _MOST_COLUMNS:
+        return None
+    margin = spans[0][0]
+    begin = rule
+    while begin and rule - begin < 5 and _fits(lines[begin - 1], spans):
+        begin -= 1
+    if begin == rule:
+        return None
+    titles = _stacked([_cut(lines[at], spans) for at in range(begin, rule)])
+    key = _key(titles)
+    rows: list[Row] = []
+    head, end = "", rule + 1
+    for end in range(rule + 1, _end(lines, rule) + 1):
+        line = lines[end] if end < len(lines) else ""
+        if not line.strip() or len(line) > _LONGEST:
+            break
+        if margin and not line[:margin].isspace():
+            if _END.match(line):
+                break
+            head = line.strip()
+        elif _fits(line, spans):
+            cells = _cut(line, spans)
+            if cells[key] or not rows:
+                rows.append(Row(end + 1, (head, *cells) if margin else cells))
+            else:
+                last = rows[-1].cells
+                own = last[1:] if margin else last
+                joined = tuple(f"{old} {cell}".strip() for old, cell in zip(own, cells, strict=True))
+                rows[-1] = Row(rows[-1].line, (last[0], *joined) if margin else joined)
+        else:
+            break
+    filled = _inherited(rows)
+    return Grid(("Model", *titles) if margin else titles, filled, begin + 1, end)
+
+
+# What stands below our tables.
+_END = re.compile(r"(?:Speed|Server:|TTFT |\[|\d+ (?:or \d+ )*tokens|[\w(+]{1,20}\)?/time)")
+
+
+def _key(titles: Sequence[str]) -> int:
+    """The column that every row has on its first line: the speed, else the first."""
+    return next((at for at, title in enumerate(titles) if _SPEED.search(title) is not None), 0)
+
+
+def _fits(line: str, spans: Sequence[tuple[int, int]]) -> bool:
+    """Whether a line has nothing between the columns."""
+    if not line.strip() or len(line) > _LONGEST:
+        return False
+    gaps = [(0, spans[0][0]), *((left[1], right[0]) for left, right in pairwise(spans))]
+    return all(not line[left:right].strip() for left, right in gaps)
+
+
+def _cut(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    return tuple(line[left:right].strip() for left, right in [*spans[:-1], (spans[-1][0], len(line))])
+
+
+def _stacked(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(" ".join(filter(None, cells)) for cells in zip(*parts, strict=True))
+
+
+def _inherited(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows whose second cell is blank with that of the row above, under the same first one."""
+    filled: list[Row] = []
+    for row in rows:
+        cells = list(row.cells)
+        if filled and len(cells) > 1 and not cells[1] and filled[-1].cells[0] == cells[0]:
+            cells[1] = filled[-1].cells[1]
+        filled.append(Row(row.line, tuple(cells)))
+    return tuple(filled)
+
+
+def _of_html(lines: Sequence[str]) -> Iterator[Grid]:
+    """The tables of a page's HTML; a cell that spans columns is in each of them."""
+    table: list[Row] | None = None
+    row: list[str] = []
+    spanning: dict[int, tuple[int, str]] = {}  # by column: how many rows are left, and the cell
+    cell: tuple[int, int, list[str]] | None = None
+    first = line = count = 0
+    for number, text in enumerate(lines, 1):
+        at = 0
+        for match in _ELEMENT.finditer(text) if "<" in text else ():
+            if cell is not None:
+                cell[2].append(text[at : match.start()])
+            at, name, closes = match.end(), match[2].lower(), bool(match[1])
+            if cell is not None:
+                count += _put(row, spanning, cell)
+                cell = None
+            if name in ("tr", "table") and table is not None and row:
+                _fill(row, spanning)
+                table.append(Row(line, tuple(row)))
+                row = []
+            if name == "table" and table is not None and (closes or table):
+                yield from _titled(table, first, number)
+                table = None
+            _check_size(count)
+            if closes:
+                continue
+            if name == "table":
+                table, first, spanning = [], number, {}
+            elif name == "tr":
+                row, line = [], number
+            elif table is not None:
+                spans = {kind.lower(): int(size) for kind, size in _SPAN.findall(match[3])}
+                cell = spans.get("row", 1), spans.get("col", 1), []
+        if cell is not None:
+            cell[2].append(text[at:])
+
+
+def _put(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
+    """Append a cell behind those that span this row; how many columns it takes."""
+    _fill(row, spanning)
+    down, across, parts = cell
+    text = " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
+    columns = max(1, min(across, _MOST_COLUMNS))
+    for _ in range(columns):
+        if len(row) < _MOST_COLUMNS:
+            if down > 1:
+                spanning[len(row)] = min(down, _MOST_SPANNED) - 1, text
+            row.append(text)
+    return columns
+
+
+def _fill(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
+    """Append the cells of rows above that span this one."""
+    while len(row) in spanning and spanning[len(row)][0] > 0:
+        left, text = spanning[len(row)]
+        spanning[len(row)] = left - 1, text
+        row.append(text)
+
+
+def _titled(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
+    """A table by its rows, the first of which has the titles."""
+    if len(rows) < 2 or len(rows[0].cells) < 2:
+        return
+    titles = rows[0].cells
+    body = (
+        Row(row.line, (*row.cells, *[""] * (len(titles) - len(row.cells)))[: len(titles)]) for row in rows[1:]
+    )
+    yield Grid(titles, tuple(body), first, last)

@@ -1,0 +1,490 @@
+"""Headings: the titles above a line of a page, and the checkpoint, storage and load that a title names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import Enum, auto
+from functools import cache, lru_cache
+from itertools import pairwise
+
+import msgspec
+
+from loadgen.roofline import models
+from loadgen.study.importers.pasted import blocks
+from loadgen.study.importers.pasted.blocks import HEADER, RULE
+from loadgen.study.run_summary import short_name
+
+# For lines stripped at their end; none of them matches a run of blanks twice, since pages are untrusted.
+_FENCE = re.compile(r"\s*+(?:>\s*+)*+(?:[-*+]\s++)?(`{3,}|~{3,})\s*+([^`]*)$")
+_ATX = re.compile(r"\s{0,3}(?:>\s*+)*+(#{1,6})\s++(\S.*)$")
+_BOLD = re.compile(r"\s*+(?:>\s*+)*+(\*\*|__)(?=\S)(.+)(?<=\S)\1$")
+_ITEM = re.compile(r"\s*+(?:>\s*+)*+(?:(?:[-*+]|\d{1,3}[.)])\s++|<li>)(\S.*)$")
+_HTML = re.compile(
+    r"\s*+(?:<(?:p|div|li|span)\b[^<>]*+>\s*+){0,3}<(h[1-6]|b|strong|summary|caption|figcaption|dt)\b[^<>]*+>"
+    r"(.*?)</\1>\s*+:?\s*+(?:<br\s*+/?>\s*+|</(?:p|div|li|span|summary|figure)>\s*+){0,3}$",
+    re.IGNORECASE,
+)
+_QUOTE = re.compile(r"\s*+(?:>\s*+)*+")
+_PARAGRAPH = re.compile(r"\s*+<p\b[^<>]*+>(.*)</p>\s*+$", re.IGNORECASE)
+_UNDERLINE = re.compile(r"\s{0,3}([=\-~^\"])\1{2,}\s*+$")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^)]{0,300}\)")
+_TAG = re.compile(r"<[^<>]+>")
+_MARKS = frozenset("#*_<>`~-+0123456789")  # what a heading, an item or a fence begins with
+_LONGEST = 1000  # characters of a line that is a heading, an item or a fence
+_UNDERLINES = '=-~^"'  # in the order of their levels, as most pages have them
+_BOLD_LEVEL, _ITEM_LEVEL, _LINE_LEVEL = 20, 30, 2000
+# Of a line that is no heading by its marks and may be one by its words.
+_SPEAKING = re.compile(r"\d[bm]\b|high|low|phi-|deepseek|glm-", re.IGNORECASE)
+_LONGEST_PLAIN, _LONGEST_LOAD = 120, 40
+
+
+class Kind(Enum):
+    """What a line is."""
+
+    TEXT = auto()
+    HEADING = auto()
+    ITEM = auto()  # of a list
+    LINE = auto()  # alone, with no mark of a heading, and nothing in it but a checkpoint and a load
+    FENCE = auto()
+
+
+class PageLine(msgspec.Struct, frozen=True):
+    """One line of a page: `level` is a heading's depth, 1 the outermost."""
+
+    number: int  # counted from 1
+    text: str
+    kind: Kind = Kind.TEXT
+    level: int = 0
+    name: str = ""  # of a heading or an item, without its marks
+    underlined: bool = False
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What the headings above a place say of what stands there; "" for what they do not."""
+
+    name: str = ""
+    model: str = ""  # the checkpoint, where one is recognized
+    load: str = ""
+    quantization: str = ""  # of headings that name no checkpoint
+    heading: str = ""  # the nearest, where none names anything
+
+
+class Outline:
+    """The headings above where a page is read."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[PageLine, Title]] = []
+
+    def enter(self, line: PageLine) -> None:
+        """Go on below a heading, an item or a line that names something.
+
+        Bold lines, items and plain lines have no levels: a load stands below a name, and a name below a load.
+        Of headings, a load stands below a checkpoint's of its own level.
+        """
+        title = parse_title(line.name)
+        kept = [(own, above) for own, above in self._open if own.level <= line.level]
+        first = next((at for at, each in enumerate(kept) if _ends(*each, line, title)), len(kept))
+        self._open = [*kept[:first], (line, title)]
+
+    @property
+    def names(self) -> list[str]:
+        """The headings themselves, the nearest first."""
+        return [line.name for line, _ in reversed(self._open)]
+
+    @property
+    def subject(self) -> Subject:
+        """The nearest heading that names something, with its load, and how its weights are stored.
+
+        The load is of that heading or below it: a list's item, a heading that names one; else above it.
+        """
+        at = next((at for at in range(len(self._open) - 1, -1, -1) if _names(*self._open[at])), -1)
+        stored = next((title.quantization for _, title in reversed(self._open) if title.quantization), "")
+        if at < 0:
+            lines = (line for line, title in reversed(self._open) if not title.exact)
+            heading = next((line.name for line in lines if line.kind is Kind.HEADING), "")
+            return Subject(quantization=stored, load=self._load(at), heading=heading)
+        own = self._open[at][1]
+        name, model = own.name, own.model and add_storage(own.model, stored)
+        if model != own.model or (stored and not own.model):
+            name = model if own.exact else f"{name}, {stored}"
+        return Subject(name, model, load=self._load(at))
+
+    def _load(self, at: int) -> str:
+        """The load below a heading that names something; -1: none does."""
+        above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
+        own = [title.load for _, title in below if title.exact or title.name]
+        higher = (title.load for _, title in reversed(above) if title.exact)
+        described = (line.name for line, title in self._open[at + 1 :] if _describes(line, title, at >= 0))
+        loads = [*filter(None, own)] or [*filter(None, higher)][:1] or [*filter(None, described)]
+        return ", ".join(loads)
+
+
+def read_lines(text: Sequence[str]) -> Iterator[PageLine]:
+    """Every line of a page, as what it is; in a fence there are no headings, for # begins a comment there."""
+    fence = skip = False
+    before = ""
+    for number, (raw, following) in enumerate(zip(text, [*text[1:], ""], strict=True), 1):
+        above, before = before, raw
+        if not raw:
+            skip = False
+            yield PageLine(number, raw)
+            continue
+        bare = raw.strip()
+        if skip or len(raw) > _LONGEST:
+            skip = False
+            yield PageLine(number, raw)
+        elif not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
+            yield PageLine(number, raw) if fence else _line(number, raw, above, following)
+        elif (fence_mark := _FENCE.match(raw.rstrip())) is not None:
+            opens = not fence or fence_mark[2].strip() != ""  # a fence with a language opens one
+            fence = opens and _closed(text, number)
+            yield PageLine(number, raw, Kind.FENCE)
+        elif fence:
+            yield PageLine(number, raw)
+        else:
+            heading = _heading(number, raw, following) or _item(number, raw)
+            skip = heading is not None and heading.underlined
+            yield heading or _line(number, raw, above, following)
+
+
+def _closed(text: Sequence[str], begin: int) -> bool:
+    """Whether a fence that was opened is closed again; one that a block was cut off in is not."""
+    cut = False
+    for at in range(begin, len(text)):
+        if (mark := _FENCE.match(text[at][:_LONGEST].rstrip())) is not None:
+            return not mark[2].strip()
+        cut = (cut or HEADER.search(text[at]) is not None) and RULE.search(text[at]) is None
+        if cut and (mark := _ATX.match(text[at].rstrip())) is not None and len(mark[1]) > 1:
+            return False
+    return False
+
+
+def _heading(number: int, raw: str, following: str) -> PageLine | None:
+    bare = raw.rstrip()
+    if (match := _ATX.match(bare)) is not None:
+        name = _plain(match[2].rstrip("#").rstrip() or match[2])
+        return PageLine(number, raw, Kind.HEADING, len(match[1]), name)
+    if (match := _HTML.match(bare)) is not None:
+        level = int(match[1][1]) if match[1][1:].isdigit() else _BOLD_LEVEL
+        return PageLine(number, raw, Kind.HEADING, level, _plain(match[2]))
+    if (match := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
+        return PageLine(number, raw, Kind.HEADING, _BOLD_LEVEL, _plain(match[2]))
+    under = _UNDERLINE.match(following)
+    if under is not None and _is_title(raw):
+        level = 1 + _UNDERLINES.index(under[1])
+        return PageLine(number, raw, Kind.HEADING, level, _plain(raw), underlined=True)
+    return None
+
+
+def _item(number: int, raw: str) -> PageLine | None:
+    match = _ITEM.match(raw.rstrip())
+    if match is None:
+        return None
+    indent = len(raw) - len(raw.lstrip())
+    return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _plain(match[1]))
+
+
+def _line(number: int, raw: str, above: str, following: str) -> PageLine:
+    """A line without marks: text, unless it is alone and is a checkpoint's name, a load, or both."""
+    if len(raw) > _LONGEST_PLAIN or _SPEAKING.search(raw) is None:
+        return PageLine(number, raw)
+    paragraph = _PARAGRAPH.match(raw)
+    alone = paragraph is not None or not (_unquoted(above) and _FENCE.match(above) is None)
+    follows = paragraph is not None or not _unquoted(following) or _is_beginning(following)
+    name = _plain(paragraph[1] if paragraph is not None else _unquoted(raw))
+    if alone and follows and parse_title(name).exact:
+        return PageLine(number, raw, Kind.LINE, _LINE_LEVEL, name)
+    return PageLine(number, raw)
+
+
+def _unquoted(line: str) -> str:
+    mark = _QUOTE.match(line[:_LONGEST])
+    return line[mark.end() :].strip() if mark is not None else line.strip()
+
+
+def _is_beginning(line: str) -> bool:
+    """Whether a block, or the fence around it, begins with a line."""
+    return HEADER.search(line) is not None or _FENCE.match(line[:_LONGEST].rstrip()) is not None
+
+
+def _is_title(raw: str) -> bool:
+    """Whether a line is text that the next one underlines, and no rule or row itself."""
+    plain = raw.strip()
+    fits = len(plain) <= _LONGEST_PLAIN and plain[:1] != "|" and re.search(r"\w", plain) is not None
+    return fits and HEADER.search(plain) is None and blocks.find_key(plain.partition(":")[0]) is None
+
+
+def _plain(marked: str) -> str:
+    """A heading without links, tags, stars, back-ticks and a colon at its end."""
+    text = _TAG.sub("", _LINK.sub(r"\1", marked))
+    return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
+
+
+def _names(line: PageLine, title: Title) -> bool:
+    """Whether a line names what stands below it: an item or a plain line does where it is a model's name."""
+    return title.name != "" and (line.kind is Kind.HEADING or (title.exact and title.model != ""))
+
+
+def _describes(line: PageLine, title: Title, named: bool) -> bool:
+    """Whether a line below a name says something of the load: an item does with any short text."""
+    if len(line.name) > _LONGEST_LOAD:
+        return False
+    return line.kind is Kind.ITEM or (named and not (title.name or title.quantization))
+
+
+def _ends(own: PageLine, above: Title, line: PageLine, title: Title) -> bool:
+    """Whether what stands below an open heading of the same level ends where a line begins."""
+    if own.level < line.level:
+        return False
+    names, named = _names(line, title), _names(own, above)
+    if own.level >= _BOLD_LEVEL:
+        return names is named
+    return names or not above.model
+
+
+_LONGEST_TITLE = 200  # characters of a title that is taken apart; a longer one is a name as it stands
+_MOST_WORDS = 5  # of a model's name that is written with blanks: Llama 3.1 8B Instruct
+_MOST_KEPT = 4096  # titles that are not taken apart twice
+_MOST_TRIED = 12  # words of a title that a model's name may begin at
+# What separates the parts of a title: brackets, a comma, a dash between blanks.
+_BETWEEN = re.compile(r"[()\[\]{}|·•;—]|,(?=\s|$)|:(?=\s+\D|$)|(?:^|\s)[-–/@](?=\s|$)")
+_AT_ONCE = re.compile(
+    r"\b(?:(?:max(?:imum)?[ -])?concurrency|conc|batch(?:[ -]size)?|bs|c)\s{0,2}[=:]?\s{0,2}(\d{1,6})\b"
+    r"|\b(\d{1,6})[ -](?:concurrent|users?|clients?|streams?|parallel|at (?:a time|once))\b",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(r"[^\W\d_]+|\d+")
+_SIZED = re.compile(r"\S*[A-Za-z]\S*?\d(?:\.\d+)?[BM]\b\S*", re.IGNORECASE)
+_TAIL = re.compile(r"(.+?)[-_](high|low|medium|mid)(?:[-_]load)?", re.IGNORECASE)
+# A title of only such words describes the load, or what follows; it names no model.
+_LOAD_WORD = re.compile(
+    r"a|and|at|batch|benchmark|benchmarking|benchmarks|bs|burst|by|c|case|client|clients|conc|concurrency"
+    r"|concurrent|cpu|for|from|full|gpu|heavy|high|idle|in|inf|infinite|input|k|latency|length|lengths|level"
+    r"|light|load|loads|long|low|max|maximum|medium|mid|min|mode|moderate|of|on|once|online|optimized|out|output"
+    r"|parallel|peak|per|performance|prompt|prompts|qps|query|rate|req|reqs|request|requests|result|results"
+    r"|rps|run|running|s|saturated|saturation|scenario|second|seconds|serving|sglang|short|single|size|speed"
+    r"|stream|streams|stress|sustained|test|testing|tests|the|throughput|time|tok|tokens|traffic|under|user"
+    r"|users|vllm|with|workload|x"
+    r"|\d+"
+)
+# Of these, what tells one load from another; and what does so together with a number.
+_TELLING = frozenset({
+    "burst", "concurrency", "concurrent", "full", "heavy", "high", "idle", "inf", "infinite", "light",
+    "load", "loads", "long", "low", "max", "maximum", "medium", "mid", "min", "moderate", "peak", "qps",
+    "rps", "saturated", "saturation", "short", "single", "stress", "sustained",
+})  # fmt: skip
+_COUNTED = frozenset({
+    "batch", "bs", "c", "clients", "conc", "in", "input", "k", "length", "lengths", "out", "output",
+    "parallel", "prompt", "prompts", "qps", "rate", "req", "reqs", "request", "requests", "rps",
+    "stream", "streams", "time", "tok", "tokens", "user", "users", "x",
+})  # fmt: skip
+_CONNECTING = frozenset({
+    "a", "and", "at", "by", "for", "from", "in", "of", "on", "the", "under", "with",
+})  # fmt: skip
+_ABOUT_STORING = frozenset({
+    "dtype", "precision", "quant", "quantization", "quantized", "weight", "weights",
+})  # fmt: skip
+_AS_TRAINED = frozenset({"BF16"})  # which is no part of a name
+_OF_THE_CACHE = frozenset({
+    "activation", "activations", "attention", "cache", "kv", "kvcache", "kv-cache",
+})  # fmt: skip
+
+
+class Title(msgspec.Struct, frozen=True):
+    """What a heading names; "" for what it does not."""
+
+    name: str = ""  # as it is written, without the load and how the weights are stored where that is apart
+    model: str = ""  # the checkpoint that is recognized in it: Qwen3-8B-FP8
+    quantization: str = ""  # of a title that is nothing else: FP8, AWQ
+    load: str = ""
+    exact: bool = False  # there is nothing in it but a checkpoint and a load
+
+
+@lru_cache(_MOST_KEPT)
+def parse_title(text: str) -> Title:
+    """The parts of a title; a title of which nothing is recognized is a name as it stands.
+
+    `Qwen3-8B-FP4 (high)`, `Low load: Qwen3-8B FP4` and `Qwen3-8B-FP4 – 8 users` have a name and a load.
+    Where several models are named it belongs to no single one.
+    """
+    plain = " ".join(text.split())
+    if len(plain) > _LONGEST_TITLE:
+        return Title(name=plain)
+    parts = [_part(words) for segment in _BETWEEN.split(plain) if (words := segment.split())]
+    found = list(dict.fromkeys(part.model for part in parts if part.model))
+    load = ", ".join(part.load for part in parts if part.load)
+    stored = next((part.quantization for part in parts if part.quantization), "")
+    kept = [part for part in parts if part.name]
+    if len(found) > 1 or any(part.several for part in parts):
+        return Title(name=plain)
+    if not found:
+        return _unrecognized(plain, kept, load, stored)
+    model = add_storage(found[0], stored)
+    exact = all(part.name == part.model for part in kept)
+    name = model if exact else ", ".join(part.name for part in kept if part.name)
+    return Title(name, model, load=load, exact=exact)
+
+
+def is_load(text: str) -> bool:
+    """Whether a text is made of words that describe a load or what follows, and names nothing."""
+    return all(_LOAD_WORD.fullmatch(word) for word in _TOKEN.findall(text.lower()))
+
+
+def find_concurrency(load: str) -> int | None:
+    """How many requests at once a load's words give: `high (c=8)`, `8 users`, `batch size 1`; else None."""
+    match = _AT_ONCE.search(load[:_LONGEST_TITLE])
+    return None if match is None else int(match[1] or match[2])
+
+
+def add_storage(model: str, quantization: str) -> str:
+    """A checkpoint's name with how its weights are stored, unless it has that already: of GGUF the kind."""
+    if not model or quantization.upper() in _AS_TRAINED:
+        return model or quantization
+    stored = models.suffix(model).upper()
+    apart = not stored or (stored == "GGUF" and quantization.upper() != stored)
+    return f"{model}-{quantization}" if quantization and apart else model
+
+
+def _unrecognized(plain: str, kept: Sequence[_Part], load: str, stored: str) -> Title:
+    """A title without a model that is recognized: its load stands apart, or it has none."""
+    if not kept:
+        return Title(quantization=stored, load=load if stored else plain, exact=bool(load))
+    if not load and not stored:
+        return Title(name=plain)
+    name = ", ".join(part.name for part in kept)
+    return Title(name=add_storage(name, stored) if " " not in name else f"{name} {stored}".strip(), load=load)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What one part of a title holds."""
+
+    name: str = ""  # its words but the load's
+    model: str = ""
+    quantization: str = ""
+    load: str = ""
+    several: bool = False  # checkpoints, or types of one
+
+
+def _part(words: Sequence[str]) -> _Part:
+    at, end, model = _model(words)
+    if model:
+        before, left = _load_off(words[:at][::-1])
+        after, right = _load_off(words[end:])
+        load = " ".join(filter(None, (" ".join(before[::-1]), " ".join(after))))
+        tail = _TAIL.fullmatch(model)
+        if tail is not None and not load:
+            model, load = tail[1], model[len(tail[1]) + 1 :]
+        name = " ".join((*left[::-1], model, *right))
+        return _Part(name, model, load=load, several=_several(left[::-1]) or _several(right))
+    if all(map(_stores, words)):
+        kinds = [word for word in words if word.lower() not in _ABOUT_STORING]
+        return _Part(quantization=_joined(kinds)) if kinds else _Part()
+    if is_load(" ".join(words)):
+        return _Part(load=" ".join(words)) if _tells(words) else _Part()
+    return _Part(name=" ".join(words))
+
+
+def _several(words: Sequence[str]) -> bool:
+    """Whether words next to a checkpoint's name have another, or another type of weights."""
+    if _model(words)[2]:
+        return True
+    pairs = pairwise([*words, ""])
+    return any(_stores(word) and after.lower() not in _OF_THE_CACHE for word, after in pairs)
+
+
+def _load_off(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words behind a model's, parted: those of a load at their end or all of it, and the others.
+
+    Words that name nothing are in neither; of a text before the model the words come in reverse.
+    """
+    if all(map(is_load, words)):
+        return (_trimmed(words), ()) if _tells(words) else ((), ())
+    count = 0
+    while is_load(words[len(words) - 1 - count]):
+        count += 1
+    load = words[len(words) - count :]
+    if not _tells(load):
+        return (), words
+    return _trimmed(load), words[: len(words) - count]
+
+
+def _trimmed(words: Sequence[str]) -> Sequence[str]:
+    """A load's words without those that only connect it with the rest of the title."""
+    kept = list(words)
+    for end in (0, -1):
+        while len(kept) > 1 and kept[end].lower() in _CONNECTING:
+            kept.pop(end)
+    return kept
+
+
+def _tells(words: Sequence[str]) -> bool:
+    """Whether words of a load tell it from another load."""
+    tokens = _TOKEN.findall(" ".join(words).lower())
+    return not _TELLING.isdisjoint(tokens) or (
+        not _COUNTED.isdisjoint(tokens) and any(token.isdecimal() for token in tokens)
+    )
+
+
+def _model(words: Sequence[str]) -> tuple[int, int, str]:
+    """Where a model's name is in the words of a part, and that name with how its weights are stored."""
+    tried = 0
+    for at, word in enumerate(words):
+        own = word.strip("`'\"*")
+        if _SIZED.fullmatch(own) is None and not _begins(own):
+            continue
+        tried += 1
+        if tried > _MOST_TRIED:
+            break
+        for end in range(min(len(words), at + _MOST_WORDS), at, -1):
+            joined = _joined(words[at:end])
+            whole = end == at + 1 or not _number(words[end - 1])
+            if whole and not _is_of_cache(words, at, end) and models.find(joined) is not None:
+                return at, end, short_name(joined)
+        if _SIZED.fullmatch(own) is not None:
+            end = at + 1
+            while end < len(words) and _stores(words[end]) and not _is_of_cache(words, at, end + 1):
+                end += 1
+            return at, end, short_name(_joined(words[at:end]))
+    return 0, 0, ""
+
+
+def _is_of_cache(words: Sequence[str], at: int, end: int) -> bool:
+    """Whether the last of these words is the cache's type rather than the weights'."""
+    return (
+        end > at + 1 and end < len(words) and words[end].lower() in _OF_THE_CACHE and _stores(words[end - 1])
+    )
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Words as one name: `4-bit` is 4bit, and GGUF stands before its kind."""
+    plain = [
+        re.sub(r"^([48])-(bits?)$", r"\g<1>bit", word.strip("`'\"*"), flags=re.IGNORECASE) for word in words
+    ]
+    last = plain[-1:]
+    if len(plain) > 1 and last[0].upper() == "GGUF":
+        plain = [*plain[:-2], *last, plain[-2]] if _stores(plain[-2]) else plain
+    if len(plain) > 1 and plain[-1].upper() in _AS_TRAINED:
+        plain.pop()
+    return "-".join(plain)
+
+
+def _number(word: str) -> bool:
+    return re.fullmatch(r"v?[\d.]+", word, re.IGNORECASE) is not None
+
+
+def _stores(word: str) -> bool:
+    """Whether a word is one for how weights are stored."""
+    plain = _joined([word])
+    return plain.lower() in _ABOUT_STORING or models.suffix(f"x-{plain}").lower() == plain.lower()
+
+
+def _begins(word: str) -> bool:
+    """Whether a model's name that the table has may begin with a word."""
+    return word.rpartition("/")[2].partition("-")[0].lower() in _first_words()
+
+
+@cache
+def _first_words() -> frozenset[str]:
+    names: Iterator[str] = (name for key, row in models.rows().items() for name in (key, *row.names))
+    return frozenset(name.partition("-")[0].lower() for name in names)

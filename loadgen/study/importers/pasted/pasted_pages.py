@@ -1,0 +1,356 @@
+"""Pasted pages: the blocks of any text, each with its heading and the command above it."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from loadgen.report import labels
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.clients import sglang
+from loadgen.study.importers.pasted import blocks, headings
+from loadgen.study.importers.pasted.blocks import PastedBlock
+from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
+from loadgen.study.run_summary import Load, Reported, short_name, simulation, unnamed_preset
+
+PAGE = "page"
+_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_ELEMENT = re.compile(
+    r"(?=<(?:h[1-6]|p|div|pre|li|tr|table|section|article|summary|details|figcaption)\b)|(?<=</h[1-6]>)",
+    re.IGNORECASE,
+)
+_OPEN_HEADING = re.compile(r"\s*+<h[1-6]\b[^<>]{0,300}>(?:(?!</h[1-6]>).){0,300}+", re.IGNORECASE)
+# What a report of ours has above its block, and below it.
+_SIMULATED = re.compile(r"[\s>#*]{0,20}SIMULATED\b(?:.{0,100}?with the timing of ([\w./-]{1,60}))?")
+_SERVER = re.compile(r"[\s>#*]{0,20}server: ([^,]{1,60}), model (\S{1,200}?),(?:\s|$)")
+_VERDICT = re.compile(r"[\s>#*]{0,20}verdict: (SIMULATED, )?(VALID|SUSPECT|INVALID)\b")
+_MOST_LINES = 5  # of a heading
+_COMMENT = re.compile(r"\s*(#+|//+|--+|;+|%+|\*|!+|'|REM)\s+")
+_MOST_INDENT = 80  # characters before a block's first line, with the sign of a comment in them
+_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,}+;?")  # no character has such a number
+_ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "lmdeploy": "LMDeploy", "trt": "TensorRT-LLM"}
+
+
+@dataclass
+class _Pasted:
+    """A block's lines, and what stands above it."""
+
+    line: int
+    subject: Subject
+    asked: dict[str, str]
+    unread: dict[str, str]
+    lines: list[str] = field(default_factory=list)
+    closed: bool = False
+    # As a report of ours has it, above the block or below.
+    simulated: str = ""
+    engine: str = ""
+    level: str = ""
+
+    def report(self, line: str) -> None:
+        """Take what a line of our report below the block has."""
+        if (verdict := _VERDICT.match(line)) is not None and not self.level:
+            self.level = verdict[2]
+            self.simulated = self.simulated or unnamed_preset(bool(verdict[1]))
+
+
+def read_page(page: str, path: Path) -> list[Reported]:
+    """Every block of a page, what cannot be read as a remark; raises UsageError of too many blocks."""
+    json_fields.check_results(path, len(blocks.HEADER.findall(page)))
+    return [_reported(pasted, path) for pasted in [*_pasted(page)]]  # the last lines may be of all
+
+
+def _pasted(page: str) -> Iterator[_Pasted]:
+    outline, above = Outline(), list[str]()
+    block: _Pasted | None = None
+    last: _Pasted | None = None
+    cleaned = html.unescape(_REFERENCE.sub("\ufffd", strip_colours(page))).replace("\u00ad", "")
+    numbers, texts = split_pieces(strip_comments(split_lines(cleaned)))
+    for line in headings.read_lines(texts):
+        if not line.text:
+            if above and above[-1]:
+                above.append("")  # a command does not continue after it
+            continue
+        begins = blocks.HEADER.search(line.text)
+        if block is not None and (begins or line.kind in (Kind.HEADING, Kind.FENCE)):  # it was not closed
+            yield block
+            block, above = None, []
+        rest = line.text
+        if begins:
+            block = last = _begun(numbers[line.number - 1], outline.subject, above)
+            rest = rest[begins.end() :]
+        if block is not None:
+            block.lines.append(_TAG.sub(" ", rest))
+            block.closed = blocks.RULE.search(rest) is not None
+            if block.closed:
+                yield block
+                block, above = None, []
+        elif line.kind in (Kind.HEADING, Kind.ITEM):
+            outline.enter(line)
+            above = [line.text] if line.kind is Kind.ITEM else []
+            last = None if line.kind is Kind.HEADING else last
+        else:
+            if line.kind is Kind.LINE:
+                outline.enter(line)
+            above.append(line.text)
+            if last is not None:
+                last.report(line.text)
+    if block is not None:
+        if not cleaned.endswith("\n"):
+            block.lines.pop()  # its last figure may be cut
+        yield block
+
+
+def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
+    """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
+    pasted = _Pasted(line, subject, read_command(above), read_labels(above))
+    for said in above:
+        if (simulated := _SIMULATED.match(said)) is not None:
+            pasted.simulated = simulated[1] or unnamed_preset(True)
+        elif (server := _SERVER.match(said)) is not None:
+            pasted.engine = server[1]
+            pasted.asked.setdefault("model", server[2])
+    return pasted
+
+
+def strip_colours(text: str) -> str:
+    """A text without what a terminal takes as commands."""
+    return _COLOUR.sub("", text)
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines as an editor counts them; what a progress bar wrote over itself is one."""
+    plain = text.replace("\r\n", "\n")
+    return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
+
+
+def strip_comments(lines: Sequence[str]) -> list[str]:
+    """Lines without the sign of a comment that stands before a block, and before the command above it."""
+    plain, sign = list(lines), ""
+    for at, line in enumerate(lines):
+        begins = blocks.HEADER.search(line) if "=" in line else None
+        if begins is not None:
+            marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
+            sign = marked[1] if marked is not None else ""
+            above = at - 1
+            while sign and above >= 0 and is_command(said := _unsigned(lines[above], sign)):
+                plain[above], above = said, above - 1
+        if sign and line.lstrip().startswith(sign):
+            plain[at] = _unsigned(line, sign)
+            sign = "" if begins is None and blocks.RULE.search(line) else sign
+        else:
+            sign = ""
+    return plain
+
+
+def _unsigned(line: str, sign: str) -> str:
+    return line.lstrip().removeprefix(sign).removeprefix(" ")
+
+
+def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
+    """The number and the text of each line; HTML is parted at its elements, a heading's lines are one."""
+    numbers, pieces = list[int](), list[str]()
+    for number, line in enumerate(lines, 1):
+        for piece in _ELEMENT.split(line) if "<" in line else [line]:
+            if pieces and number - numbers[-1] <= _MOST_LINES and _OPEN_HEADING.fullmatch(pieces[-1]):
+                pieces[-1] = f"{pieces[-1].rstrip()} {piece.strip()}"
+            elif piece or not line:
+                numbers.append(number)
+                pieces.append(piece)
+    return numbers, pieces
+
+
+def _reported(pasted: _Pasted, path: Path) -> Reported:
+    block = blocks.parse_block(pasted.lines, pasted.closed)
+    subject = pasted.subject
+    asked = headings.add_storage(short_name(pasted.asked.get("model", "")), subject.quantization)
+    model = subject.model or asked
+    name = subject.name or model or subject.heading or path.stem
+    return Reported(
+        name=name if " " in name else short_name(name),
+        model=model if model != name else "",
+        figures=block.figures,
+        load=_load(pasted, block),
+        unread=pasted.unread,
+        source=f"{path}:{pasted.line}",
+        told_by=PAGE,
+        simulated=pasted.simulated,
+        level=pasted.level,
+        engine=pasted.engine or _ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
+        remarks=(
+            *filter(None, [pasted.simulated and simulation(pasted.simulated)]),
+            *[sglang.LAST_LINE] * ("backend" in block.figures),
+            *block.remarks,
+        ),
+    )
+
+
+def _load(pasted: _Pasted, block: PastedBlock) -> Load:
+    figures, asked = block.figures, pasted.asked
+    limit = find_count(asked, "max_concurrency")
+    named = headings.find_concurrency(pasted.subject.load) if limit is None else limit
+    if figures.get("max_concurrency", limit) != limit:
+        asked = {}  # of another block
+    return Load(
+        name=pasted.subject.load,
+        requests=find_count(asked, "requests"),
+        asked_output_len=find_count(asked, "output_len"),
+        max_concurrency=figures.get("max_concurrency", named),
+        request_rate_per_s=_rate(figures.get("request_rate", asked.get("request_rate"))),
+        asked_input_len=find_count(asked, "input_len"),
+        seed=find_count(asked, "seed"),
+    )
+
+
+def _rate(rate: Any) -> float | None:
+    try:
+        return None if rate is None else json_fields.rate(float(rate))
+    except ValueError:
+        return None
+
+
+_BENCHMARK = re.compile(
+    r"(?:vllm\s+bench\s+serve|benchmark_serving(?:\.py)?|sglang[.\s]bench[._]serving|sglang\.benchmark\.serving"
+    r"|vllm-bench|loadgen\s+bench)\b"
+)
+_SERVER_COMMAND = re.compile(
+    r"(?:vllm\s+serve|vllm\.entrypoints\S{0,40}api_server|sglang\S{0,20}launch_server|sglang\s+serve|llama-server"
+    r"|trtllm-serve|lmdeploy\s+serve)\b"
+)
+_VARIABLE = re.compile(r"(?:^|\s)([A-Z][A-Z0-9_]{2,40})=([^\s;]{1,100})")
+_WORDS = re.compile(r"[>*_\s-]{0,8}([A-Za-z][\w ,.+@/()-]{1,48}?)[*_\s:]{0,6}")
+_NUMBERED = re.compile(r"(.+?)[\s#:._-]{0,3}(\d{1,6})")
+_MOST_WORDS = 5  # of a line that names the block below it
+_NAMESPACE = "Namespace("
+_PAIR = re.compile(r"(?<!\w)(\w+)=('[^']*'|\"[^\"]*\"|[^,]+)")
+_PROMPT = re.compile(r"[\w.@:~/()\[\] -]*+[$#%>]\s+")
+_LONGEST = 64_000  # characters of a command with all its lines
+# A flag's names in the clients' many versions, and ours.
+_FLAGS = {
+    "model": ("model", "model_id", "model_path"),
+    "input_len": ("random_input_len", "random_input", "input_len"),
+    "output_len": ("random_output_len", "random_output", "output_len"),
+    "requests": ("num_prompts", "num_prompt"),
+    "max_concurrency": ("max_concurrency",),
+    "request_rate": ("request_rate",),
+    "seed": ("seed",),
+}
+
+
+def read_command(lines: Sequence[str]) -> dict[str, str]:
+    """What the last benchmark command in these lines requests, by our names; empty without a command."""
+    requested: dict[str, str] = {}
+    remaining = iter(lines)
+    for line in remaining:
+        if len(line) > _LONGEST:
+            continue
+        if (namespace := _find_namespace(line)) is not None:
+            requested = _name_flags({name: value.strip("'\"") for name, value in _PAIR.findall(namespace)})
+        elif _BENCHMARK.search(line) is not None:
+            requested = _name_flags(_read_flags(_join_lines(line, remaining))) or requested
+    return requested
+
+
+def read_labels(lines: Sequence[str]) -> dict[str, str]:
+    """What these lines above a block have that `asked` does not read, and that tells it from other blocks.
+
+    The flags of the last benchmark command and of the last server's, the environment of either, and the words
+    of the nearest line, as Before: or concurrency 8.
+    """
+    bench = server = ""
+    found: dict[str, str] = {}
+    remaining = iter(lines)
+    for line in remaining:
+        if len(line) > _LONGEST:
+            continue
+        is_bench = _BENCHMARK.search(line) is not None
+        if is_bench or _SERVER_COMMAND.search(line) is not None:
+            command = _join_lines(line, remaining)
+            bench, server = (command, server) if is_bench else (bench, command)
+            found |= _read_variables(command)
+        elif line.lstrip().startswith("export "):
+            found |= _read_variables(line)
+    read = {name for names in _FLAGS.values() for name in names}
+    found |= {flag: value for flag, value in labels.flags(bench).items() if flag not in read}
+    found |= {f"server.{flag}": value for flag, value in labels.flags(server).items()}
+    return found | ({"above": words} if (words := _nearest_words(lines)) else {})
+
+
+def _read_variables(command: str) -> dict[str, str]:
+    """The variables that a command line sets, but for what is another in every run."""
+    found = _VARIABLE.findall(command)
+    return {name: value for name, value in found if labels.is_label(name, [value])}
+
+
+def _nearest_words(lines: Sequence[str]) -> str:
+    """The words of the nearest line above, where these are few and no number of a run; "" of any other."""
+    plain = (line.strip() for line in reversed(lines))
+    near = next((line for line in plain if line and not line.startswith(("```", "~~~"))), "")
+    is_text = not is_command(near) and _SERVER_COMMAND.search(near) is None and " --" not in near
+    match = _WORDS.fullmatch(near) if is_text else None
+    if match is None or len(match[0].split()) > _MOST_WORDS:
+        return ""
+    words = match[1].strip()
+    numbered = _NUMBERED.fullmatch(words)
+    if numbered is not None and not labels.is_label(numbered[1], [numbered[2]]):
+        return ""
+    return words
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is a benchmark's command, or goes on with its flags."""
+    plain = line.strip()
+    return len(line) <= _LONGEST and (_BENCHMARK.search(plain) is not None or plain.startswith("--"))
+
+
+def find_count(requested: Mapping[str, str], name: str) -> int | None:
+    """A requested count; None if it is not given or not a count."""
+    return json_fields.parse_count(requested.get(name, ""))
+
+
+def _find_namespace(line: str) -> str | None:
+    """What Python's argparse shows of a command line between its parentheses."""
+    _, marker, inside = line.rstrip().partition(_NAMESPACE)
+    return inside.removesuffix(")") if marker and inside.endswith(")") else None
+
+
+def _join_lines(line: str, rest: Iterator[str]) -> str:
+    """A command with the lines that it goes on in, which are taken out of the rest."""
+    words, length = [], 0
+    while True:
+        plain = line.rstrip()
+        length += len(plain)
+        if length <= _LONGEST:
+            words.append(plain.removesuffix("\\"))
+        if not plain.endswith("\\") or (line := next(rest, "")) == "":
+            return " ".join(words)
+
+
+def _read_flags(command: str) -> dict[str, str]:
+    """The flags of a command and their values."""
+    given = {}
+    for word, following in pairwise([*_split_command(command), "--"]):
+        name, equals, value = word[2:].partition("=")
+        if word.startswith("--") and (equals or not following.startswith("--")):
+            given[name.replace("-", "_")] = value if equals else following
+    return given
+
+
+def _split_command(command: str) -> list[str]:
+    command = command.lstrip()
+    prompt = _PROMPT.match(command)
+    try:
+        return shlex.split(command[prompt.end() :] if prompt is not None else command, comments=True)
+    except ValueError:  # a quote that is not closed
+        return command.split()
+
+
+def _name_flags(given: Mapping[str, str]) -> dict[str, str]:
+    every = [(name, flag) for name, flags in _FLAGS.items() for flag in reversed(flags)]  # the first one wins
+    return {name: given[flag] for name, flag in every if given.get(flag, "None") != "None"}

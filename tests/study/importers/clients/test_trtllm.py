@@ -1,0 +1,94 @@
+"""What trtllm-bench prints is a run for each overview in a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.roofline import machines
+from loadgen.study.audit.findings import audit_runs
+from loadgen.study.compare import groups
+from loadgen.study.importers import sources
+from loadgen.study.run_summary import Reported
+from loadgen.verdict.verdict import Level
+
+# As in NVIDIA/TensorRT-LLM's documentation of trtllm-bench.
+PRINTED = """\
+===========================================================
+= PYTORCH BACKEND
+===========================================================
+Model:\t\t\tmeta-llama/Llama-3.1-8B-Instruct
+TensorRT LLM Version:\t1.0
+Quantization:\t\tFP8
+
+===========================================================
+= REQUEST DETAILS
+===========================================================
+Number of requests:             100
+Number of concurrent requests:  94.6050
+Average Input Length (tokens):  128.0000
+Average Output Length (tokens): 128.0000
+===========================================================
+= WORLD + RUNTIME INFORMATION
+===========================================================
+TP Size:                2
+PP Size:                1
+EP Size:                None
+
+===========================================================
+= PERFORMANCE OVERVIEW
+===========================================================
+Request Throughput (req/sec):                     86.5373
+Total Output Throughput (tokens/sec):             11076.7700
+Total Token Throughput (tokens/sec):              22153.5399
+Total Latency (ms):                               1155.5715
+Average request latency (ms):                     1093.2284
+Per User Output Throughput [w/ ctx] (tps/user):   117.1544
+Average time-to-first-token [TTFT] (ms):   162.6706
+Average time-per-output-token [TPOT] (ms): 7.3272
+
+-- Per-Request Time-per-Output-Token [TPOT] Breakdown (ms)
+
+[TPOT] MINIMUM: 6.6450
+[TPOT] AVERAGE: 7.3272
+[TPOT] P50    : 7.6079
+[TPOT] P99    : 8.1306
+[Latency] P99    : 1154.0000
+"""
+
+
+def read(tmp_path: Path, content: str) -> tuple[Reported, ...]:
+    (tmp_path / "bench.out").write_text(content, "utf-8")
+    found = sources.read_sources([str(tmp_path / "bench.out")])
+    assert found.errors == ()
+    return found.reported
+
+
+def test_an_overview_has_its_figures_its_load_and_its_setup(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, PRINTED)
+    assert run.figures == pytest.approx({
+        "completed": 100, "concurrency": 94.605, "request_throughput": 86.5373, "output_throughput": 11076.77,
+        "total_token_throughput": 22153.5399, "duration": 1.1555715, "mean_e2el_ms": 1093.2284,
+        "mean_ttft_ms": 162.6706, "mean_tpot_ms": 7.3272, "min_tpot_ms": 6.645, "median_tpot_ms": 7.6079,
+        "p99_tpot_ms": 8.1306, "p99_e2el_ms": 1154.0,
+    })  # fmt: skip
+    assert (run.name, run.engine, run.machine) == (
+        "Llama-3.1-8B-Instruct-FP8", "TensorRT-LLM 1.0", "2 × GPU",
+    )  # fmt: skip
+    assert (run.input_len, run.output_len, run.load.max_concurrency) == (128, 128, None)
+    assert run.remarks == ("not read: per user output throughput",)
+    (audited,) = audit_runs([run], machines.machine("h100"), None)
+    assert audited.level is Level.VALID
+
+
+def test_the_settings_of_two_overviews_tell_them_apart(tmp_path: Path) -> None:
+    runs = read(tmp_path, PRINTED + PRINTED.replace("EP Size:                None", "EP Size:   2"))
+    assert groups.name_rows(runs) == [
+        "Llama-3.1-8B-Instruct-FP8 (ep size None)", "Llama-3.1-8B-Instruct-FP8 (ep size 2)",
+    ]  # fmt: skip
+
+
+def test_an_overview_alone_is_named_by_its_file(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, PRINTED[PRINTED.index("= PERFORMANCE") :])
+    assert (run.name, run.figures["mean_ttft_ms"]) == ("bench", 162.6706)

@@ -1,0 +1,407 @@
+"""Columns of anyone's tables: units in cells, other languages, requested rates, labels, what is dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen.study.compare import groups
+from loadgen.study.importers import sources
+from loadgen.study.importers.pasted import columns, pasted_pages, tables
+from loadgen.study.run_summary import Reported
+
+HERE = Path("page.md")
+
+
+def read(page: str) -> list[Reported]:
+    return tables.read_tables(page, HERE).runs
+
+
+def table(head: str, *rows: str) -> str:
+    cells = len(head.split("|"))
+    return "\n".join(
+        ("# model-8b", "", f"| {head} |", "|---" * cells + "|", *(f"| {row} |" for row in rows), "")
+    )
+
+
+def figures(page: str) -> list[dict[str, float]]:
+    return [dict(run.figures) for run in read(page)]
+
+
+@loop_over(
+    ("title", "key", "times"),
+    [
+        ("Concur", "max_concurrency", 1.0),
+        ("Conc.", "max_concurrency", 1.0),
+        ("并发数", "max_concurrency", 1.0),
+        ("并发用户数", "max_concurrency", 1.0),
+        ("並發數", "max_concurrency", 1.0),
+        ("同時接続数", "max_concurrency", 1.0),
+        ("並列数", "max_concurrency", 1.0),
+        ("ISL", "input_length", 1.0),
+        ("输入长度", "input_length", 1.0),
+        ("出力トークン数", "output_length", 1.0),
+        ("N", "prompts", 1.0),
+        ("リクエスト数", "prompts", 1.0),
+        ("模型", "model", 1.0),
+        ("推理框架", "engine", 1.0),
+        ("Tok/s", "speed_tok_s", 1.0),
+        ("吞吐量 (tokens/s)", "output_throughput", 1.0),
+        ("输出吞吐量\uff08token/秒\uff09", "output_throughput", 1.0),
+        ("总吞吐量 (tokens/s)", "total_token_throughput", 1.0),
+        ("スループット (tokens/s)", "output_throughput", 1.0),
+        ("スループット\uff08トークン/秒\uff09", "output_throughput", 1.0),
+        ("tok/s/user", "request_tok_s", 1.0),
+        ("tok/s/GPU", "", 1.0),
+        ("请求吞吐量(req/s)", "request_throughput", 1.0),
+        ("Request rate (req/s)", "requested_rate", 1.0),
+        ("TTFT Avg (ms)", "mean_ttft_ms", 1.0),
+        ("TTFT (avg, ms)", "mean_ttft_ms", 1.0),
+        ("TTFT P99 (ms)", "p99_ttft_ms", 1.0),
+        ("E2EL Avg (ms)", "mean_e2el_ms", 1.0),
+        ("ttft_p95_ms", "p95_ttft_ms", 1.0),
+        ("TTFT/ms", "mean_ttft_ms", 1.0),
+        ("平均首token延迟(ms)", "mean_ttft_ms", 1.0),
+        ("首字延迟\uff08秒\uff09", "mean_ttft_ms", 1e3),
+        ("首Token时延 P99 (ms)", "p99_ttft_ms", 1.0),
+        ("99分位 TTFT (ms)", "p99_ttft_ms", 1.0),
+        ("每token延迟 (ms)", "mean_tpot_ms", 1.0),
+        ("端到端延迟 (s)", "mean_e2el_ms", 1e3),
+        ("最初のトークンまでの時間 (ms)", "mean_ttft_ms", 1.0),
+        ("平均TTFT (ミリ秒)", "mean_ttft_ms", 1.0),
+        ("トークン間レイテンシ (ms)", "mean_itl_ms", 1.0),
+        ("TTFT (cold) (ms)", "", 1.0),
+        ("配置", "", 1.0),
+    ],
+)
+def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: float) -> None:
+    column = columns.read_column(title)
+    assert (column.key, column.times) == (key, times)
+
+
+@loop_over(
+    ("page", "found"),
+    [
+        (
+            table("Engine | TTFT", "vLLM | 53.94ms", "SGLang | 1.2 s"),
+            [{"mean_ttft_ms": 53.94}, {"mean_ttft_ms": 1200}],
+        ),
+        (
+            table("TTFT (ms) | Engine", "1.2 s | vLLM", "900 | SGLang"),
+            [{"mean_ttft_ms": 1200}, {"mean_ttft_ms": 900}],
+        ),
+        (table("Load | Throughput", "high | 3.9k tok/s"), [{"output_throughput": 3900}]),
+        (table("Load | Throughput", "high | 4.25 req/s"), [{"request_throughput": 4.25}]),
+        (table("Load | P99 TTFT", "high | ~54 ms (±3)"), [{"p99_ttft_ms": 54}]),
+        (table("Load | TPOT", "high | 11.1 ± 0.2 ms"), [{"mean_tpot_ms": 11.1}]),
+        (table("Load | ITL", "high | 850 \u00b5s"), [{"mean_itl_ms": 0.85}]),
+        (table("负载 | 首token延迟", "高 | 120毫秒"), [{"mean_ttft_ms": 120}]),
+    ],
+)
+def test_the_unit_of_a_cell_is_its_own(page: str, found: list[dict[str, float]]) -> None:
+    assert figures(page) == found
+
+
+UNITS = table(
+    "RPS | Engine | Median TTFT | Median ITL | Median E2E Latency",
+    "4 | SGLang | 54.1ms | 21.7ms | 3.01 s",
+    "4 | vLLM | 179.0ms | 31.2ms | 2.92 s",
+    "8 | SGLang | 58.0ms | 24.4ms | 4.06 s",
+    "8 | vLLM | 207.0ms | 35.3ms | 3.75 s",
+)
+
+
+def test_round_rates_before_the_figures_were_asked_for() -> None:
+    assert [(run.engine, run.load.request_rate_per_s, *run.figures.values()) for run in read(UNITS)] == [
+        ("SGLang", 4, 54.1, 21.7, 3010),
+        ("vLLM", 4, 179.0, 31.2, 2920),
+        ("SGLang", 8, 58.0, 24.4, 4060),
+        ("vLLM", 8, 207.0, 35.3, 3750),
+    ]
+    measured = read(table("Load | req/s | tok/s", "high | 4.17 | 666", "low | 1.03 | 164"))
+    assert [run.figures["request_throughput"] for run in measured] == [4.17, 1.03]
+
+
+ISL = (
+    "1024 | 128 | 1 | 8 | 31.0 | 7.9 | 123.2 | 0.9627",
+    "1024 | 128 | 64 | 512 | 420.1 | 11.2 | 4401.0 | 34.3830",
+)
+
+
+@pytest.mark.parametrize("concurrency", ["Concur", "Concurrency", "并发数"])
+def test_a_served_table_with_input_lengths_is_no_ladder(concurrency: str) -> None:
+    head = f"ISL | OSL | {concurrency} | N | TTFT Avg (ms) | TPOT Avg (ms) | Tok/s | Req/s"
+    runs = read(table(head, *ISL))
+    loads = [run.load for run in runs]
+    assert [
+        (load.asked_input_len, load.asked_output_len, load.max_concurrency, load.requests) for load in loads
+    ] == [
+        (1024, 128, 1, 8),
+        (1024, 128, 64, 512),
+    ]
+    assert [run.figures["output_throughput"] for run in runs] == [123.2, 4401.0]
+
+
+def test_lengths_in_one_cell_are_both() -> None:
+    runs = read(table("ISL/OSL | Concurrency | tok/s", "1024/128 | 8 | 690.4", "2,048 / 256 | 8 | 500.5"))
+    assert [(run.load.asked_input_len, run.load.asked_output_len) for run in runs] == [
+        (1024, 128),
+        (2048, 256),
+    ]
+
+
+@loop_over(
+    ("page", "rows"),
+    [
+        (
+            table("Config | TTFT (ms)", "A, plain | 900", "B, layout on | 850", "C, off | 700"),
+            ["model-8b (A, plain)", "model-8b (B, layout on)", "model-8b (C, off)"],
+        ),
+        (
+            table("TP size of it | TTFT (ms)", "1 | 900", "4 | 300"),
+            ["model-8b (TP size of it 1)", "model-8b (TP size of it 4)"],
+        ),
+        (
+            table("Flash | Concurrency | tok/s", "✓ | 8 | 300", " | 8 | 200"),
+            ["model-8b (Flash ✓)", "model-8b"],
+        ),
+        (table("Run | Concurrency | tok/s", "1 | 8 | 300", "2 | 8 | 301"), ["model-8b", "model-8b"]),
+        (
+            table("Concurrency | tok/s | P95 other (ms)", "8 | 300 | 12", "8 | 301 | 13"),
+            ["model-8b", "model-8b"],
+        ),
+        (
+            table("Concurrency | tok/s | Quality", "8 | 300 | 0.812", "8 | 301 | 0.815"),
+            ["model-8b", "model-8b"],
+        ),
+        (
+            table("Concurrency | tok/s | Date", "8 | 300 | 2026-11-01", "8 | 301 | 2026-11-02"),
+            ["model-8b", "model-8b"],
+        ),
+        (
+            table("Input length | Concurrency | tok/s", "1k | 8 | 300", "8k | 8 | 200"),
+            ["model-8b (input_length 1k)", "model-8b (input_length 8k)"],
+        ),
+        (
+            table("Note | Concurrency | tok/s", "before it | 8 | 300", "after it | 8 | 200"),
+            ["model-8b (before it)", "model-8b (after it)"],
+        ),
+    ],
+)
+def test_a_column_that_is_not_read_separates_rows_where_it_is_no_figure(page: str, rows: list[str]) -> None:
+    assert groups.name_rows(read(page)) == rows
+
+
+# Columns that differ, and the rows that they make of one model; each is tried as a table and as a sheet.
+TELLING = {
+    "Notes": (("before", "after"), ["m8b (before)", "m8b (after)"]),
+    "备注": (("前", "后"), ["m8b (备注 前)", "m8b (备注 后)"]),
+    "TP": (("1", "4"), ["m8b (TP 1)", "m8b (TP 4)"]),
+    "GPUs": (("1", "2"), ["m8b (GPUs 1)", "m8b (GPUs 2)"]),
+    "PP": (("1", "2"), ["m8b (PP 1)", "m8b (PP 2)"]),
+    "Test": (("AA", "BB"), ["m8b (AA)", "m8b (BB)"]),
+    "Context": (("4k", "32k"), ["m8b (input_length 4k)", "m8b (input_length 32k)"]),
+    "ISL/OSL": (("1k/1k", "8k/1k"), ["m8b (1k/1k)", "m8b (8k/1k)"]),
+}
+
+
+@loop_over("form", ["table", "sheet"])
+@loop_over("title", TELLING)
+def test_a_setting_tells_the_rows_of_a_table_and_of_a_sheet_apart(
+    title: str, form: str, tmp_path: Path
+) -> None:
+    cells, names = TELLING[title]
+    rows = [f"m8b | {cells[0]} | 640 | 100 | 11.8", f"m8b | {cells[1]} | 320 | 200 | 23.6"]
+    path = tmp_path / ("page.md" if form == "table" else "page.csv")
+    page = table(f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows)
+    sheet = "\n".join([f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows]).replace(" | ", ",")
+    path.write_text(page if form == "table" else sheet, "utf-8")
+    assert groups.name_rows(sources.read_sources([str(path)]).reported) == names
+
+
+def test_lengths_in_one_cell_of_a_sheet_are_its_load(tmp_path: Path) -> None:
+    path = tmp_path / "page.csv"
+    path.write_text("model,ISL/OSL,tok/s,TTFT (ms),TPOT (ms)\nm,1024/128,9,100,11\nm,2048/64,8,200,23\n")
+    loads = [run.load for run in sources.read_sources([str(path)]).reported]
+    assert [(load.asked_input_len, load.asked_output_len) for load in loads] == [(1024, 128), (2048, 64)]
+
+
+@pytest.mark.parametrize(
+    ("title", "cell", "figures"),
+    [
+        ("Acceptance rate", "0.65", {"spec_decode_acceptance_rate": 65.0}),
+        ("Acceptance rate", "65 %", {"spec_decode_acceptance_rate": 65.0}),
+        ("Acceptance rate (%)", "12", {"spec_decode_acceptance_rate": 12.0}),
+        ("Acceptance rate", "2.5", {"accept_length": 2.5}),
+    ],
+)
+def test_an_acceptance_rate_is_a_share_or_the_tokens_of_a_pass(
+    title: str, cell: str, figures: dict[str, float]
+) -> None:
+    (run,) = read(table(f"Model | Concurrency | {title} | tok/s", f"m8b | 8 | {cell} | 300"))
+    assert {key: value for key, value in run.figures.items() if "accept" in key} == figures
+
+
+@loop_over(
+    ("cell", "value"),
+    [
+        ("12.3¹", 12.3), ("12.3 ²³", 12.3), ("12[^1]", 12.0), ("12 [2]", 12.0), ("12.5†", 12.5),
+        ("12.3 ms/tok", 12.3), ("12.3 ms ± 0.2", 12.3), ("12.3 ± 0.2 ms", 12.3), ("0.0123 s/token", 12.3),
+    ],
+)  # fmt: skip
+def test_a_mark_behind_a_number_is_no_digit_of_it(cell: str, value: float) -> None:
+    (run,) = read(table("Model | Concurrency | tok/s | TPOT (ms)", f"m8b | 8 | 300 | {cell}"))
+    assert run.figures["mean_tpot_ms"] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("title", "cell"),
+    [("Throughput (ktok/s)", "3.4"), ("Throughput", "3.4 ktok/s"), ("Throughput (tok/s)", "3.4k")],
+)
+def test_thousands_of_tokens_are_thousands(title: str, cell: str) -> None:
+    (run,) = read(table(f"Model | Concurrency | {title}", f"m8b | 8 | {cell}"))
+    assert run.figures == {"output_throughput": 3400.0}
+
+
+HTML = (
+    '<table><tr><th rowspan="2">Model</th><th colspan="2">TTFT (ms)</th><th colspan="2">TPOT (ms)</th></tr>'
+    "<tr><th>Mean</th><th>P99</th><th>Mean</th><th>P99</th></tr>"
+    "<tr><td>m8b</td><td>50</td><td>80</td><td>11.8</td><td>14</td></tr></table>"
+)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        table("Model | TTFT (ms) | | TPOT (ms) |", " | Mean | P99 | Mean | P99", "m8b | 50 | 80 | 11.8 | 14"),
+        HTML,
+    ],
+)
+def test_titles_in_two_rows_are_read_together(page: str) -> None:
+    (run,) = read(page)
+    assert (run.name, run.figures) == (
+        "m8b", {"mean_ttft_ms": 50.0, "p99_ttft_ms": 80.0, "mean_tpot_ms": 11.8, "p99_tpot_ms": 14.0},
+    )  # fmt: skip
+
+
+def test_rows_of_equal_figures_under_two_labels_are_two() -> None:
+    page = table("Config | TTFT (ms)", "A, plain | 900", "B, layout on | 900")
+    assert len(groups.drop_repeated(read(page))[0]) == 2
+
+
+def test_tables_under_two_headings_are_no_repeats() -> None:
+    rows = "| Model | Load | tok/s |\n|---|---|---|\n| Qwen3-8B | high | {} |\n\n"
+    page = f"# Speeds\n\n## Before the patch\n\n{rows.format(300)}## After the patch\n\n{rows.format(600)}"
+    assert groups.name_rows(read(page)) == ["Qwen3-8B (Before the patch)", "Qwen3-8B (After the patch)"]
+
+
+@pytest.mark.parametrize(
+    ("page", "remark"),
+    [
+        (table("Concurrency | tok/s | P95 Foo (ms)", "8 | 300 | 12"), "not read: 'P95 Foo (ms)'"),
+        (table("Concurrency | tok/s | TTFT", "8 | 300 | 30", "16 | 400 | 50"), "not read: 'TTFT'"),
+        (
+            table("Concurrency | tok/s | TTFT (ms)", "8 | 300 | 54 / 60"),
+            "TTFT (ms) '54 / 60' is not a number: left out",
+        ),
+        (
+            table("Concurrency | tok/s | TTFT", "8 | 300 | 54ms", "8 | 300 | 60"),
+            "TTFT '60' has no unit: left out",
+        ),
+    ],
+)
+def test_what_is_dropped_is_named(page: str, remark: str) -> None:
+    assert remark in read(page)[-1].remarks
+
+
+SIDE = {
+    table("Metric | vLLM | SGLang", "TTFT (ms) | 54.1 | 60.2", "Throughput (tok/s) | 300 | 400"): [
+        ("", "vLLM"),
+        ("", "SGLang"),
+    ],
+    table(
+        "Metric | Unit | Config A | Config B | Change",
+        "TTFT | ms | 54.1 | 60.2 | +11 %",
+        "Throughput | tok/s | 300 | 400 | +33 %",
+    ): [("Config A", ""), ("Config B", "")],
+    table("指标 | 方案一 | 方案二", "首token延迟 | 54.1ms | 60.2ms", "吞吐量 | 300 tok/s | 400 tok/s"): [
+        ("方案一", ""),
+        ("方案二", ""),
+    ],
+    table("Metric / Concurrency | 1 | 8", "Mean TTFT (ms) | 54.1 | 60.2", "Output tok/s | 300 | 400"): [
+        ("", ""),
+        ("", ""),
+    ],
+}
+
+
+@pytest.mark.parametrize("page", SIDE)
+def test_a_table_with_metrics_down_the_side_is_read_by_its_columns(page: str) -> None:
+    runs = read(page)
+    assert [(run.figures["mean_ttft_ms"], run.figures["output_throughput"]) for run in runs] == [
+        (54.1, 300), (60.2, 400),
+    ]  # fmt: skip
+    assert [(run.unread.get("Configuration", ""), run.engine) for run in runs] == SIDE[page]
+    limits = [1, 8] if "Concurrency" in page else [None, None]
+    assert [run.load.max_concurrency for run in runs] == limits
+
+
+def test_a_single_column_of_values_is_one_run() -> None:
+    (run,) = read(
+        "# model-8b\n\n| Metric | Value |\n|---|---|\n| Mean TTFT (ms) | 54.1 |\n| Mean TPOT (ms) | 9.5 |\n"
+    )
+    assert (run.name, run.figures) == ("model-8b", {"mean_ttft_ms": 54.1, "mean_tpot_ms": 9.5})
+
+
+BLOCK = """vllm bench serve --model org/Qwen3-8B --max-concurrency 8 \\
+  --random-input-len 256 --random-output-len 160
+============ Serving Benchmark Result ============
+Successful requests:                     100
+Benchmark duration (s):                  24.00
+Total input tokens:                      25600
+Total generated tokens:                  16000
+Output token throughput (tok/s):         666.67
+Strange things (ms):                     12.5
+---------------Time to First Token----------------
+Mean TTFT (ms):                          150.00
+==================================================
+"""
+
+
+@loop_over("sign", ["", "# ", "## ", "// ", "> ", "-- ", "; ", "    # ", "* "])
+def test_a_block_behind_a_comment_sign_is_a_block(sign: str) -> None:
+    page = "".join(f"{sign}{line}\n" for line in BLOCK.splitlines())
+    (run,) = pasted_pages.read_page(f"import os\n\n{page}print(1)\n", HERE)
+    assert (run.name, run.load.max_concurrency, run.load.asked_input_len) == ("Qwen3-8B", 8, 256)
+    assert (run.figures["mean_ttft_ms"], run.figures["output_throughput"]) == (150.0, 666.67)
+    assert "not read: Strange things (ms)" in run.remarks
+
+
+@loop_over("sign", ["# ", "// ", "> ", "; ", "    # "])
+def test_a_table_behind_a_comment_sign_is_a_table(sign: str) -> None:
+    page = table("Model | Load | tok/s", "Qwen3-8B | high | 300")
+    lines = [f"{sign}{line}" if line.startswith("|") else line for line in page.splitlines()]
+    assert [(run.name, run.figures["output_throughput"]) for run in read("\n".join(lines))] == [
+        ("Qwen3-8B", 300)
+    ]
+
+
+def test_a_sheet_is_read_with_its_units_its_language_and_its_labels(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    path.write_text(
+        "模型,配置,并发数,吞吐量 (tokens/s),首token延迟,每token延迟 (ms),P95 其他 (ms)\n"
+        "m-8b,默认配置,8,690.4,152ms,10.4,12\n"
+        "m-8b,开启缓存,8,720.4,0.14 s,10.1,13\n"
+        "m-8b,默认配置,8,691.4,153ms,10.5,14\n",
+        "utf-8",
+    )
+    runs = sources.read_sources([str(path)]).reported
+    keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
+    assert [[run.figures[key] for key in keys] for run in runs] == [
+        [690.4, 152, 10.4], [720.4, 140, 10.1], [691.4, 153, 10.5],
+    ]  # fmt: skip
+    assert {run.load.max_concurrency for run in runs} == {8}
+    assert groups.name_rows(runs) == ["m-8b (默认配置)", "m-8b (开启缓存)", "m-8b (默认配置)"]
+    assert "not read: 'P95 其他 (ms)'" in runs[0].remarks
