@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
-from loadgen.base.printable import plain
-from loadgen.base.spelling import nearest
+from loadgen.base.printable import clean_text
+from loadgen.base.spelling import suggest_name
 from loadgen.report.printing import flushed, printed, warnings_printed
 from loadgen.run import signals
 from loadgen.run.importing import importing
@@ -118,7 +118,7 @@ def _readable(words: Sequence[str]) -> list[str]:
         try:
             read.append(word.encode("utf-8", "surrogateescape").decode())
         except UnicodeError:
-            text = shown(word.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+            text = quote_value(word.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
             raise UsageError(f"argument {number}, {text}, is not UTF-8: write it in UTF-8") from None
     return read
 
@@ -149,11 +149,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         verb, *arguments = _readable(words)
         if verb not in VERBS:
-            raise UsageError(f"no verb {shown(verb)}{nearest(verb, VERBS)}; there are {', '.join(VERBS)}")
+            raise UsageError(
+                f"no verb {quote_value(verb)}{suggest_name(verb, VERBS)}; there are {', '.join(VERBS)}"
+            )
         with warnings_printed():
             return VERBS[verb](arguments)
     except LoadgenError as error:
-        printed(f"loadgen: {plain(str(error))}", sys.stderr)
+        printed(f"loadgen: {clean_text(str(error))}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:
         number = signals.number_of(stop)

@@ -21,7 +21,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.columns import blocks, release
+from loadgen.base.columns import release_pages, split_blocks
 
 _MAPPED = 16 << 20  # bytes from which a column is left in its file
 _BLOCK = 1 << 20
@@ -38,7 +38,7 @@ _ENCRYPTED = 1
 _EXTRA_ZIP64 = 20  # bytes that zipfile adds to the local header of a member of any size
 
 
-def write(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
+def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write these columns to a file that can be sought in; raises OSError."""
     with ZipFile(file, "w", ZIP_STORED) as archive:
         for name, column in columns.items():
@@ -46,22 +46,24 @@ def write(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
             np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(column))
             info = ZipInfo(f"{name}.npy")
             info.external_attr = 0o600 << 16
-            info.extra = _padding(file.tell() + _LOCAL.size + len(info.filename) + _EXTRA_ZIP64)
+            info.extra = _make_padding(file.tell() + _LOCAL.size + len(info.filename) + _EXTRA_ZIP64)
             with archive.open(info, "w", force_zip64=True) as member:
                 member.write(head.getvalue())
-                for block in blocks(column):
+                for block in split_blocks(column):
                     member.write(block.tobytes())
-                    release(column)
+                    release_pages(column)
 
 
-def _padding(at: int) -> bytes:
+def _make_padding(at: int) -> bytes:
     """An extra field as long as moves what follows to where a column can be mapped as it is."""
     length = -at % _ALIGNED
     length += _ALIGNED if 0 < length < 4 else 0
     return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
 
 
-def read(path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE) -> dict[str, NDArray[Any]]:
+def read_columns(
+    path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE
+) -> dict[str, NDArray[Any]]:
     """Those of the named columns that the file holds, large ones mapped, not to be written.
 
     `kinds` are numpy's names of the types that they may have: whole numbers, flags and texts, or WITH_FLOATS.
@@ -79,22 +81,22 @@ def read(path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE) ->
             info = members.get(f"{name}.npy")
             if info is not None:
                 try:
-                    columns[name] = _column(file, info, kinds)
+                    columns[name] = _read_column(file, info, kinds)
                 except ValueError as error:
                     raise ValueError(f"column {name}: {error}") from None
         return columns
 
 
-def _column(file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArray[Any]:
+def _read_column(file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArray[Any]:
     if info.flag_bits & _ENCRYPTED:
         raise ValueError("it is encrypted")
     if info.compress_type != ZIP_STORED or info.compress_size != info.file_size:
         raise ValueError("it is compressed, and a run's columns never are")
-    begin = _begin(file, info)
+    begin = _find_begin(file, info)
     length = info.file_size
     if begin + length > os.fstat(file.fileno()).st_size:
         raise ValueError("it is longer than the file")
-    kind, count, offset = _header(file, begin, kinds)
+    kind, count, offset = _read_header(file, begin, kinds)
     if np.dtype(kind).itemsize * count != length - offset:
         raise ValueError(f"{length - offset} bytes are not {count} values of {kind}")
     _check_sum(file, begin, info)
@@ -107,7 +109,7 @@ def _column(file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArray[An
     return np.frombuffer(mapping, kind, count, at - aligned)
 
 
-def _begin(file: BinaryIO, info: ZipInfo) -> int:
+def _find_begin(file: BinaryIO, info: ZipInfo) -> int:
     """Where a member's bytes begin, behind its own header."""
     if not 0 <= info.header_offset <= os.fstat(file.fileno()).st_size:
         raise ValueError("it lies outside the file")
@@ -119,7 +121,7 @@ def _begin(file: BinaryIO, info: ZipInfo) -> int:
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
 
 
-def _header(file: BinaryIO, at: int, kinds: re.Pattern[str]) -> tuple[str, int, int]:
+def _read_header(file: BinaryIO, at: int, kinds: re.Pattern[str]) -> tuple[str, int, int]:
     """Type and number of the values of a column, and where they begin in it."""
     file.seek(at)
     head = file.read(_LONGEST_HEADER)

@@ -10,6 +10,6 @@ Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 
-def total(values: Int64) -> int:
+def sum_exactly(values: Int64) -> int:
     """Their sum, exact where it is more than an int64 holds."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())

@@ -36,7 +36,7 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 
-def figure(value: object) -> float | None:
+def read_figure(value: object) -> float | None:
     """A number that a figure can be: 0, or from 1e-15 to 1e15 either way; None of anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -57,13 +57,13 @@ class Bounded(Generic[N]):
         try:
             value = self.kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{shown(text)} is not {self.what}") from None
+            raise argparse.ArgumentTypeError(f"{quote_value(text)} is not {self.what}") from None
         if not self.least <= value <= self.most:  # false for NaN too
-            raise argparse.ArgumentTypeError(f"{shown(text)}: give {self.what} from {self.span}")
+            raise argparse.ArgumentTypeError(f"{quote_value(text)}: give {self.what} from {self.span}")
         return value
 
 
-def whole(least: int, most: int) -> Bounded[int]:
+def integer_between(least: int, most: int) -> Bounded[int]:
     """A flag's type: an integer from `least` to `most`."""
 
     def read(text: str) -> int:
@@ -72,12 +72,12 @@ def whole(least: int, most: int) -> Bounded[int]:
     return Bounded(read, least, most, "a whole number", f"{least} to {most}")
 
 
-def real(least: float, most: float) -> Bounded[float]:
+def number_between(least: float, most: float) -> Bounded[float]:
     """A flag's type: a number from `least` to `most`; never NaN, and infinite only where `most` is."""
     return Bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
 
 
-def parsed_by(parse: Callable[[str], T]) -> Callable[[str], T]:
+def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:
     """A flag's type: what `parse` makes of it; its ValueError is the message."""
 
     def parsed(text: str) -> T:
@@ -89,27 +89,27 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parsed
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """A time as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         example = f"{text.strip()}s" if _TIME.fullmatch(f"{text.strip()}s") else "60s"
-        raise ValueError(f"{shown(text)} is not a time: write it as {example}; units ms, s, m, h")
+        raise ValueError(f"{quote_value(text)} is not a time: write it as {example}; units ms, s, m, h")
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def share(text: str, least: float, most: float = 1.0) -> float:
+def parse_share(text: str, least: float, most: float = 1.0) -> float:
     """A share as `5%` or `0.05`, from `least` to `most`, which are parts of 1; raises ValueError."""
     match = _SHARE.fullmatch(text.strip())
     part = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not least <= part <= most:
         raise ValueError(
-            f"{shown(text)} is no share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
+            f"{quote_value(text)} is no share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
         )
     return part
 
 
-def given(form: str) -> Callable[[str], str]:
+def refuse_blank(form: str) -> Callable[[str], str]:
     """A flag's type: a text that is not blank, as that of a shell variable without a value is."""
 
     def text(value: str) -> str:
@@ -120,7 +120,7 @@ def given(form: str) -> Callable[[str], str]:
     return text
 
 
-def shown(value: Any) -> str:
+def quote_value(value: Any) -> str:
     """A value as a message quotes it, of a long one the begin; itself it never recurses far."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
@@ -128,7 +128,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
 
 
-def too_deep(value: Any) -> bool:
+def is_too_deep(value: Any) -> bool:
     """Whether tables and lists lie more than 64 deep inside one another; itself it never recurses."""
     level = [value]
     for _ in range(DEEPEST + 1):

@@ -107,31 +107,31 @@ _LOWEST = np.array([low for low, _ in BOUNDS.values()], np.int64)[:, None]
 _HIGHEST = np.array([high for _, high in BOUNDS.values()], np.int64)[:, None]
 
 
-def check(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens: Int64) -> None:
+def check_columns(columns: Mapping[str, Int64], start: Int64, arrival_ns: Int64, tokens: Int64) -> None:
     """Raise ValueError unless these can be a run's: int64, alike in length, in order, within bounds."""
-    requests = _length("index", columns["index"])
+    requests = _check_length("index", columns["index"])
     for name in BOUNDS:
-        if _length(name, columns[name]) != requests:
+        if _check_length(name, columns[name]) != requests:
             raise ValueError(f"column {name} has {len(columns[name])} values for {requests} requests")
     for first in range(0, max(requests, 1), _ROWS):
         _check_scalars(np.stack([columns[name][first : first + _ROWS] for name in BOUNDS]))
     if (np.diff(columns["index"]) <= 0).any():
         raise ValueError("column index is not in order, or names a request twice")
-    messages = _length("arrival_ns", arrival_ns)
-    if _length("tokens", tokens) != messages:
+    messages = _check_length("arrival_ns", arrival_ns)
+    if _check_length("tokens", tokens) != messages:
         raise ValueError(f"column tokens has {len(tokens)} values for {messages} arrivals")
     _check_start(start, requests, messages)
     for name, values, (low, high) in (
         ("arrival_ns", arrival_ns, BOUNDS["end_ns"]),
         ("tokens", tokens, BOUNDS["reads"]),
     ):
-        for block in blocks(values):
-            release(values)
+        for block in split_blocks(values):
+            release_pages(values)
             if len(block) and (int(block.min()) < low or int(block.max()) > high):
                 raise ValueError(f"column {name} holds values beyond {low} to {high}")
 
 
-def _length(name: str, column: NDArray[Any]) -> int:
+def _check_length(name: str, column: NDArray[Any]) -> int:
     if column.dtype != np.int64 or column.ndim != 1:
         raise ValueError(f"column {name} is {column.ndim}-dimensional {column.dtype}, not a row of int64")
     return len(column)
@@ -145,20 +145,20 @@ def _check_scalars(table: Int64) -> None:
 
 
 def _check_start(start: Int64, requests: int, messages: int) -> None:
-    if _length("start", start) != requests + 1:
+    if _check_length("start", start) != requests + 1:
         raise ValueError(f"column start has {len(start)} values for {requests} requests")
     inside = ((start >= 0) & (start <= messages)).all()
     if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
         raise ValueError(f"column start does not share {messages} messages out among the requests")
 
 
-def blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
+def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
     """The column in successive pieces of at most `size` values."""
     for at in range(0, len(column), size):
         yield column[at : at + size]
 
 
-def release(column: NDArray[Any]) -> None:
+def release_pages(column: NDArray[Any]) -> None:
     """Give back the memory that pages of a mapped column take until they are read again."""
     base: Any = column
     while isinstance(base, np.ndarray):
@@ -186,34 +186,34 @@ class Words:
 
     def stored(self) -> tuple[NDArray[np.uint8], Int64]:
         """The different strings end to end, and where each begins, the end of the last one included."""
-        parts = [encoded(word) for word in self._numbers]
+        parts = [encode_text(word) for word in self._numbers]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
 
 
-def words_of(stored: NDArray[np.uint8], start: Int64) -> list[str]:
+def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
     """The different strings that `Words.stored` gave; raises ValueError where these cannot be it."""
     if stored.dtype != np.uint8 or stored.ndim != 1:
         raise ValueError("column words is not a row of bytes")
-    if not _length("word_start", start):
+    if not _check_length("word_start", start):
         raise ValueError("column word_start is empty")
     _check_start(start, len(start) - 1, len(stored))
     data = stored.tobytes()
-    return [decoded(data[begin:end]) for begin, end in pairwise(start.tolist())]
+    return [decode_text(data[begin:end]) for begin, end in pairwise(start.tolist())]
 
 
-def chosen(words: Sequence[str], numbers: Int64) -> list[str]:
+def pick_words(words: Sequence[str], numbers: Int64) -> list[str]:
     """The word of each number; raises ValueError for a number without a word."""
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
         raise ValueError("a word's number is beyond the words")
     return [words[number] for number in numbers.tolist()]
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """A text as UTF-8; a server's JSON may hold half a surrogate pair, and that is kept."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """The text that `encoded` made bytes of; raises ValueError."""
     return data.decode("utf-8", "surrogatepass")

@@ -53,7 +53,7 @@ def write_output(
     if (handle := _open_file(path)) is not None:
         _write_on(handle, write, append)
         return
-    status = _status(path)
+    status = _read_status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, _LINK, str(path))
     if status is not None and stat.S_ISBLK(status.st_mode):
@@ -117,7 +117,7 @@ def _open_file(path: Path) -> int | None:
     return os.dup(1 if out else 2 if error else int(next(filter(None, numbers))))
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _read_status(path: Path) -> os.stat_result | None:
     """What a name is, not what it links to; None: there is nothing of it."""
     try:
         return path.lstat()

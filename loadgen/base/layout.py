@@ -9,7 +9,7 @@ WIDTH = 80  # of a terminal
 DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cannot be taken back
 
 
-def wrapped(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
+def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
     """Lines of at most `width` columns, all but the first indented, none of an empty text.
 
     A longer word, a path say, stays whole, unless words may be broken.
@@ -19,13 +19,13 @@ def wrapped(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool
     )
 
 
-def wrapped_lines(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
+def wrap_first_line(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
     """As `wrapped`, but lines after the first stay as they are: those of a traceback, say."""
     first, *more = text.splitlines() or [""]
-    return [*wrapped(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
+    return [*wrap_text(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
 
 
-def aligned(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
+def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
     """A line of a table: each cell at the right of its width, or at the left of a negative one."""
     padded = (
         cell.rjust(width) if width > 0 else cell.ljust(-width)
@@ -34,12 +34,12 @@ def aligned(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
     return gap.join(padded).rstrip()
 
 
-def cut(text: str, width: int) -> str:
+def cut_end(text: str, width: int) -> str:
     """The text in at most `width` letters, its end left out."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def middle_cut(name: str, width: int) -> str:
+def cut_middle(name: str, width: int) -> str:
     """A name in at most `width` letters, its middle left out: quantizations stand at the end."""
     if len(name) <= width:
         return name
@@ -47,18 +47,18 @@ def middle_cut(name: str, width: int) -> str:
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
-def some(names: Sequence[str], most: int) -> str:
+def list_first(names: Sequence[str], most: int) -> str:
     """The first `most` of the names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 2 runs."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def cell_ms(value_ms: float) -> str:
+def format_cell_ms(value_ms: float) -> str:
     """A latency in milliseconds, as wide as a cell."""
     if value_ms != value_ms:
         return "-"

@@ -28,7 +28,7 @@ class ApiPlace(msgspec.Struct, frozen=True):
     query: str = ""  # after the path of every request to the API, with its question mark
 
 
-def parse(base_url: str, endpoint: str | None = None) -> ApiPlace:
+def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
     """The parts of a base URL, and of an endpoint that was given; raises UsageError where they contradict.
 
     A URL that is not valid is left as it is.
@@ -54,7 +54,7 @@ def parse(base_url: str, endpoint: str | None = None) -> ApiPlace:
     prefix = versioned[0] if versioned else "" if ending in _OPENAI or _DEPLOYMENT.search(path) else VERSION
     whole = path if versioned is None else path.removesuffix(prefix)
     pasted = {**dict.fromkeys(_OPENAI, prefix + ending), _GENERATE: _GENERATE}.get(ending)
-    given = _given(endpoint, prefix if versioned else "")
+    given = _read_endpoint(endpoint, prefix if versioned else "")
     if pasted and given and pasted != given:
         raise UsageError(
             f"--base-url names the endpoint {pasted} and --endpoint {given}: leave one of them out"
@@ -63,7 +63,7 @@ def parse(base_url: str, endpoint: str | None = None) -> ApiPlace:
     return ApiPlace(place, prefix, pasted or given, query)
 
 
-def _given(endpoint: str | None, version: str) -> str | None:
+def _read_endpoint(endpoint: str | None, version: str) -> str | None:
     """The path of an endpoint that stands after the version of the URL, or names it again."""
     if endpoint is None or not version:
         return endpoint

@@ -9,7 +9,7 @@ from loadgen.base.errors import UsageError
 _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
 
 
-def place(path: str | Path) -> Path:
+def expand_path(path: str | Path) -> Path:
     """The path, with ~ and ~user filled in; raises UsageError of what can be no path."""
     text = str(path)
     encoded, shown = text.encode("utf-8", "surrogateescape"), f"{text[:60]!r}… is not a valid path"

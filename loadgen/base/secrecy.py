@@ -79,12 +79,12 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.fullmatch(words) is not None
 
 
-def hide(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """A text without the values that look like secrets: of keys and tokens, in URLs, behind Bearer."""
-    return _without(_SECRETS, text)
+    return _remove_matches(_SECRETS, text)
 
 
-def _without(patterns: Iterable[re.Pattern[str]], text: str) -> str:
+def _remove_matches(patterns: Iterable[re.Pattern[str]], text: str) -> str:
     for pattern in patterns:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
@@ -95,7 +95,7 @@ def shown_url(url: str) -> str:
     front = url.partition("?")[0].partition("#")[0]
     scheme, slashes, rest = front.rpartition("//")
     authority, slash, path = rest.partition("/")
-    return untrusted.text(f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}")
+    return untrusted.read_text(f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}")
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -117,13 +117,13 @@ class Secrets(msgspec.Struct, frozen=True):
     ) -> Secrets:
         """Those in headers, in tables and arguments by their names, and in a URL's query and password."""
         values = {
-            *(value for name, header in (headers or {}).items() for value in _in_header(name, header)),
-            *(value for table in tables for value in _in_table(table)),
-            *_in_url(url),
-            *_in_arguments(arguments),
+            *(value for name, header in (headers or {}).items() for value in _find_in_header(name, header)),
+            *(value for table in tables for value in _find_in_table(table)),
+            *_find_in_url(url),
+            *_find_in_arguments(arguments),
         }
         kept = {stripped for value in values if len(stripped := value.strip()) >= _LEAST_CHARACTERS}
-        return cls() | cls(tuple(form for value in kept for form in _forms(value)), tuple(kept))
+        return cls() | cls(tuple(form for value in kept for form in _encode_forms(value)), tuple(kept))
 
     def __or__(self, other: Secrets) -> Secrets:
         return Secrets(
@@ -142,7 +142,7 @@ class Secrets(msgspec.Struct, frozen=True):
             return text
         if any(mark in text for mark in _ESCAPES):
             for value in self.values:
-                text = _spelled(value).sub(HIDDEN, text)
+                text = _compile_spellings(value).sub(HIDDEN, text)
         for form in self.forms:
             text = text.replace(form, HIDDEN)
         end = text.rstrip(_CUT_MARKS)
@@ -156,7 +156,7 @@ class Secrets(msgspec.Struct, frozen=True):
 
     def hide(self, text: str) -> str:
         """A server's text without these secrets, nor others that are recognized by their form."""
-        return _without(_CREDENTIALS, self.conceal(text))
+        return _remove_matches(_CREDENTIALS, self.conceal(text))
 
     def mask(self, value: Any, names_too: bool = False) -> Any:
         """A JSON value without these secrets and without values under the names of secrets.
@@ -164,7 +164,7 @@ class Secrets(msgspec.Struct, frozen=True):
         With `names_too` also without what `hide` finds inside texts.
         """
         if isinstance(value, str):
-            return hide(self.conceal(value)) if names_too else self.conceal(value)
+            return hide_secrets(self.conceal(value)) if names_too else self.conceal(value)
         if isinstance(value, dict):
             return {
                 self.conceal(str(name)): HIDDEN
@@ -195,18 +195,18 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
         if word.startswith("--") or (word.startswith("-") and not secret):
             name, equals, _ = word.partition("=")
             header, secret = name == "--header", _SECRET_FLAG.fullmatch(name) is not None
-            words.append(f"{name}={HIDDEN}" if equals and (header or secret) else hide(word))
+            words.append(f"{name}={HIDDEN}" if equals and (header or secret) else hide_secrets(word))
         elif header:
             named = _HEADER.match(word)  # without a name all of it may be the key
             words.append(f"{named[0]}={HIDDEN}" if named else HIDDEN)
         else:
-            words.append(HIDDEN if secret else hide(word))
+            words.append(HIDDEN if secret else hide_secrets(word))
     return words
 
 
-def _in_header(name: str, value: str) -> Iterator[str]:
+def _find_in_header(name: str, value: str) -> Iterator[str]:
     """A header's value if its name or its form is that of a secret; of `Bearer X` the X too."""
-    if not is_secret(name) and name.lower() not in _COOKIES and hide(value) == value:
+    if not is_secret(name) and name.lower() not in _COOKIES and hide_secrets(value) == value:
         return
     yield value
     if name.lower() in _COOKIES:
@@ -220,18 +220,18 @@ def _in_header(name: str, value: str) -> Iterator[str]:
             yield from (decoded, decoded.partition(":")[2])
 
 
-def _in_table(table: Any, secret: bool = False) -> Iterator[str]:
+def _find_in_table(table: Any, secret: bool = False) -> Iterator[str]:
     if isinstance(table, dict):
         for name, value in table.items():
-            yield from _in_table(value, secret or is_secret(str(name)))
+            yield from _find_in_table(value, secret or is_secret(str(name)))
     elif isinstance(table, list | tuple):
         for value in table:
-            yield from _in_table(value, secret)
+            yield from _find_in_table(value, secret)
     elif isinstance(table, str) and secret:
         yield table
 
 
-def _in_arguments(arguments: Iterable[str]) -> Iterator[str]:
+def _find_in_arguments(arguments: Iterable[str]) -> Iterator[str]:
     """The values of flags that are named as secrets are, up to the next flag."""
     secret = False
     for word in arguments:
@@ -244,7 +244,7 @@ def _in_arguments(arguments: Iterable[str]) -> Iterator[str]:
             yield word
 
 
-def _in_url(url: str) -> Iterator[str]:
+def _find_in_url(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
         name, password = parts.username, parts.password
@@ -255,14 +255,14 @@ def _in_url(url: str) -> Iterator[str]:
     yield from (value for name, value in parse_qsl(parts.query) if is_secret(name))
 
 
-def _forms(value: str) -> Iterator[str]:
+def _encode_forms(value: str) -> Iterator[str]:
     """A secret as it is, and as JSON, a URL, HTML, Python, base64, hex or another case encode it."""
     escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
     yield repr(value)[1:-1]
     for offset in range(_GROUP):
-        for core in _base64_cores(encoded, offset):
+        for core in _encode_base64_cores(encoded, offset):
             yield from (core, core.translate(_URL_SAFE))
     for separator in _HEX_SEPARATORS:
         digits = encoded.hex(separator) if separator else encoded.hex()
@@ -271,7 +271,7 @@ def _forms(value: str) -> Iterator[str]:
         yield from (value.lower(), value.upper(), value.swapcase())
 
 
-def _base64_cores(data: bytes, offset: int) -> Iterator[str]:
+def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
     """What base64 makes of these bytes alone, `offset` bytes into a group: at the end, and before more."""
     whole = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
     core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too
@@ -280,16 +280,16 @@ def _base64_cores(data: bytes, offset: int) -> Iterator[str]:
 
 
 @lru_cache(maxsize=64)
-def _spelled(value: str) -> re.Pattern[str]:
+def _compile_spellings(value: str) -> re.Pattern[str]:
     """A secret of which any character may be escaped, by JSON, JavaScript, a URL or HTML, also several times.
 
     A long one is known by its beginning: what follows it in one word is hidden with it.
     """
-    begin = "".join(map(_spellings, value[:_MOST_SPELLED]))
+    begin = "".join(map(_match_spellings, value[:_MOST_SPELLED]))
     return re.compile(begin + (r"[\w.~+/=%\\&#;:-]*" if len(value) > _MOST_SPELLED else ""))
 
 
-def _spellings(character: str) -> str:
+def _match_spellings(character: str) -> str:
     """A pattern of every way in which a character is written."""
     number, itself = ord(character), re.escape(character)
     octets = character.encode("utf-8", "surrogateescape")

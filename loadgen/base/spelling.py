@@ -44,28 +44,28 @@ for _name, _words in _SYNONYMS.items():
         _MEANINGS.setdefault(_word, []).append(_name)
 
 
-def nearest(word: str, names: Collection[str]) -> str:
+def suggest_name(word: str, names: Collection[str]) -> str:
     """`, did you mean 'x'?` where a known name is near in meaning or a slip away, else nothing."""
-    found = near(word, names)
+    found = find_nearest(word, names)
     return f", did you mean {found!r}?" if found else ""
 
 
-def near(word: str, names: Collection[str]) -> str | None:
+def find_nearest(word: str, names: Collection[str]) -> str | None:
     """The known name that this one must mean, or None.
 
     It has the same words, or the same meaning, or one slip less (two in a word of eight letters or more), or
     is the only one that begins so. A slip is a letter too many, too few, another, or two in the wrong order.
     """
-    stem = _stem(word)
-    stems = {_stem(name): name for name in reversed(list(names))}
+    stem = _strip_ending(word)
+    stems = {_strip_ending(name): name for name in reversed(list(names))}
     same = [stem, *_MEANINGS.get(stem, ())]
     same += [one.removeprefix("random-") for one in same]
     if (known := next((stems[one] for one in same if one in stems), None)) is not None:
         return known
-    if (known := next((name for one, name in stems.items() if _same_words(stem, one)), None)) is not None:
+    if (known := next((name for one, name in stems.items() if _has_same_words(stem, one)), None)) is not None:
         return known
     forgiven = 2 if len(stem) >= _LONG_WORD else 1
-    slips = {one: _slips(stem, one, forgiven) for one in reversed(stems)}
+    slips = {one: _count_slips(stem, one, forgiven) for one in reversed(stems)}
     close = [one for one, count in slips.items() if count <= forgiven and count < max(len(stem), len(one))]
     if close:
         return stems[min(close, key=lambda one: slips[one])]
@@ -74,11 +74,11 @@ def near(word: str, names: Collection[str]) -> str | None:
     return begun[0] if len(begun) == 1 else None
 
 
-def _stem(name: str) -> str:
+def _strip_ending(name: str) -> str:
     return name.lstrip("-").replace("_", "-").casefold()
 
 
-def _same_words(one: str, other: str) -> bool:
+def _has_same_words(one: str, other: str) -> bool:
     """Whether the words are the same in another order, or each is a beginning of the other's."""
     words, others = one.split("-"), other.split("-")
     if sorted(words) == sorted(others):
@@ -88,7 +88,7 @@ def _same_words(one: str, other: str) -> bool:
     return begun and len(words) == len(others) > 1
 
 
-def _slips(one: str, other: str, most: int) -> int:
+def _count_slips(one: str, other: str, most: int) -> int:
     """How many slips of the finger lead from one word to the other; `most` + 1 where there are more."""
     if abs(len(one) - len(other)) > most:
         return most + 1
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{shown}; {self.prog} --help lists the flags")
 
 
-def arguments(
+def parse_arguments(
     parser: argparse.ArgumentParser,
     argv: Sequence[str],
     intermixed: bool = False,
@@ -132,4 +132,4 @@ def arguments(
     if (words := explained(flag)) is not None:
         raise UsageError(words)
     flags = [option for action in parser._actions for option in action.option_strings]
-    raise UsageError(f"unknown flag {flag}{nearest(flag, flags)}; {parser.prog} --help lists the flags")
+    raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {parser.prog} --help lists the flags")

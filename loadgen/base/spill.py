@@ -20,7 +20,7 @@ _BYTES = 8
 _Column = Int64 | IO[bytes]  # held, or in a file without a name
 
 
-def joined_messages(
+def join_messages(
     parts: Iterable[tuple[Int64, Int64, Int64]], place: Int64, count: int, spill: Path | None
 ) -> tuple[Int64, Int64]:
     """Arrivals and tokens of all parts, those of each request at its place: int64[messages] each.
@@ -44,12 +44,12 @@ def joined_messages(
             for first, last in pairwise(runs):
                 begin, end = int(start[first]), int(start[last])
                 for column, values in zip(columns, parted, strict=True):
-                    _put(column, int(at[first]), values[begin:end])
-        arrival_ns, tokens = (_whole(column, count) for column in columns)
+                    _put_values(column, int(at[first]), values[begin:end])
+        arrival_ns, tokens = (_take_column(column, count) for column in columns)
         return arrival_ns, tokens
 
 
-def _put(column: _Column, at: int, values: Int64) -> None:
+def _put_values(column: _Column, at: int, values: Int64) -> None:
     """Set the values from a place on; a file is written, since in a mapping a full disk is a signal."""
     if isinstance(column, np.ndarray):
         column[at : at + len(values)] = values
@@ -59,7 +59,7 @@ def _put(column: _Column, at: int, values: Int64) -> None:
         done += os.pwrite(column.fileno(), data[done:], at * _BYTES + done)
 
 
-def _whole(column: _Column, count: int) -> Int64:
+def _take_column(column: _Column, count: int) -> Int64:
     """All of it; a file's is mapped, not to be written to, and its room is free once no mapping is left."""
     if isinstance(column, np.ndarray):
         return column

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.base.printable import printable
+from loadgen.base.printable import clean_line
 
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
 LONGEST = 300  # characters of a text that is kept
@@ -28,26 +28,26 @@ _DIGITS = 19  # of 2⁶³
 Hide = Callable[[str], str]  # a text with its secrets masked
 
 
-def as_is(text: str) -> str:
+def hide_nothing(text: str) -> str:
     """The text itself: a Hide where there is no secret."""
     return text
 
 
-def text(value: object, longest: int = LONGEST) -> str:
+def read_text(value: object, longest: int = LONGEST) -> str:
     """A string cut to `longest` characters, each of them printable; "" of anything else."""
     if not isinstance(value, str):
         return ""
     if len(value) > longest:
         value = value[: longest - 1] + "…"
-    return value if value.isprintable() else printable(value)
+    return value if value.isprintable() else clean_line(value)
 
 
-def line(value: str, longest: int = LONGEST) -> str:
+def read_line(value: str, longest: int = LONGEST) -> str:
     """The same, with each run of blanks and line ends as one blank."""
-    return text(" ".join(value.split()), longest)
+    return read_text(" ".join(value.split()), longest)
 
 
-def error_text(body: bytes) -> str:
+def read_error_text(body: bytes) -> str:
     """The message in an error's body, in whichever JSON, else the body as text; not shortened."""
     try:
         value = msgspec.json.decode(body)
@@ -61,7 +61,7 @@ def error_text(body: bytes) -> str:
         return body.decode("utf-8", "replace")
 
 
-def whole(value: object) -> int | None:
+def read_count(value: object) -> int | None:
     """A count, 0 to 2⁵³; None of anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -70,7 +70,7 @@ def whole(value: object) -> int | None:
     return value if 0 <= value <= MOST else None
 
 
-def number(value: object) -> float | None:
+def read_number(value: object) -> float | None:
     """A finite number, 0 to 2⁵³, also where it stands as text; None of anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -81,12 +81,12 @@ def number(value: object) -> float | None:
     return finite if math.isfinite(finite) and 0 <= finite <= MOST else None
 
 
-def digits(text: str) -> int | None:
+def read_digits(text: str) -> int | None:
     """The count that decimal digits name, 0 to 2⁵³; None of anything else."""
-    return whole(int(text)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
+    return read_count(int(text)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
-def json_value(raw: bytes) -> Any:
+def parse_json(raw: bytes) -> Any:
     """The value of JSON, null for numbers that are not finite or beyond 19 digits; raises ValueError."""
     try:
         return json.loads(
@@ -99,37 +99,37 @@ def json_value(raw: bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def json_object(raw: bytes) -> dict[str, Any]:
+def parse_json_object(raw: bytes) -> dict[str, Any]:
     """The object that JSON holds; empty where it holds anything else, or is not JSON."""
     try:
-        return mapping(json_value(raw))
+        return read_mapping(parse_json(raw))
     except ValueError:
         return {}
 
 
-def mapping(value: object) -> dict[str, Any]:
+def read_mapping(value: object) -> dict[str, Any]:
     """A JSON object; an empty one of anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def listed(value: object) -> list[Any]:
+def read_list(value: object) -> list[Any]:
     """A JSON list; an empty one of anything else."""
     return value if isinstance(value, list) else []
 
 
-def file_bytes(place: Path, most_bytes: int) -> bytes:
+def read_file_bytes(place: Path, most_bytes: int) -> bytes:
     """A regular file's bytes; raises OSError where it is another thing, or larger.
 
     A device, a FIFO or a file of /proc may answer for ever, or do something when it is read: what is no
     regular file is never opened, and what claims to be empty is not read, as /proc's do.
     """
-    raw = file_head(place, most_bytes + 1)
+    raw = read_file_head(place, most_bytes + 1)
     if len(raw) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10} KiB")
     return raw
 
 
-def file_head(place: Path, most_bytes: int) -> bytes:
+def read_file_head(place: Path, most_bytes: int) -> bytes:
     """The first bytes of a regular file, at most `most_bytes`; raises OSError where it is another thing."""
     try:
         status = os.stat(place)

@@ -42,7 +42,7 @@ def read_written(value: Any, thought: bool = False) -> WrittenText:
     """
     answer: list[str] = []
     reasoning: list[str] = []
-    _gather(value, thought, answer, reasoning)
+    _gather_text(value, thought, answer, reasoning)
     return WrittenText("".join(answer), "".join(reasoning))
 
 
@@ -64,17 +64,17 @@ def _is_thought(part: dict[str, Any]) -> bool:
     return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
 
 
-def _gather(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
+def _gather_text(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
     if isinstance(value, str):
         (reasoning if thought else answer).append(value)
     elif isinstance(value, list):
         for part in value:
-            _gather(part, thought, answer, reasoning)
+            _gather_text(part, thought, answer, reasoning)
     elif isinstance(value, dict):
         thought = thought or _is_thought(value)
         for key, part in value.items():
             if key in _KEYS:
-                _gather(part, thought or _KEYS[key], answer, reasoning)
+                _gather_text(part, thought or _KEYS[key], answer, reasoning)
             elif key in _OBJECTS and part:
                 text = part if isinstance(part, str) else msgspec.json.encode(part).decode()
-                _gather(text, thought, answer, reasoning)
+                _gather_text(text, thought, answer, reasoning)

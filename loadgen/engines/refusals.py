@@ -235,14 +235,14 @@ def advice(name: str, extra: Collection[str] = ()) -> str:
 
 def hint(detail: str) -> str:
     """What to type after a failed request whose detail is a refusal with its status; "" of any other."""
-    status = untrusted.digits(detail[:3])
+    status = untrusted.read_digits(detail[:3])
     found = read(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[found[0].name].advice if found else ""
 
 
 def message(status: int, body: bytes) -> str:
     """The status and the server's message, on one line."""
-    return untrusted.line(f"{status}: {untrusted.error_text(body)}".rstrip(": "), 200)
+    return untrusted.read_line(f"{status}: {untrusted.read_error_text(body)}".rstrip(": "), 200)
 
 
 def _names(written: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Float64, Int64, total
+from loadgen.base.arrays import Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.percentiles import percentiles as ranked
@@ -48,10 +48,10 @@ class ClientHealth(msgspec.Struct, frozen=True):
             shared_reads=shared,
             reads=int(records.reads.sum()),
             unstamped_reads=int(records.unstamped_reads.sum()),
-            lag_mean_ms=total(records.lag_sum_ns) / stamped / MS_NS if stamped else 0.0,
+            lag_mean_ms=sum_exactly(records.lag_sum_ns) / stamped / MS_NS if stamped else 0.0,
             lag_max_ms=int(records.lag_max_ns.max(initial=0)) / MS_NS,
             # A run of an earlier version has no such column: all UNKNOWN.
-            shared_lag_ms=total(records.shared_lag_ns.clip(0)) / max(shared, 1) / MS_NS,
+            shared_lag_ms=sum_exactly(records.shared_lag_ns.clip(0)) / max(shared, 1) / MS_NS,
             answers=answers,
             with_first=like_first - answers,
             p99_gap_excess=_p99_gap_excess(records) if shared else 0.0,

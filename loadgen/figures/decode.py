@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
-from loadgen.base.untrusted import NOT_JSON, Hide, as_is, error_text, line
+from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing, read_error_text, read_line
 from loadgen.engines.refusals import past_context
 from loadgen.figures import streams
 from loadgen.figures.answer_shape import EXAMINED, count_gaps, is_to_examine
@@ -63,7 +63,7 @@ class Decoder(msgspec.Struct, eq=False):
     dialect: Dialect
     streamed: bool
     keep_text: bool = False
-    hide: Hide = as_is
+    hide: Hide = hide_nothing
     planned: tuple[Int64, Int64] | None = None
     keep_uncounted: bool = False
     uncounted: int = 0  # answers whose text was kept for that
@@ -106,7 +106,7 @@ class Decoder(msgspec.Struct, eq=False):
             record.end_ns = int(arrival_ns[-1])
         if settled is not None:
             # Masked before it is cut: half a secret would no longer be found.
-            detail = line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
+            detail = read_line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
             past = settled.kind in _MAY_BE_LONG and past_context(detail)
             record.failure = Failure(FailureKind.CONTEXT_LIMIT if past else settled.kind, detail)
         return record
@@ -188,7 +188,7 @@ class Decoder(msgspec.Struct, eq=False):
         return to_count or self.keep_text
 
     def _reason(self, reason: str) -> str:
-        return line(self.hide(reason), LONGEST_REASON) if reason else ""
+        return read_line(self.hide(reason), LONGEST_REASON) if reason else ""
 
     def _not_streamed(self, record: Record, answer: HttpBody) -> Failure:
         """Fill in an answer in one piece where a stream was requested; the error in it, or else that."""
@@ -274,7 +274,7 @@ def _timed(capture: Capture) -> tuple[Record, Int64, Int64]:
 
 def _no_answer(answer: HttpBody, retry_after: str) -> Failure:
     if answer.status:
-        why = error_text(answer.body).strip()
+        why = read_error_text(answer.body).strip()
         wait = " ".join(answer.headers.get("retry-after", retry_after).split())[:_LONGEST_WAIT]
         status = f"{answer.status} (Retry-After: {wait})" if wait else str(answer.status)
         kind = FailureKind.RATE_LIMITED if answer.status == 429 else FailureKind.HTTP_STATUS
@@ -346,7 +346,7 @@ def _from_ms(time_ms: float | None) -> int:
 
 def _named_fault(data: bytes | None) -> str:
     """The text of an event that is an error by its name; "" without one."""
-    return "" if data is None else error_text(data).strip() or "an error event without data"
+    return "" if data is None else read_error_text(data).strip() or "an error event without data"
 
 
 def _first_line(lines: bytes | bytearray) -> str:

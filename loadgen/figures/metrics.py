@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, Float64, Int64, total
+from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.figures import figure_table
 from loadgen.figures.client_health import ClientHealth
@@ -156,7 +156,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
         total_throughput_per_s=_per_s(inputs + outputs, duration_s),
         peak_output_throughput_per_s=peak_per_s,
         peak_concurrency=peak_concurrency(sent_ns, end_ns),
-        mean_concurrency=_per_s(total(end_ns - sent_ns) / SECOND_NS, duration_s),
+        mean_concurrency=_per_s(sum_exactly(end_ns - sent_ns) / SECOND_NS, duration_s),
         good=met_count,
         goodput_per_s=None if met_count is None else _per_s(met_count, duration_s),
         slo_attainment=None if met_count is None else met_count / max(completed + failed, 1),
@@ -238,7 +238,7 @@ def _prefill(records: Records, each: PerRequest) -> dict[str, Any]:
     ahead = np.zeros(len(records), np.int64)
     ahead[sent] = prefills_ahead(records.sent_ns[sent], until_ns[sent])
     reported = some & (records.server_queue_ns >= 0)
-    queue_ns, ttft_ns = total(records.server_queue_ns[reported]), total(each.ttft_ns[reported])
+    queue_ns, ttft_ns = sum_exactly(records.server_queue_ns[reported]), sum_exactly(each.ttft_ns[reported])
     return {
         "prefill_behind": int((some & (ahead > 0)).sum()),
         "prefill_queued": queue_ns / ttft_ns if reported.any() else None,

@@ -13,10 +13,10 @@ import numpy as np
 from msgspec.structs import asdict
 
 from loadgen.base.arrays import Bool, Float64, Int64
-from loadgen.base.bounds import MOST_SECONDS, shown
+from loadgen.base.bounds import MOST_SECONDS, quote_value
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.figures.confidence import lower_index, upper_index
 from loadgen.figures.figure_table import JUDGED, SELECTABLE
 from loadgen.figures.metrics import gaps
@@ -186,11 +186,13 @@ def _clause(clause: str) -> Iterator[Objective]:
     if clause.partition("/")[0] == "mlperf":
         names = ", ".join(PUBLISHED)
         raise UsageError(
-            f"--slo {clause}: no such set{nearest(clause, PUBLISHED)}; those of {_SOURCE}: {names}"
+            f"--slo {clause}: no such set{suggest_name(clause, PUBLISHED)}; those of {_SOURCE}: {names}"
         )
     match = _CLAUSE.fullmatch(clause)
     if match is None:
-        raise UsageError(f"--slo {shown(clause)} is no objective: {_EXAMPLE}, several with commas between")
+        raise UsageError(
+            f"--slo {quote_value(clause)} is no objective: {_EXAMPLE}, several with commas between"
+        )
     limit_ms = _limit_ms(clause, match["limit"], match["unit"].lower())
     if _RANK.fullmatch(match["metric"]) and match["rank"].lower() in JUDGED:
         order = f"{match['rank']} {match['metric']} < {match['limit']}{match['unit']}"
@@ -203,7 +205,7 @@ def _metric(clause: str, name: str) -> str:
         return name
     if name in SELECTABLE:
         raise UsageError(f"--slo {clause}: {name} is a speed, not a latency: use tpot or ttft")
-    known = nearest(name, JUDGED) or f": choose from {', '.join(JUDGED)}"
+    known = suggest_name(name, JUDGED) or f": choose from {', '.join(JUDGED)}"
     raise UsageError(f"--slo {clause}: unknown figure {name!r}{known}")
 
 
@@ -225,7 +227,7 @@ def _parse_rank(clause: str, rank: str) -> float:
 
 def _limit_ms(clause: str, number: str, unit: str) -> float:
     if unit not in _UNITS_MS:
-        what = f"unknown unit {unit!r}{nearest(unit, _UNITS_MS)}" if unit else "the limit has no unit"
+        what = f"unknown unit {unit!r}{suggest_name(unit, _UNITS_MS)}" if unit else "the limit has no unit"
         raise UsageError(f"--slo {clause}: {what}: write us, ms or s after the number")
     try:
         limit_ms = float(number) * _UNITS_MS[unit]

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.arrays import Bool, Int64, total
+from loadgen.base.arrays import Bool, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import LATENCIES
@@ -171,7 +171,7 @@ def _of_stage(
     starts_ns, ends_ns = flown_ns
     sent = int(np.searchsorted(starts_ns, end_ns) - np.searchsorted(starts_ns, begin_ns))
     span_ns = max(end_ns - begin_ns, 1)
-    under_way_ns = total(ends_ns.clip(begin_ns, end_ns)) - total(starts_ns.clip(begin_ns, end_ns))
+    under_way_ns = sum_exactly(ends_ns.clip(begin_ns, end_ns)) - sum_exactly(starts_ns.clip(begin_ns, end_ns))
     return StageFigures(
         name=window.name,
         begin_s=begin_ns / SECOND_NS,

@@ -19,15 +19,15 @@ from loadgen.base.columns import (
     LATER,
     Columns,
     Words,
-    check,
-    chosen,
-    decoded,
-    encoded,
-    release,
-    words_of,
+    check_columns,
+    decode_text,
+    encode_text,
+    pick_words,
+    release_pages,
+    unpack_words,
 )
 from loadgen.base.files import write_whole
-from loadgen.base.spill import SPILLED, joined_messages
+from loadgen.base.spill import SPILLED, join_messages
 from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
 
 UNKNOWN = -1
@@ -180,8 +180,8 @@ class Records(Columns, frozen=True, kw_only=True):
                 arrival_ns=self.arrival_ns[begin:end],
                 tokens=self.tokens[begin:end],
             )
-            release(self.arrival_ns)
-            release(self.tokens)
+            release_pages(self.arrival_ns)
+            release_pages(self.tokens)
 
     def message_tokens(self) -> Int64:
         """What the messages of each request carried, int64[requests]."""
@@ -223,7 +223,7 @@ class Records(Columns, frozen=True, kw_only=True):
         start = _starts(rows.counts[order])
         place = np.empty(len(order), np.int64)  # where the messages of each request go
         place[order] = start[:-1]
-        arrival_ns, tokens = joined_messages(
+        arrival_ns, tokens = join_messages(
             ((part.start, part.arrival_ns, part.tokens) for part in parts),
             place,
             int(start[-1]),
@@ -265,9 +265,9 @@ class Records(Columns, frozen=True, kw_only=True):
                 counts=np.diff(self.start).astype("<i8").tobytes(),
                 arrival_ns=self.arrival_ns.astype("<i8", copy=False).tobytes(),
                 tokens=self.tokens.astype(narrowest).tobytes(),
-                failures=[(f.kind.value, encoded(f.detail)) if f else None for f in self.failures],
-                finish_reasons=[encoded(reason) for reason in self.finish_reasons],
-                texts=[None if text is None else encoded(text) for text in self.texts],
+                failures=[(f.kind.value, encode_text(f.detail)) if f else None for f in self.failures],
+                finish_reasons=[encode_text(reason) for reason in self.finish_reasons],
+                texts=[None if text is None else encode_text(text) for text in self.texts],
             )
         )
 
@@ -290,11 +290,11 @@ class Records(Columns, frozen=True, kw_only=True):
             start=_starts(counts),
             arrival_ns=arrival_ns,
             tokens=_widened(frame.tokens, len(arrival_ns)),
-            failures=[Failure(FailureKind(f[0]), decoded(f[1])) if f else None for f in frame.failures],
-            finish_reasons=[decoded(reason) for reason in frame.finish_reasons],
-            texts=[None if text is None else decoded(text) for text in frame.texts],
+            failures=[Failure(FailureKind(f[0]), decode_text(f[1])) if f else None for f in frame.failures],
+            finish_reasons=[decode_text(reason) for reason in frame.finish_reasons],
+            texts=[None if text is None else decode_text(text) for text in frame.texts],
         )
-        check(records.columns, records.start, records.arrival_ns, records.tokens)
+        check_columns(records.columns, records.start, records.arrival_ns, records.tokens)
         return records
 
     def save(self, path: Path) -> None:
@@ -313,7 +313,7 @@ class Records(Columns, frozen=True, kw_only=True):
             finish_reason=words.numbers(self.finish_reasons),
         )
         arrays["words"], arrays["word_start"] = words.stored()
-        write_whole(path, lambda file: archive.write(file, arrays))
+        write_whole(path, lambda file: archive.write_columns(file, arrays))
 
     @classmethod
     def load(cls, path: Path) -> Records:
@@ -321,7 +321,7 @@ class Records(Columns, frozen=True, kw_only=True):
 
         Raises OSError where it cannot be read, ValueError where it is no such file or cannot be a run's.
         """
-        stored = archive.read(path, _STORED)
+        stored = archive.read_columns(path, _STORED)
         needed = [name for name in _STORED if name not in LATER and name not in _SHARED_WORDS]
         if missing := [name for name in needed if name not in stored]:
             raise ValueError(f"column {missing[0]} is missing")
@@ -329,7 +329,7 @@ class Records(Columns, frozen=True, kw_only=True):
         unknown = np.full(requests, UNKNOWN, np.int64)
         scalars = {name: stored.get(name, unknown).astype(np.int64, copy=False) for name in BOUNDS}
         start, arrival_ns, tokens = (stored[name] for name in ("start", "arrival_ns", "tokens"))
-        check(scalars, start, arrival_ns, tokens)
+        check_columns(scalars, start, arrival_ns, tokens)
         kinds, details, reasons = (_words(stored, name, requests) for name in _WORDS)
         failures = zip(kinds, details, strict=True)
         return cls(
@@ -404,4 +404,4 @@ def _words(stored: dict[str, NDArray[Any]], name: str, requests: int) -> list[st
         return list(map(str, column.tolist()))
     if column.dtype != np.int64 or not all(part in stored for part in _SHARED_WORDS):
         raise ValueError(f"column {name} holds no words")
-    return chosen(words_of(*(stored[part] for part in _SHARED_WORDS)), column)
+    return pick_words(unpack_words(*(stored[part] for part in _SHARED_WORDS)), column)

@@ -87,12 +87,12 @@ def render(figures: Sequence[Spread]) -> list[str]:
     if not figures:
         return []
     most = max(spread.runs for spread in figures)
-    rows = [layout.aligned(_row(spread, most), _WIDTHS) for spread in figures]
+    rows = [layout.align_cells(_row(spread, most), _WIDTHS) for spread in figures]
     return [
         f" {most} runs ".center(layout.WIDTH, "="),
-        layout.aligned(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
+        layout.align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
         *rows,
-        *layout.wrapped(_verdict(figures)),
+        *layout.wrap_text(_verdict(figures)),
         "=" * layout.WIDTH,
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, Float64, Int64, total
+from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.record import Records
@@ -188,10 +188,10 @@ def session_figures(rows: SessionRows, records: Records, planned: int) -> Sessio
     finished = np.repeat(rows.finished, turns)  # of each request
     begins_ns = records.sent_ns[rows.first[:-1]][rows.finished]
     lasting_ns = records.end_ns[rows.last][rows.finished] - begins_ns
-    waited_ns = total((records.end_ns - records.sent_ns)[finished])
+    waited_ns = sum_exactly((records.end_ns - records.sent_ns)[finished])
     spans_ns = rows.spans_ns(records)
     run_ns = int(spans_ns[1].max() - spans_ns[0].min()) if len(spans_ns[0]) else 0
-    held_ns = total(spans_ns[1] - spans_ns[0])
+    held_ns = sum_exactly(spans_ns[1] - spans_ns[0])
     return SessionFigures(
         planned=planned,
         begun=len(rows),
@@ -203,7 +203,7 @@ def session_figures(rows: SessionRows, records: Records, planned: int) -> Sessio
         least_turns=int(turns.min()) if len(rows) else 0,
         most_turns=int(turns.max(initial=0)),
         mean_planned_turns=float(rows.planned.mean()) if len(rows) else None,
-        busy_share=waited_ns / total(lasting_ns) if total(lasting_ns) else None,
+        busy_share=waited_ns / sum_exactly(lasting_ns) if sum_exactly(lasting_ns) else None,
         duration=Distribution.of(lasting_ns, _P99),
         lateness=Distribution.of((records.sent_ns - records.intended_ns)[sent], _P99),
         mean_in_flight=held_ns / run_ns if run_ns else 0.0,

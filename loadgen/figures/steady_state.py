@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.arrays import Bool, Float64, Int64, total
+from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics, good, latencies
 from loadgen.figures.per_request import MetricOptions, PerRequest
@@ -139,7 +139,7 @@ def lines(part: Steady | Unsteady) -> list[str]:
     rates = f"{part.output_throughput_per_s:.1f} tok/s, {part.request_throughput_per_s:.2f} req/s"
     return [
         f"steady state: {span}, concurrency {part.mean_concurrency:.2f}, {rates}",
-        f"  {counted(part.whole, 'request')} entirely inside it"
+        f"  {format_count(part.whole, 'request')} entirely inside it"
         + (f": mean {', '.join(means)} ms" if means else ""),
     ]
 
@@ -230,7 +230,7 @@ def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) ->
         end_s=(end_ns - first_ns) / SECOND_NS,
         duration_s=window_ns / SECOND_NS,
         share=window_ns / (max(int(sent.end_ns.max()), end_ns) - first_ns),
-        mean_concurrency=total(under_way_ns) / window_ns,
+        mean_concurrency=sum_exactly(under_way_ns) / window_ns,
         completed=completed,
         requests=requests,
         output_tokens=tokens,
@@ -311,7 +311,7 @@ def rates_until(ended: Metrics, records: Records, until_ns: int, ask: MetricOpti
         outputs = float(arrived(records, each.ok, begin_ns, until_ns))
     met, duration_s = good(each, ask), ended.duration_s
     sent_ns, end_ns = records.sent_ns[records.sent], records.end_ns[records.sent]
-    flown_ns = total(end_ns.clip(max=until_ns) - sent_ns.clip(max=until_ns))
+    flown_ns = sum_exactly(end_ns.clip(max=until_ns) - sent_ns.clip(max=until_ns))
     return replace(
         ended,
         request_throughput_per_s=float(shares.sum()) / duration_s,

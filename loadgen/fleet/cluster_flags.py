@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from loadgen.base.bounds import parsed_by, whole
+from loadgen.base.bounds import integer_between, parse_with
 from loadgen.settings.groups import CLUSTER
 from loadgen.settings.setting import Makes, OptionRows, setting
 
@@ -29,7 +29,7 @@ class ClusterOptions(OptionRows, frozen=True):
     # The address of the cluster; None: this machine sends.
     cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "
         "(RAY_ADDRESS, or the one on this machine), or local: started for the run",
-        read=parsed_by(address), metavar="auto|ADDRESS")
+        read=parse_with(address), metavar="auto|ADDRESS")
     shards: int | None = _cluster("with --cluster: processes that share the load, spread over its nodes",
-        read=whole(1, MOST_SHARDS), metavar="N")
+        read=integer_between(1, MOST_SHARDS), metavar="N")
 # fmt: on

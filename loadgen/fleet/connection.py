@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import MeasureError, UsageError
 
 AUTO, LOCAL = "auto", "local"
@@ -27,7 +27,7 @@ def checked(text: str) -> str:
     """The address of --cluster; raises ValueError that says how to write one."""
     match = _ADDRESS.fullmatch(text)
     if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
-        raise ValueError(f"{shown(text)} is no address: give auto, local, HOST:PORT or ray://HOST:PORT")
+        raise ValueError(f"{quote_value(text)} is no address: give auto, local, HOST:PORT or ray://HOST:PORT")
     return text
 
 

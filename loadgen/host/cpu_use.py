@@ -174,7 +174,7 @@ def _descendants(pid: int, proc: Path) -> Iterator[int]:
 def _busy_s(stat: str) -> Iterator[tuple[int, float]]:
     for line in stat.splitlines():
         name, *columns = line.split()
-        if name.startswith("cpu") and (number := untrusted.digits(name[3:])) is not None:
+        if name.startswith("cpu") and (number := untrusted.read_digits(name[3:])) is not None:
             yield number, sum(map(int, columns[:_BUSY])) / _ticks_per_s()
 
 
@@ -182,7 +182,7 @@ def _waiting_us(pressure: str) -> int | None:
     """The total of the line `some`; None where the kernel has no pressure stall information."""
     for line in pressure.splitlines():
         if line.startswith("some "):
-            return untrusted.digits(line.rpartition("total=")[2])
+            return untrusted.read_digits(line.rpartition("total=")[2])
     return None
 
 

@@ -25,7 +25,7 @@ def sensors(root: Path = Path("/")) -> list[Sensor]:
 def facts(sensors: Sequence[Sensor]) -> dict[str, str]:
     """What they report of this machine, for the environment."""
     each = (guarded(name_of(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
-    return {name: untrusted.text(value) for facts in each for name, value in facts.items()}
+    return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
 
 def device_memory_bytes() -> int | None:

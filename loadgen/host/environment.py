@@ -37,7 +37,7 @@ def describe() -> dict[str, str]:
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "memory": _memory(),
     }
-    settings = {name: untrusted.text(system_text(Path(path))) for name, path in _SETTINGS.items()}
+    settings = {name: untrusted.read_text(system_text(Path(path))) for name, path in _SETTINGS.items()}
     optional = {**settings, **{name: _version(name) for name in _PACKAGES}}
     return {**described, **{name: text for name, text in optional.items() if text}}
 
@@ -96,7 +96,7 @@ def _platform() -> str:
 
 def _os_name() -> str:
     try:
-        return untrusted.text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
+        return untrusted.read_text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
     except (OSError, ValueError):  # no such file, or none of UTF-8
         return platform.system()
 
@@ -112,10 +112,10 @@ def _memory() -> str:
 def _cpu_model() -> str:
     lines = system_text(Path("/proc/cpuinfo")).splitlines()
     if not lines:
-        return untrusted.text(platform.processor())
+        return untrusted.read_text(platform.processor())
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
     board = system_text(Path("/proc/device-tree/model"))  # ARM: no name of the processor
-    return untrusted.text(next(named, board or platform.machine()))
+    return untrusted.read_text(next(named, board or platform.machine()))
 
 
 def system_text(path: Path) -> str:

@@ -87,7 +87,7 @@ class Board:
             "jetson_power_mode": self._power_mode(),
             "power_rails": " + ".join(self.total),
         }
-        return {name: untrusted.text(text) for name, text in facts.items() if text}
+        return {name: untrusted.read_text(text) for name, text in facts.items() if text}
 
     def read(self, pids: Sequence[int]) -> Reading:
         """The values now: a file each; the monitors' are read over I²C."""
@@ -155,5 +155,5 @@ def _number(path: Path, unit: float = 1) -> float:
         raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
     number = int(text)
     if abs(number) > untrusted.MOST:
-        raise ValueError(f"{untrusted.text(text, 40)} is beyond what it can be")
+        raise ValueError(f"{untrusted.read_text(text, 40)} is beyond what it can be")
     return number / unit

@@ -93,7 +93,7 @@ def guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T
     try:
         return ask()
     except Exception as error:
-        why = untrusted.line(str(error), 200)
+        why = untrusted.read_line(str(error), 200)
         return otherwise(f"{what} failed: {type(error).__name__}" + (f": {why}" if why else ""))
 
 
@@ -115,11 +115,11 @@ def _possible(sensor: Sensor, reading: Reading) -> Reading:
     odd = [
         key
         for key, value in values
-        if not isinstance(value, int | float) or untrusted.number(abs(value)) is None
+        if not isinstance(value, int | float) or untrusted.read_number(abs(value)) is None
     ]
     if not odd:
         return reading
-    what = untrusted.text(", ".join(" of ".join(filter(None, key)) for key in odd))
+    what = untrusted.read_text(", ".join(" of ".join(filter(None, key)) for key in odd))
     return Reading(
         {key: value for key, value in values if key not in odd},
         reading.held_back,

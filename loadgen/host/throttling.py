@@ -70,7 +70,7 @@ def throttled(before: HostState, after: HostState) -> tuple[str, ...]:
         what = _counted(path)
         rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
     counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
-    return tuple(untrusted.text(line) for line in (*counted, *dict.fromkeys(after.held)))
+    return tuple(untrusted.read_text(line) for line in (*counted, *dict.fromkeys(after.held)))
 
 
 def _counted(path: str) -> str:
@@ -121,4 +121,4 @@ def _jetson(source: HostMachine) -> list[str]:
 
 
 def _number(text: str) -> int:
-    return untrusted.digits(text) or 0
+    return untrusted.read_digits(text) or 0

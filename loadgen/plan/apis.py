@@ -79,4 +79,4 @@ def _table(value: Any) -> Mapping[str, Any]:
     """A table, of one in JSON its values as bytes; an empty one of anything else."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value, type=dict[str, msgspec.Raw]) if bytes(value)[:1] == b"{" else {}
-    return untrusted.mapping(value)
+    return untrusted.read_mapping(value)

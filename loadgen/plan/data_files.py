@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.plan import sources
 from loadgen.plan.profile import Profile, read_toml, shipped
 
@@ -48,7 +48,7 @@ def _check_shipped(profile: Profile) -> None:
     """Raises UsageError where a shipped profile reads a file that is not shipped, and none was named."""
     path = profile.dataset_path
     own = shipped().get(profile.name)
-    if own is not None and not place(path).exists() and read_toml(own).get("dataset_path") == path:
+    if own is not None and not expand_path(path).exists() and read_toml(own).get("dataset_path") == path:
         raise UsageError(
             f"--profile {profile.name} reads {path}, which is not in this directory: pass --dataset-path "
             f"FILE (`loadgen profiles {profile.name}` says where it is from)"
@@ -59,7 +59,7 @@ def digest(profiles: Iterable[Profile]) -> str:
     """A blake2b hash of the content of all that these profiles read; raises UsageError as `check` does."""
     hashed = hashlib.blake2b(digest_size=16)
     for path, flag in sorted({named for profile in profiles for named in _read(profile)}):
-        for file in sorted(place(path).glob(_OF_CLIENTS)) if _directory(path) else (path,):
+        for file in sorted(expand_path(path).glob(_OF_CLIENTS)) if _directory(path) else (path,):
             hashed.update(_open(str(file), flag).digest().encode())
     return hashed.hexdigest()
 
@@ -77,7 +77,7 @@ def _read(profile: Profile) -> Iterator[tuple[str, str]]:
 
 def _directory(path: str) -> bool:
     """Whether a trace is a directory, as ServeGen's is."""
-    return place(path).is_dir()
+    return expand_path(path).is_dir()
 
 
 def _open(path: str, flag: str) -> OpenedFile:

@@ -17,8 +17,8 @@ _INDEX = "model.safetensors.index.json"
 def read(path: Path) -> tuple[bytes, dict[str, Any]]:
     """A file's bytes and the JSON object in them; raises UsageError that names the file."""
     try:
-        raw = untrusted.file_bytes(path, _MOST_JSON_BYTES)
-        contents = untrusted.json_value(raw)
+        raw = untrusted.read_file_bytes(path, _MOST_JSON_BYTES)
+        contents = untrusted.parse_json(raw)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError:
@@ -48,6 +48,8 @@ def indexed(directory: Path) -> set[Path] | None:
     if not (directory / _INDEX).is_file():
         return None
     _, index = read(directory / _INDEX)
-    names = {name for name in untrusted.mapping(index.get("weight_map")).values() if isinstance(name, str)}
+    names = {
+        name for name in untrusted.read_mapping(index.get("weight_map")).values() if isinstance(name, str)
+    }
     inside = (name for name in names if ".." not in Path(name).parts and not Path(name).is_absolute())
     return {directory / name for name in inside}

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.paths import place
-from loadgen.base.untrusted import NOT_JSON, file_head
+from loadgen.base.paths import expand_path
+from loadgen.base.untrusted import NOT_JSON, read_file_head
 
 _MOST_HEAD_BYTES = 1 << 20
 _TRACE_KEYS = ({"timestamp", "input_length"}, {"requests"})  # of Mooncake's and like it; of Weka's
@@ -19,11 +19,11 @@ _NO_HEADER = "-trace.csv"  # of ServeGen's names of files
 
 def is_trace(path: str) -> bool:
     """Whether a file's first row is one of a trace; False of a file that cannot be read."""
-    at = place(path)
+    at = expand_path(path)
     if at.is_dir() or at.name.endswith(_NO_HEADER):
         return True
     try:
-        head = file_head(at, _MOST_HEAD_BYTES)
+        head = read_file_head(at, _MOST_HEAD_BYTES)
     except OSError:
         return False
     first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0]

@@ -21,8 +21,8 @@ from pydantic import (
 
 from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
-from loadgen.base.spelling import nearest
+from loadgen.base.paths import expand_path
+from loadgen.base.spelling import suggest_name
 from loadgen.plan import data_conflicts, session_conflicts
 from loadgen.plan.load import load_conflicts
 from loadgen.plan.server_settings import FLAGS, ServerSettings, refusal, validated
@@ -315,7 +315,7 @@ def check_body(profile: Profile) -> None:
     Profiles of stored runs may have any.
     """
     body = profile.extra_body
-    sampling = untrusted.mapping(body.get("sampling_params"))
+    sampling = untrusted.read_mapping(body.get("sampling_params"))
     for name in (*body, *sampling):
         if name in _OWNED:
             raise UsageError(f"--extra-body {name}: {_OWNED[name]}")
@@ -345,11 +345,11 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
     A path is what ends in `.toml` or holds a separator.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
-        return place(name_or_path)
+        return expand_path(name_or_path)
     known = shipped() if known is None else known
     if name_or_path not in known:
         raise UsageError(
-            f"unknown {kind} {name_or_path!r}{nearest(name_or_path, known)}: "
+            f"unknown {kind} {name_or_path!r}{suggest_name(name_or_path, known)}: "
             f"choose from {', '.join(known)}, or give a path to a .toml file"
         )
     return known[name_or_path]
@@ -358,7 +358,7 @@ def locate(name_or_path: str, known: Mapping[str, Path] | None = None, kind: str
 def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     """The table in a file; raises UsageError where it cannot be read or is no TOML."""
     try:
-        raw = untrusted.file_head(path, _MOST_TOML_BYTES + 1)
+        raw = untrusted.read_file_head(path, _MOST_TOML_BYTES + 1)
         if len(raw) > _MOST_TOML_BYTES:
             raise UsageError(
                 f"{kind} {path} is larger than the {_MOST_TOML_BYTES >> 10} KiB that a {kind} may have"
@@ -369,7 +369,7 @@ def read_toml(path: Path, kind: str = "profile") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise UsageError(f"{kind} {path} is not valid TOML: {why}") from None
-    if _LONG_KEY.search(raw) or bounds.too_deep(table):
+    if _LONG_KEY.search(raw) or bounds.is_too_deep(table):
         raise UsageError(f"{kind} {path} is more than {bounds.DEEPEST} tables and lists deep")
     return table
 

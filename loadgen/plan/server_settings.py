@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.settings.launch import ServerKeys
 from loadgen.settings.setting import make_model_fields
 from loadgen.settings.table import PROFILE_KEYS, join_rows
@@ -86,17 +86,17 @@ def _explain(item: Mapping[str, Any], origin: str, keys: Collection[str], typed:
         place, inside, keys = place[1:], "[server] ", ServerSettings.model_fields
     if place[:1] == ["classes"] and len(place) > 2:
         origin = "--class" if "classes" in typed else f"{origin}: [[classes]]"
-        return f"{origin} {int(place[1]) + 1}: {place[2]} {shown(item['input'])}: {_why(item)}"
+        return f"{origin} {int(place[1]) + 1}: {place[2]} {quote_value(item['input'])}: {_why(item)}"
     key = place[0] if place else ""
     if item["type"] == "extra_forbidden":
-        return f"{origin}: {inside}unknown key {shown(key)}{nearest(key, keys)}"
+        return f"{origin}: {inside}unknown key {quote_value(key)}{suggest_name(key, keys)}"
     why = _why(item)
     if key in typed and key in _TABLES:
         return f"{flag_of(key)}: {why}"
     if key in typed:
         why = _KEY.sub(lambda found: flag_of(found[0]) if found[0] in keys else found[0], why)
-        return f"{flag_of(key)} {shown(item['input'])}: {why}"
-    return f"{origin}: {inside}{key} = {shown(item['input'])}: {why}"
+        return f"{flag_of(key)} {quote_value(item['input'])}: {why}"
+    return f"{origin}: {inside}{key} = {quote_value(item['input'])}: {why}"
 
 
 def _why(item: Mapping[str, Any]) -> str:

@@ -240,7 +240,7 @@ def _special_of_tokenizer_config(directory: Path, ids: Mapping[str, int]) -> set
         config = _read_object(directory / name)
         added = config.get("added_tokens_decoder")
         if isinstance(added, dict):
-            special |= {i for key in added if (i := untrusted.digits(str(key))) is not None}
+            special |= {i for key in added if (i := untrusted.read_digits(str(key))) is not None}
         texts = [text for key, value in config.items() if "_token" in key for text in _texts(value)]
         special |= {ids[text] for text in texts if text in ids}
     return special
@@ -277,7 +277,7 @@ def _read_object(path: Path) -> dict[str, object]:
 
 def _read(path: Path, shape: type[T]) -> T:
     try:
-        return msgspec.json.decode(untrusted.file_bytes(path, _MOST_BYTES), type=shape)
+        return msgspec.json.decode(untrusted.read_file_bytes(path, _MOST_BYTES), type=shape)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

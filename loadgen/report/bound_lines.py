@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.figures.confidence import least_passing
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
@@ -56,7 +56,7 @@ def _percentiles(shown: Mapping[str, Distribution], rank: float) -> str:
     parts = [_percentile(key, of, rank) for key, of in shown.items()]
     needed = least_passing(0, rank) if 0 < rank < 100 else 0
     few = [of.n for key, of in shown.items() if not _is_of_gaps(key) and of.n < needed]
-    needs = f"; {counted(min(few), 'sample')}, a bound needs {needed}" if few else ""
+    needs = f"; {format_count(min(few), 'sample')}, a bound needs {needed}" if few else ""
     return f"P{percentile_name(rank)} {', '.join(parts)}{needs}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.verdict.evidence import least_samples
@@ -44,7 +44,7 @@ def token_lines(metrics: Metrics, tokenizer: str) -> Iterator[str]:
     spread = metrics.completed - metrics.exact_tokens - metrics.counted_by_messages
     if spread > 0 and metrics.streamed:
         exactly = " (--continuous-usage counts them one by one)" * (metrics.counted_by_usage > 0)
-        several = f"messages: in {counted(spread, 'request')} some carry several tokens"
+        several = f"messages: in {format_count(spread, 'request')} some carry several tokens"
         yield f"{several}; ITL is per message, TPOT per token{exactly}"
 
 

@@ -188,14 +188,14 @@ def _text(item: object) -> str | None:
         return None if item is None else str(item).lower()
     if isinstance(item, int | float):
         return f"{item:.12g}" if math.isfinite(item) else None
-    return secrecy.hide(item.strip()) if isinstance(item, str) and 0 < len(item) <= _LONGEST else None
+    return secrecy.hide_secrets(item.strip()) if isinstance(item, str) and 0 < len(item) <= _LONGEST else None
 
 
 def _flags(command: str) -> Iterator[tuple[str, str]]:
     try:
-        words = shlex.split(secrecy.hide(command), comments=True)
+        words = shlex.split(secrecy.hide_secrets(command), comments=True)
     except ValueError:  # a quote that is not closed
-        words = secrecy.hide(command).split()
+        words = secrecy.hide_secrets(command).split()
     for word, following in pairwise([*words, "--"]):
         name, equals, value = word.partition("=")
         if not name.startswith("--") or len(name) < 3:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loadgen.base.layout import counted, wrapped
-from loadgen.base.printable import printable
+from loadgen.base.layout import format_count, wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.figures.objectives import Standing
 from loadgen.report import speed_tables
 from loadgen.report.limit_record import (
@@ -45,7 +45,7 @@ _BOTTLENECKS: Mapping[Bottleneck, str] = {
 
 def lines(record: LimitRecord) -> list[str]:
     """The answer in at most 80 columns, its first line the limit with its interval."""
-    return [line for part in parts(record) for line in wrapped(part)]
+    return [line for part in parts(record) for line in wrap_text(part)]
 
 
 def headline(record: LimitRecord) -> str:
@@ -106,7 +106,7 @@ def outcome(run: LimitRun) -> str:
 
 def parts(record: LimitRecord) -> list[str]:
     """The answer, a sentence an entry, its first the limit with its interval."""
-    return [printable(part) for part in _parts(record)]
+    return [clean_line(part) for part in _parts(record)]
 
 
 def _parts(record: LimitRecord) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _parts(record: LimitRecord) -> Iterator[str]:
     if record.highest_passing is None and (open_at := _not_shown(record)):
         known.append(f"{Standing.NOT_SHOWN} at {', '.join(map(load, open_at))}")
     minutes = sum(run.duration_s for run in record.runs) / 60
-    yield ", ".join([*known, f"{counted(len(record.runs), 'run')} in {minutes:.1f} min"])
+    yield ", ".join([*known, f"{format_count(len(record.runs), 'run')} in {minutes:.1f} min"])
     if record.ended is not None:
         asked = f" (± {100 * record.within:g} %)" if record.ended == "within" else ""
         yield f"ended: {_short_of(record) or _ENDS[record.ended]}{asked}"
@@ -163,7 +163,7 @@ def _doubted(record: LimitRecord) -> Iterator[str]:
     codes = dict.fromkeys(code for run in doubted for code in run.doubts)
     parts = (f"{code} ({_numbered(doubted, code)})" for code in codes)
     levels = " or ".join(dict.fromkeys(run.verdict for run in doubted))
-    yield f"{len(doubted)} of {counted(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
+    yield f"{len(doubted)} of {format_count(len(record.runs), 'run')} {levels}: {', '.join(parts)}"
 
 
 def _numbered(runs: list[LimitRun], code: str) -> str:
@@ -205,7 +205,7 @@ def _of(run: LimitRun, objective: str) -> ObjectiveFigures | None:
 
 def _cells(run: LimitRun, objectives: list[str]) -> dict[str, str]:
     cells = {"number": f"{run.number}", "load": load(run.load), "verdict": run.verdict or "-"}
-    cells["outcome"] = printable(outcome(run))
+    cells["outcome"] = clean_line(outcome(run))
     cells["goodput"] = "-" if run.goodput_per_s is None else f"{run.goodput_per_s:.4g}"
     for objective in objectives:
         figures = _of(run, objective)

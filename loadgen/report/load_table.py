@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.layout import WIDTH, counted, wrapped
-from loadgen.base.printable import printable
+from loadgen.base.layout import WIDTH, format_count, wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON
 from loadgen.figures.objectives import Standing, together
@@ -197,7 +197,7 @@ def title(rows: Sequence[LoadRow]) -> str:
     common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
     parts = [f"{_tokens(first.input_len) or '?'} in / {_tokens(first.output_len) or '?'} out"]
     parts = parts * bool(common.get("in / out"))
-    parts += [counted(int(count), "request") for count in filter(None, [common.get("requests")])]
+    parts += [format_count(int(count), "request") for count in filter(None, [common.get("requests")])]
     parts += [f"for {duration}" for duration in filter(None, [common.get("duration")])]
     parts += filter(None, [common.get("spread")])
     if first.runs > 1 and "runs" in common:
@@ -228,14 +228,16 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
         )
         for row in rows
     ]
-    return Table(tuple(columns), tuple(tuple(map(printable, row)) for row in body), 1)
+    return Table(tuple(columns), tuple(tuple(map(clean_line, row)) for row in body), 1)
 
 
 def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
-    lines = wrapped(printable(title(rows) or UNNAMED), "  ")
+    lines = wrap_text(clean_line(title(rows) or UNNAMED), "  ")
     drawn = speed_tables.text(_fitted(table(rows))).splitlines()
-    below = (line for note in (*legend(rows), *dips(rows), *notes) for line in wrapped(printable(note), "  "))
+    below = (
+        line for note in (*legend(rows), *dips(rows), *notes) for line in wrap_text(clean_line(note), "  ")
+    )
     return "\n".join([*lines, *drawn, *below]) + "\n"
 
 

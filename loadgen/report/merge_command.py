@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.paths import place
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.paths import expand_path
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.report import merge, report, result_block, run_directory, run_place
 from loadgen.report.printing import printed
 from loadgen.report.run_directory import Result
@@ -45,9 +45,9 @@ def main(argv: Sequence[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         parser.print_help()
         return ExitCode.FIGURES if argv else ExitCode.USAGE
-    asked = arguments(parser, argv, intermixed=True)
+    asked = parse_arguments(parser, argv, intermixed=True)
     result_block.layout(asked.layout)
-    shards = merge.read([place(name) for name in asked.places])
+    shards = merge.read([expand_path(name) for name in asked.places])
     merge.check(shards)
     directory = _directory(asked.output, shards)
     run = merge.merge_results(shards, directory)
@@ -66,7 +66,7 @@ def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path
     if output is None:
         name = next((run.facts.profile.name for _, run in shards), "") or "bench"
         return run_place.create_directory(Path(_RUNS), f"{name}-merged", run_place.now(), "--output")
-    directory = place(output)
+    directory = expand_path(output)
     run_place.create_place(directory, "--output")
     if run_directory.is_run(directory):
         raise UsageError(f"{directory} holds a run already: choose another --output")

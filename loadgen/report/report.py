@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from loadgen.base.layout import counted, cut, wrapped
+from loadgen.base.layout import cut_end, format_count, wrap_text
 from loadgen.base.rule import Severity
 from loadgen.engines import refusals
 from loadgen.figures import steady_state, vllm_keys
@@ -176,14 +176,14 @@ def _worst_failures(result: Result, options: ReportOptions) -> Iterator[str]:
     tallies = result.whole.failures
     kinds = [(kind, tally) for kind, tally in tallies.items() if kind not in CUT_OFF]
     for kind, tally in kinds[:_MOST_KINDS]:
-        yield cut(_failure(kind, tally), _MOST_DETAIL)
+        yield cut_end(_failure(kind, tally), _MOST_DETAIL)
         yield from _hint(tally.detail)
     if rest := kinds[_MOST_KINDS:]:
         count = sum(tally.count for _, tally in rest)
-        yield f"failed: {count} more, of {counted(len(rest), 'other kind')}"
+        yield f"failed: {count} more, of {format_count(len(rest), 'other kind')}"
     for kind, tally in tallies.items():
         if kind in CUT_OFF:
-            yield cut(_failure(kind, tally), _MOST_DETAIL)
+            yield cut_end(_failure(kind, tally), _MOST_DETAIL)
     yield from cancel_lines(result)
     yield from _missing(result)
 
@@ -200,7 +200,7 @@ def _missing(result: Result) -> Iterator[str]:
     yield from session_lines.missing(result)
     resent = int((result.records.resends > 0).sum())
     if resent:
-        yield f"sent again: {counted(resent, 'request')}, after the server closed their idle connection"
+        yield f"sent again: {format_count(resent, 'request')}, after the server closed their idle connection"
 
 
 def _tokens(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -221,10 +221,10 @@ def _short_tokens(result: Result, options: ReportOptions) -> Iterator[str]:
     facts = result.facts
     yield from figure_basis.reasoning_lines(facts.reasoned, facts.hidden_reasoning, result.whole.completed)
     if metrics.planned_inputs:
-        planned = counted(metrics.planned_inputs, "request")
+        planned = format_count(metrics.planned_inputs, "request")
         yield f"input tokens: as planned for {planned}, not as reported by the server"
     if metrics.unknown_inputs:
-        unknown = counted(metrics.unknown_inputs, "request")
+        unknown = format_count(metrics.unknown_inputs, "request")
         yield f"input tokens: unknown for {unknown} whose usage has none"
 
 
@@ -263,8 +263,8 @@ def _client(result: Result, options: ReportOptions) -> Iterator[str]:
     if client.segments:
         clock = "a kernel timestamp for each TCP segment"
         if client.fallen_back:
-            lost = counted(client.dropped_segments, "segment")
-            clock += f"; {counted(client.fallen_back, 'request')} timed by reads ({lost} lost)"
+            lost = format_count(client.dropped_segments, "segment")
+            clock += f"; {format_count(client.fallen_back, 'request')} timed by reads ({lost} lost)"
     elif health.unstamped_reads < health.reads:
         lag = f"read lag {health.lag_mean_ms:.2f} ms mean, {health.lag_max_ms:.2f} ms max"
         clock = f"kernel timestamps; {lag}"
@@ -286,7 +286,7 @@ def _calibration(result: Result, options: ReportOptions) -> Iterator[str]:
         yield "client error: not measured on this machine: run `loadgen selftest`"
         return
     errors = f"ITL {selftest.gap.p99_us / 1000:.2f} ms, TTFT {selftest.ttft.p99_us / 1000:.2f} ms"
-    when = f"{selftest.measured:%Y-%m-%d} at {counted(selftest.streams, 'stream')}"
+    when = f"{selftest.measured:%Y-%m-%d} at {format_count(selftest.streams, 'stream')}"
     line = f"client error P99: {errors} (self-test of {when})"
     if rate_per_s:
         least = "" if selftest.capacity_bounded else "at least "
@@ -304,7 +304,7 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
     if not result.facts.whole_load or (window is None and not rows):
         return
     if window is not None and window.error:
-        yield from wrapped(f"server-reported figures: none: {window.error}", width=options.screen.width)
+        yield from wrap_text(f"server-reported figures: none: {window.error}", width=options.screen.width)
     if rows:
         named = window is not None and window.names
         names = f"server-reported figures ({named})" if named else "figures that its answers report"
@@ -338,7 +338,7 @@ def _more(result: Result, options: ReportOptions) -> Iterator[str]:
         return
     facts = result.facts
     notes = len(facts.notes) + len(facts.unknown)
-    with_notes = f" ({counted(notes, 'note')})" if notes else ""
+    with_notes = f" ({format_count(notes, 'note')})" if notes else ""
     place = shlex.quote(options.directory)
     yield f"more{with_notes}: loadgen report {place} (doubts: --explain)"
 

@@ -8,8 +8,8 @@ from enum import IntEnum
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.layout import wrapped
-from loadgen.base.printable import plain
+from loadgen.base.layout import wrap_text
+from loadgen.base.printable import clean_text
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
 from loadgen.report.screen import Mark, Screen
@@ -80,13 +80,13 @@ def made(
     screen = options.screen
 
     def wrap(line: str) -> list[str]:
-        return wrapped(plain(line), width=screen.width)
+        return wrap_text(clean_text(line), width=screen.width)
 
     def make() -> list[list[str]]:
-        marks = [replace(mark, phrase=plain(mark.phrase)) for mark in section.marks(result)]
+        marks = [replace(mark, phrase=clean_text(mark.phrase)) for mark in section.marks(result)]
         every = (lines or section.lines)(result, options)
         laid_out = not section.wrapped and lines is None
-        cut = [wrap(line) if not laid_out else plain(line).split("\n") for line in every]
+        cut = [wrap(line) if not laid_out else clean_text(line).split("\n") for line in every]
         painted = iter(screen.painted([row for rows in cut for row in rows], marks))
         return [[next(painted) for _ in rows] for rows in cut]
 

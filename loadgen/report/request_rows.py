@@ -12,10 +12,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.csv_text import csv_text
+from loadgen.base.csv_text import format_csv
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
@@ -149,9 +149,9 @@ def _write_jsonl(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: 
 
 
 def _write_csv(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
-    file.write(csv_text([wanted]).encode())
+    file.write(format_csv([wanted]).encode())
     for batch in batches:
-        file.write(csv_text(row.values() for row in batch).encode())
+        file.write(format_csv(row.values() for row in batch).encode())
 
 
 def _write_parquet(batches: Iterator[list[Row]], wanted: Mapping[str, str], file: IO[bytes]) -> None:
@@ -224,7 +224,7 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         parser.print_help()
         return ExitCode.FIGURES
-    asked = arguments(parser, argv)
+    asked = parse_arguments(parser, argv)
     run = run_directory.load(asked.run_dir)
     if asked.output == "-":
         return _to_standard_output(run, asked.form)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.vllm_keys import Figures
 
@@ -159,7 +159,8 @@ def layout(name: str | None) -> Layout:
     layout = LAYOUTS.get(name or DEFAULT_LAYOUT)
     if layout is None:
         raise UsageError(
-            f"--layout {name}: no such layout{nearest(str(name), LAYOUTS)}; there are {', '.join(LAYOUTS)}"
+            f"--layout {name}: no such layout{suggest_name(str(name), LAYOUTS)}; there are "
+            f"{', '.join(LAYOUTS)}"
         )
     return layout
 

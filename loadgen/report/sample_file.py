@@ -66,7 +66,7 @@ def save(samples: KeptSamples, path: Path) -> None:
         "at_ns": np.concatenate([each.at_ns for each in series]),
         "value": np.concatenate([each.values for each in series]),
     }
-    write_whole(path, partial(archive.write, columns=columns))
+    write_whole(path, partial(archive.write_columns, columns=columns))
 
 
 def load(path: Path) -> KeptSamples:
@@ -76,9 +76,9 @@ def load(path: Path) -> KeptSamples:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
-        return KeptSamples(tuple(_series(archive.read(path, _COLUMNS, archive.WITH_FLOATS))))
+        return KeptSamples(tuple(_series(archive.read_columns(path, _COLUMNS, archive.WITH_FLOATS))))
     except (OSError, ValueError, TypeError) as error:
-        return KeptSamples(error=f"{path.name} cannot be read: {untrusted.line(str(error), 200)}")
+        return KeptSamples(error=f"{path.name} cannot be read: {untrusted.read_line(str(error), 200)}")
 
 
 def _series(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
@@ -92,7 +92,7 @@ def _series(columns: dict[str, NDArray[Any]]) -> Iterator[SampledSeries]:
     _check(quantities, wheres, start, at_ns, values)
     names = zip(quantities.tolist(), wheres.tolist(), strict=True)
     for (quantity, where), begin, end in zip(names, start[:-1].tolist(), start[1:].tolist(), strict=True):
-        texts = untrusted.line(quantity, _LONGEST), untrusted.line(where, _LONGEST)
+        texts = untrusted.read_line(quantity, _LONGEST), untrusted.read_line(where, _LONGEST)
         yield SampledSeries(*texts, at_ns[begin:end], values[begin:end])
 
 

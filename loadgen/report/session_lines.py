@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.base.layout import aligned, cell_ms, counted, cut, some
+from loadgen.base.layout import align_cells, cut_end, format_cell_ms, format_count, list_first
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.figures.session_rows import MeasuredPart, SessionFigures
@@ -50,16 +50,16 @@ def turns(result: Result, options: ReportOptions) -> Iterator[str]:
     """The figures by turn as a table of 80 columns; nothing where there are no sessions."""
     rows = result.by_turn
     if rows:
-        yield aligned(_TITLES, _WIDTHS, " ")
+        yield align_cells(_TITLES, _WIDTHS, " ")
     for row in rows:
-        yield aligned(_cells(row), _WIDTHS, " ")
+        yield align_cells(_cells(row), _WIDTHS, " ")
 
 
 def missing(result: Result) -> Iterator[str]:
     """The turns that were not sent since an earlier one of their session failed; nothing if none was."""
     if (sessions := result.sessions) is not None and (count := dropped(result)):
-        ended = counted(sessions.figures.ended_early, "session")
-        yield f"not sent: {counted(count, 'later turn')} of {ended} that ended early"
+        ended = format_count(sessions.figures.ended_early, "session")
+        yield f"not sent: {format_count(count, 'later turn')} of {ended} that ended early"
 
 
 def dropped(result: Result) -> int:
@@ -82,7 +82,7 @@ def _measured(part: MeasuredPart) -> str:
     failed = f", {part.left_out_failed} of them failed" * bool(part.left_out_failed)
     return (
         f"measured until the first slot ran dry: {part.seconds:.1f} of {part.whole_s:.1f} s; then it had no "
-        f"session left to begin. {counted(part.left_out, 'turn')} ended later{failed}: what was done of "
+        f"session left to begin. {format_count(part.left_out, 'turn')} ended later{failed}: what was done of "
         "them by then is in the throughput, and they are in no other figure"
     )
 
@@ -102,7 +102,7 @@ def _pace(result: Result) -> str:
     """How fast sessions were to begin, or turns to follow, where the plan decides that."""
     facts, rate_per_s = result.facts, result.facts.profile.user_rate
     if facts.profile.users and rate_per_s:
-        return f" by {counted(facts.profile.users, 'user')}, {rate_per_s:g} turns/s each"
+        return f" by {format_count(facts.profile.users, 'user')}, {rate_per_s:g} turns/s each"
     return f" at {facts.planned_rate_per_s:g}/s" if math.isfinite(facts.planned_rate_per_s) else ""
 
 
@@ -132,13 +132,13 @@ def _ends(sessions: StoredSessions, most: int) -> Iterator[str]:
     """Each reason for which sessions ended early: how often, where, and the first one's error."""
     for reason, count in sessions.ended_early.items():
         ends = [end for end in sessions.ends if end.reason == reason]
-        where = some([*map(str, ends), *[""] * (count - len(ends))], most)
+        where = list_first([*map(str, ends), *[""] * (count - len(ends))], most)
         yield f"sessions ended early: {count} × {reason}: {where}{_detail(ends)}"
 
 
 def _detail(ends: list[EarlyEnd]) -> str:
     detail = next((end.detail for end in ends if end.detail), "")
-    return f"; the first: {cut(detail, _MOST_DETAIL)}" if detail else ""
+    return f"; the first: {cut_end(detail, _MOST_DETAIL)}" if detail else ""
 
 
 def _cells(row: TurnFigures) -> tuple[str, ...]:
@@ -150,9 +150,9 @@ def _cells(row: TurnFigures) -> tuple[str, ...]:
         _tokens(row.mean_input_tokens),
         "-" if row.cached_share is None else f"{100 * row.cached_share:.1f}%",
         _tokens(row.mean_output_tokens),
-        *(cell_ms(value) for value in latencies),
-        cell_ms(row.mean_tpot_ms),
-        cell_ms(row.mean_e2el_ms),
+        *(format_cell_ms(value) for value in latencies),
+        format_cell_ms(row.mean_tpot_ms),
+        format_cell_ms(row.mean_e2el_ms),
     )
 
 

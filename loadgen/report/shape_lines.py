@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.base.layout import aligned, cell_ms, cut, some
+from loadgen.base.layout import align_cells, cut_end, format_cell_ms, list_first
 from loadgen.figures.part_figures import ClassFigures
 from loadgen.figures.steady_state import Unsteady
 from loadgen.report import shape_figures
@@ -23,7 +23,7 @@ _MOST_SHAPE = 150  # characters of how a load changes
 def over_time(result: Result, options: ReportOptions) -> Iterator[str]:
     """That a load which changes has no steady state, and how it changes."""
     if result.facts.profile.shaped and isinstance(result.steady, Unsteady):
-        yield cut(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
+        yield cut_end(f"steady state: none: {result.steady.why}", _MOST_SHAPE)
 
 
 def stages(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -33,24 +33,24 @@ def stages(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"{len(rows)} stages: the table by stage is in the whole report"
         return
     if rows:
-        yield aligned(_STAGE_TITLES, _STAGE_WIDTHS, " ")
+        yield align_cells(_STAGE_TITLES, _STAGE_WIDTHS, " ")
     for row in rows:
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.p99_e2el_ms)
-        yield aligned(
+        yield align_cells(
             (
-                cut(row.name, -_STAGE_WIDTHS[0]),
+                cut_end(row.name, -_STAGE_WIDTHS[0]),
                 f"{row.end_s:.4g} s",
                 str(row.requests),
                 f"{row.rate_per_s:.3g}",
                 f"{row.mean_in_flight:.1f}",
                 str(row.most_in_flight),
-                *(cell_ms(value) for value in latencies),
+                *(format_cell_ms(value) for value in latencies),
             ),
             _STAGE_WIDTHS,
             " ",
         )
     if missing := shape_figures.unreached(result.facts, rows):
-        yield f"not reached: {some(missing, _MOST_NAMED)}"
+        yield f"not reached: {list_first(missing, _MOST_NAMED)}"
 
 
 def classes(result: Result, options: ReportOptions) -> Iterator[str]:
@@ -61,14 +61,19 @@ def classes(result: Result, options: ReportOptions) -> Iterator[str]:
     rows = result.by_class
     if not rows:
         return
-    yield aligned(_CLASS_TITLES, _CLASS_WIDTHS, " ")
+    yield align_cells(_CLASS_TITLES, _CLASS_WIDTHS, " ")
     for row in rows:
         lengths = [tokens / row.completed if row.completed else 0 for tokens in _tokens(row)]
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.mean_e2el_ms, row.p99_e2el_ms)
         counts = f"{100 * row.share:.0f} %", str(row.requests), str(row.failed)
-        name = cut(row.name, -_CLASS_WIDTHS[0])
-        cells = (name, *counts, "/".join(f"{length:.0f}" for length in lengths), *map(cell_ms, latencies))
-        yield aligned(cells, _CLASS_WIDTHS, " ")
+        name = cut_end(row.name, -_CLASS_WIDTHS[0])
+        cells = (
+            name,
+            *counts,
+            "/".join(f"{length:.0f}" for length in lengths),
+            *map(format_cell_ms, latencies),
+        )
+        yield align_cells(cells, _CLASS_WIDTHS, " ")
     if result.facts.profile.cancel_point is not None:
         cancelled = (f"{row.name} {row.cancelled} of {row.requests}" for row in rows)
         yield f"cancelled by class: {', '.join(cancelled)} requests"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.verdict.run_facts import Facts, MergedShard
 
 
@@ -48,4 +48,6 @@ def _row(row: MergedShard) -> str:
     if row.reference:
         error = f" ± {row.error_ns / MS_NS:.3g} ms" if row.error_ns >= 0 else ", error unknown"
         clock = f", times moved by {row.offset_ns / SECOND_NS:+.6f} s{error} ({row.reference})"
-    return f"  shard {row.name}: {counted(row.requests, 'request')}, {row.cores:.2f} of a core busy{clock}"
+    return (
+        f"  shard {row.name}: {format_count(row.requests, 'request')}, {row.cores:.2f} of a core busy{clock}"
+    )

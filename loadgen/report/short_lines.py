@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.steady_state import Steady
 from loadgen.report import session_lines, shape_figures
@@ -87,7 +87,9 @@ def server_reported(result: Result, options: object) -> Iterator[str]:
     if window is None or window.error or window.reset:
         return
     differing = [mismatch.figure for mismatch in reconcile.mismatches(window, metrics)]
-    agree = f"differ from the client's ({some(differing, 1)})" if differing else "agree with the client's"
+    agree = (
+        f"differ from the client's ({list_first(differing, 1)})" if differing else "agree with the client's"
+    )
     pairs = (("TTFT", window.ttft, metrics.ttft), ("ITL", window.itl, metrics.token_time))
     means = [
         f"mean {name} {theirs.mean_ms:.2f} ms (client {ours.mean_ms - theirs.mean_ms:+.2f})"

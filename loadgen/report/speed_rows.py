@@ -215,7 +215,7 @@ def _decimal(cells: Mapping[str, str], key: str) -> Decimal | None:
     if cell == "-":
         return None
     value = Decimal(cell)
-    if not (value.is_finite() and value >= 0 and bounds.figure(float(value)) is not None):
+    if not (value.is_finite() and value >= 0 and bounds.read_figure(float(value)) is not None):
         raise ValueError(f"{key} is {cell}")
     return value
 

@@ -13,9 +13,9 @@ from itertools import zip_longest
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.csv_text import csv_text
-from loadgen.base.layout import WIDTH, aligned, wrapped
-from loadgen.base.printable import printable
+from loadgen.base.csv_text import format_csv
+from loadgen.base.layout import WIDTH, align_cells, wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.report.speed_formulas import PAGES, converted
 from loadgen.report.speed_rows import (
     GENERATED,
@@ -204,8 +204,8 @@ def _words(row: SpeedRow | ThroughputRow) -> dict[str, str]:
 def _table(rows: Sequence[Mapping[str, str]], shape: TableShape, notes: Sequence[str]) -> Table:
     left_out = {key for key in shape.optional if not any(row[key].strip("-") for row in rows)}
     columns = tuple(column for column in shape.columns if column.key not in left_out)
-    body = tuple(tuple(printable(" ".join(row[column.key].split())) for column in columns) for row in rows)
-    return Table(columns, body, shape.spanned, tuple(printable(" ".join(note.split())) for note in notes))
+    body = tuple(tuple(clean_line(" ".join(row[column.key].split())) for column in columns) for row in rows)
+    return Table(columns, body, shape.spanned, tuple(clean_line(" ".join(note.split())) for note in notes))
 
 
 def html(table: Table) -> str:
@@ -273,7 +273,7 @@ def markdown_text(cell: str) -> str:
 
 def csv(table: Table) -> str:
     """Comma-separated values under the columns' keys, as `rows.read_csv` reads them; no notes."""
-    return csv_text([[column.key for column in table.columns], *table.body])
+    return format_csv([[column.key for column in table.columns], *table.body])
 
 
 def natural_width(table: Table) -> int:
@@ -300,16 +300,16 @@ def text(table: Table, width: int = WIDTH) -> str:
     sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:
-        parts = [wrapped(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
-        return [gap * head + aligned(cells, sides, gap) for cells in zip_longest(*parts, fillvalue="")]
+        parts = [wrap_text(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
+        return [gap * head + align_cells(cells, sides, gap) for cells in zip_longest(*parts, fillvalue="")]
 
     drawn = [*lines(titles), *lines(["-" * width for width in widths])]
     for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
         if any(begun[:head]):
-            drawn += wrapped(whole[0], "", width, True)
+            drawn += wrap_text(whole[0], "", width, True)
         drawn += lines(row)
     for note in table.notes:
-        drawn += wrapped(note, _GAP, width, True)
+        drawn += wrap_text(note, _GAP, width, True)
     return "\n".join(drawn) + "\n"
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import file_bytes
+from loadgen.base.untrusted import read_file_bytes
 
 LARGEST_BYTES = 64 << 20
 _Kind = TypeVar("_Kind", bound=BaseModel)
@@ -23,7 +23,7 @@ class _Version(BaseModel, extra="ignore", frozen=True):
 def read(path: Path, kind: type[_Kind], newest: int, of: str) -> _Kind:
     """The record in a file; `of` is what its directory would be, as "a sweep". Raises UsageError."""
     try:
-        content = file_bytes(path, LARGEST_BYTES)
+        content = read_file_bytes(path, LARGEST_BYTES)
     except OSError as error:
         raise UsageError(f"{path.parent} is not the directory of {of}: {path}: {error.strerror}") from None
     return parsed(content, path, kind, newest)

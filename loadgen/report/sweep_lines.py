@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from loadgen.base.printable import printable
+from loadgen.base.printable import clean_line
 from loadgen.report.sweep_record import AXES, SweepPoint, SweepRecord
 
 _STATES = {
@@ -35,6 +35,6 @@ def shown_value(value: Any) -> str:
 
 
 def _note(point: SweepPoint) -> str:
-    reason = f": {printable(point.reason)}" if point.reason else ""
-    what = printable(label(point.settings, point.serve, point.repeat))
+    reason = f": {clean_line(point.reason)}" if point.reason else ""
+    what = clean_line(label(point.settings, point.serve, point.repeat))
     return f"{what}: {_STATES[point.state]}{reason}"

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from loadgen.base import files
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.printable import file_name
+from loadgen.base.printable import make_file_name
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics
@@ -40,8 +40,8 @@ def filename(facts: Facts) -> str:
     if facts.data.schedule is not None or profile.shaped:
         rate = float(f"{facts.planned_rate_per_s:.4g}")
     concurrency = "" if profile.max_concurrency is None else f"-concurrency{profile.max_concurrency}"
-    model = file_name(facts.server.model.split("/")[-1])
-    label = file_name(facts.label or profile.backend)
+    model = make_file_name(facts.server.model.split("/")[-1])
+    label = make_file_name(facts.label or profile.backend)
     if profile.ramp is not None:
         ends = f"{profile.ramp.begin:g}qps-{profile.ramp.end:g}qps"
         return f"{label}-ramp-up-{profile.ramp_up_strategy}-{ends}{concurrency}-{model}-{_date(facts)}.json"

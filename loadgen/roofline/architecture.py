@@ -218,7 +218,7 @@ class _Keys:
 
     @property
     def layer_types(self) -> Sequence[Any]:
-        return untrusted.listed(self.values.get("layer_types"))
+        return untrusted.read_list(self.values.get("layer_types"))
 
     def window_layers(self, layers: int) -> int:
         """How many layers attend only within the sliding window."""
@@ -240,7 +240,7 @@ class _Keys:
         shared = self.count("shared_expert_intermediate_size")
         step = self.count("decoder_sparse_step") or 1
         first = self.count("first_k_dense_replace")
-        only = untrusted.listed(self.values.get("mlp_only_layers"))
+        only = untrusted.read_list(self.values.get("mlp_only_layers"))
         dense = sum(layer < first or layer in only or (layer + 1) % step != 0 for layer in range(layers))
         return {
             "experts": experts,

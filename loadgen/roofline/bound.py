@@ -95,7 +95,7 @@ class Excess(msgspec.Struct, frozen=True):
 
 def accepted(figures: Figures) -> float:
     """Tokens that a pass over the weights gives a request: a draft's acceptance length, else 1."""
-    lengths = (bounds.figure(figures.get(key)) for key in ACCEPTANCE)
+    lengths = (bounds.read_figure(figures.get(key)) for key in ACCEPTANCE)
     return max(1.0, next((float(length) for length in lengths if length is not None), 1.0))
 
 
@@ -107,7 +107,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     def number(self, key: str) -> float | None:
         """A figure that is above 0; None of anything else."""
-        value = bounds.figure(self.figures.get(key))
+        value = bounds.read_figure(self.figures.get(key))
         return float(value) if value is not None and value > 0 else None
 
     def step(self, by_itl: bool) -> tuple[str, float] | None:

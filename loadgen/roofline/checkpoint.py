@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.plan import model_files
 
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
@@ -85,7 +85,7 @@ def quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
     declared = _first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():
         _, outer = model_files.read(modelopt)
-        declared = {"quant_method": "modelopt", **mapping(outer.get("quantization", outer))}
+        declared = {"quant_method": "modelopt", **read_mapping(outer.get("quantization", outer))}
     if not declared:
         return Quantization(_UNQUANTIZED.get(_dtype(places), ""))
     method = str(declared.get("quant_method", "")).lower()
@@ -108,7 +108,7 @@ def _dtype(places: Iterable[Mapping[str, Any]]) -> str:
 def _transformers(directory: Path, path: str) -> Checkpoint:
     raw, config = model_files.read(directory / "config.json")
     places = _places(config)
-    names, stored = listed(config.get("architectures")), quantization(config, directory)
+    names, stored = read_list(config.get("architectures")), quantization(config, directory)
     return _checkpoint(
         raw,
         path=path,
@@ -147,8 +147,8 @@ def _gguf(parts: list[Path], path: str) -> Checkpoint:
 def _checkpoint(config: bytes, **declared: Any) -> Checkpoint:
     """The checkpoint, its texts bounded."""
     declared["config_digest"] = hashlib.blake2b(config, digest_size=16).hexdigest()
-    bounded = {name: untrusted.text(value) for name, value in declared.items() if isinstance(value, str)}
-    return Checkpoint(**{**declared, **bounded, "path": untrusted.text(declared["path"], _LONGEST_PATH)})
+    bounded = {name: untrusted.read_text(value) for name, value in declared.items() if isinstance(value, str)}
+    return Checkpoint(**{**declared, **bounded, "path": untrusted.read_text(declared["path"], _LONGEST_PATH)})
 
 
 def _one_method(method: str, declared: Mapping[str, Any]) -> str:
@@ -170,11 +170,11 @@ def _one_method(method: str, declared: Mapping[str, Any]) -> str:
 
 def _compressed(declared: Mapping[str, Any]) -> Quantization:
     """compressed-tensors: each group of layers has its own scheme."""
-    groups = [mapping(group) for group in mapping(declared["config_groups"]).values()]
+    groups = [read_mapping(group) for group in read_mapping(declared["config_groups"]).values()]
     words = dict.fromkeys(
         _scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
     )
-    parts = [_detailed("", mapping(group.get("weights"))) for group in groups]
+    parts = [_detailed("", read_mapping(group.get("weights"))) for group in groups]
     details = dict.fromkeys(part.detail for part in parts if part.detail)
     sizes = (part.group_size for part in parts if part.group_size is not None)
     return Quantization("+".join(words) or "compressed-tensors", ", ".join(details), next(sizes, None))
@@ -182,7 +182,7 @@ def _compressed(declared: Mapping[str, Any]) -> Quantization:
 
 def _scheme(group: Mapping[str, Any], layout: str) -> str:
     """One group's name: of floats their format, of integers the bits of weights and activations."""
-    weights, activations = mapping(group.get("weights")), mapping(group.get("input_activations"))
+    weights, activations = read_mapping(group.get("weights")), read_mapping(group.get("input_activations"))
     bits, active = _whole(weights.get("num_bits")), _whole(activations.get("num_bits")) or 16
     if weights.get("type") == "float" or "fp" in layout:
         scaled = str(weights.get("scale_dtype"))
@@ -198,8 +198,8 @@ def _modelopt(declared: Mapping[str, Any]) -> str:
     """ModelOpt's name: one algorithm, or one a layer."""
     algorithm = str(declared.get("quant_algo", "")).upper()
     if algorithm == "MIXED_PRECISION":
-        layers = mapping(declared.get("quantized_layers")).values()
-        algorithms = dict.fromkeys(str(mapping(layer).get("quant_algo", "")).upper() for layer in layers)
+        layers = read_mapping(declared.get("quantized_layers")).values()
+        algorithms = dict.fromkeys(str(read_mapping(layer).get("quant_algo", "")).upper() for layer in layers)
         return "+".join(map(_algorithm, algorithms)) or algorithm
     return _algorithm(algorithm) or "ModelOpt"
 
@@ -212,7 +212,7 @@ def _algorithm(name: str) -> str:
 
 def _detailed(word: str, declared: Mapping[str, Any]) -> Quantization:
     """The name with what it leaves out: blocks and groups of weights that share a scale."""
-    block = listed(declared.get("weight_block_size") or declared.get("block_structure"))
+    block = read_list(declared.get("weight_block_size") or declared.get("block_structure"))
     group = _whole(declared.get("group_size")) or None
     details = [f"blocks of {'×'.join(map(str, block))}"] if block else []
     details += [f"groups of {group}"] if group else []
@@ -239,7 +239,7 @@ def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type
 
 
 def _whole(value: object) -> int | None:
-    return untrusted.whole(value) if isinstance(value, int) else None
+    return untrusted.read_count(value) if isinstance(value, int) else None
 
 
 # What the model is comes first; after it the tokenizer's arrays, which are not needed.
@@ -271,7 +271,7 @@ class GgufHead(msgspec.Struct, frozen=True):
 def read_head(path: Path) -> GgufHead:
     """The head of a GGUF file; raises UsageError where it is not one."""
     try:
-        raw = untrusted.file_head(path, _HEAD_BYTES)
+        raw = untrusted.read_file_head(path, _HEAD_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: the model cannot be read: {error.strerror}") from None
     if raw[:4] != b"GGUF" or len(raw) < 24:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place as expanded
+from loadgen.base.paths import expand_path as expanded
 from loadgen.roofline import estimate
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import ceiling

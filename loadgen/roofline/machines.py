@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from loadgen.base.bounds import MOST_GB_PER_S
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import near
+from loadgen.base.spelling import find_nearest
 
 _SHORT = {
     "h20": "h20-96gb",
@@ -48,7 +48,7 @@ def machine(key: str) -> Machine:
     row = machines().get(_SHORT.get(word, word))
     count = int(counted[1]) if counted else 1
     if row is None or not count:
-        close = near(word, [*machines(), *_SHORT])
+        close = find_nearest(word, [*machines(), *_SHORT])
         hint = f"the nearest is {close}" if close else f"there are {', '.join(machines())}"
         raise UsageError(f"--hardware {key}: unknown, {hint}; or pass --bandwidth GB/s of its memory")
     return row.times(count)

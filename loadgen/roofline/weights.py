@@ -151,11 +151,11 @@ def header(path: Path) -> list[tuple[str, int]]:
     """The tensors of one file, name and bytes; raises UsageError if the header is cut off or wrong."""
     try:
         size = path.stat().st_size
-        head = untrusted.file_head(path, 8)
+        head = untrusted.read_file_head(path, 8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
         if not 2 <= length <= min(size - 8, _MOST_HEADER_BYTES):
             raise UsageError(f"{path} is not a safetensors file, or is cut off: copy it again")
-        tensors = untrusted.json_value(untrusted.file_head(path, 8 + length)[8:])
+        tensors = untrusted.parse_json(untrusted.read_file_head(path, 8 + length)[8:])
     except OSError as error:
         raise UsageError(f"{path}: its header cannot be read: {error.strerror}") from None
     except ValueError:
@@ -168,7 +168,7 @@ def header(path: Path) -> list[tuple[str, int]]:
 
 
 def _tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
-    fields = untrusted.mapping(entry)
+    fields = untrusted.read_mapping(entry)
     offsets, shape = _numbers(fields.get("data_offsets")), _numbers(fields.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
         raise UsageError(f"{path}: its header is invalid for {name}: copy it again")

@@ -101,7 +101,7 @@ def _at_default(options: Options, workload: Profile) -> Options:
 
 def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
     """The session with servers that run already, all ready and of the same model; raises as `attach`."""
-    place, *more = (pasted_url.parse(url, options.endpoint) for url in options.urls)
+    place, *more = (pasted_url.parse_base_url(url, options.endpoint) for url in options.urls)
     options = replace(options, endpoint=place.endpoint)
     access, wait_s = _attached(options, place, auth, loop), options.ready_check_timeout_s
     session = _session(options, access, _local(access), wait_s, interrupts)

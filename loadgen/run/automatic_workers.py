@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
@@ -52,7 +52,7 @@ def expected(made: Plan, warmed: Records, part_of: int = 1) -> ExpectedLoad:
     if by_rate <= by_slots:
         source = f"{made.rate_per_s:g} requests/s of {per_answer:.3g} messages"
     else:
-        source = f"{counted(int(slots or 0), 'stream')}, a message each {interval_ms:.3g} ms"
+        source = f"{format_count(int(slots or 0), 'stream')}, a message each {interval_ms:.3g} ms"
     if not answers:
         source += " (a guess: there was no warm-up)"
     return ExpectedLoad(min(by_rate, by_slots) / part_of, source)

@@ -11,10 +11,10 @@ import numpy as np
 
 from loadgen.base import bounds
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import parsed_by, whole
+from loadgen.base.bounds import integer_between, parse_with
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.printable import json_text
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.printable import format_json
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.engines.engines import UNKNOWN
 from loadgen.plan import data_files, named_file, plan, profile
 from loadgen.plan.plan import Plan
@@ -64,11 +64,16 @@ def data_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory or name of the model's tokenizer, to count what has none",
     )
-    add("--vocab-size", type=whole(1, bounds.MOST_IDS), metavar="N", help="token ids are drawn below it")
+    add(
+        "--vocab-size",
+        type=integer_between(1, bounds.MOST_IDS),
+        metavar="N",
+        help="token ids are drawn below it",
+    )
     add("--model", metavar="NAME", help="the name that requests carry")
     add(
         "--backend",
-        type=parsed_by(backends.named),
+        type=parse_with(backends.named),
         metavar="{" + ",".join(backends.OWN) + "}",
         help="API (default: the one that takes the requests)",
     )
@@ -81,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; 0."""
     refuse(argv)
     parser = data_parser()
-    values: dict[str, Any] = vars(arguments(parser, argv, intermixed=True, explained=explained))
+    values: dict[str, Any] = vars(parse_arguments(parser, argv, intermixed=True, explained=explained))
     laid_over(values)
     options = {name: values.pop(name) for name in _OPTIONS if name in values}
     if (file := options.get("file")) is not None:
@@ -102,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
         counted = _counted(made, tokenizer)
     preview = PlanPreview(made, counted)
     if options.get("json"):
-        printed(json_text(preview.json(), indent=2), sys.stdout)
+        printed(format_json(preview.json(), indent=2), sys.stdout)
     else:
         printed("\n".join(preview.lines()), sys.stdout)
     export_plan.shown(made, options.get("export_requests"), tokenizer, to_errors="json" in options)

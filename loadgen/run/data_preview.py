@@ -10,8 +10,8 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.layout import wrapped
-from loadgen.base.printable import printable
+from loadgen.base.layout import wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.plan import Plan
 from loadgen.plan.sources import TRACES
@@ -48,10 +48,10 @@ class PlanPreview(msgspec.Struct, frozen=True):
     def lines(self) -> Iterator[str]:
         """The preview in lines of 80 columns."""
         for label, text in self._parts():
-            first, *more = wrapped(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
+            first, *more = wrap_text(f"{label:<{_LABEL}}{text}", " " * _LABEL) or [label]
             yield from (first, *more)
         yield "example"
-        yield from wrapped(f"  {_example(self.made)}", "  ", break_words=True)
+        yield from wrap_text(f"  {_example(self.made)}", "  ", break_words=True)
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         made, facts = self.made, self.made.facts
@@ -208,6 +208,6 @@ def _arrivals(made: Plan) -> str:
 
 def _example(made: Plan) -> str:
     """The body of the first request, cut to a few lines."""
-    text = printable(made.body(0).decode("utf-8", "replace"))
+    text = clean_line(made.body(0).decode("utf-8", "replace"))
     more = len(text) - _EXAMPLE_LETTERS
     return text if more <= 0 else f"{text[:_EXAMPLE_LETTERS]}… and {more:,} characters more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.run.importing import importing
 from loadgen.run.options import Options
 from loadgen_servers.engine import presets
@@ -22,7 +22,7 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
         return None
     arguments: list[str] = []
     if options.preset is not None:
-        config = None if options.model_config is None else place(options.model_config)
+        config = None if options.model_config is None else expand_path(options.model_config)
         with importing():
             from loadgen.roofline import estimate  # most runs have no preset
 
@@ -58,7 +58,7 @@ def steps(options: Options) -> PresetSteps | None:
         return None
     from loadgen.roofline import estimate
 
-    config = None if options.model_config is None else place(options.model_config)
+    config = None if options.model_config is None else expand_path(options.model_config)
     try:
         _, named = estimate.arguments(options.preset, config)
         of = presets.preset(named) if named == options.preset else presets.given(named)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import write_output
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.plan import exported
 from loadgen.plan.exported import BODIES, CONVERSATIONS, IDS, Decode
 from loadgen.plan.plan import Plan
@@ -32,7 +32,7 @@ def export(made: Plan, file: str, tokenizer: str | None) -> list[str]:
     Token ids are written as text where there is a tokenizer. Raises UsageError where the file cannot be
     written.
     """
-    path = place(file)
+    path = expand_path(file)
     decode = _decode(made, tokenizer)
     form = exported.form(made, decode)
     if not path.name or path.is_dir():

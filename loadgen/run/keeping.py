@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadgen.base.errors import UsageError
-from loadgen.base.secrecy import Secrets, hide
+from loadgen.base.secrecy import Secrets, hide_secrets
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run import progress, signals
@@ -36,7 +36,7 @@ def keep(
         if local is not None and local.log is not None:
             log = local.log  # engines print their keys
             content = server_log.text(log)
-            texts[log.name] = hide(secrets.conceal(content))
+            texts[log.name] = hide_secrets(secrets.conceal(content))
         errors = run_directory.save(run, directory, texts, broken)
         if options.save_requests:
             try:

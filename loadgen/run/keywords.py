@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from loadgen.base.errors import UsageError
-from loadgen.base.secrecy import hide
-from loadgen.base.spelling import nearest
+from loadgen.base.secrecy import hide_secrets
+from loadgen.base.spelling import suggest_name
 from loadgen.plan import data_files, profile
 from loadgen.plan.profile import Profile
 from loadgen.run import which_server
@@ -132,9 +132,9 @@ def options_of(
         if key := values.pop("api_key"):
             headers = {**headers, "Authorization": f"Bearer {checked_key(key, 'api_key')}"}
     values["source_address"] = tuple(values.get("source_address", ()))
-    values["metadata"] = tuple(map(hide, values.get("metadata", ())))  # as in every result
+    values["metadata"] = tuple(map(hide_secrets, values.get("metadata", ())))  # as in every result
     if "label" in values:
-        values["label"] = hide(values["label"])
+        values["label"] = hide_secrets(values["label"])
     values["workers"] = which_server.workers(values.get("workers"), max(len(urls), 1))
     port = backends.default_port(*labels)
     default_url = which_server.default_url(given.keys(), False, port) if base_url is None else None
@@ -204,7 +204,7 @@ def _instead(name: str, kind: Any) -> str:
     flag = f"--{name.replace('_', '-')}"
     if (reason := vllm.VLLM.no_effect.get(flag)) is not None:
         return f": {flag} of `{vllm.VLLM.command}` has no effect here: {reason}"
-    if near_one := nearest(name, ["base_url", "profile", *kind.__annotations__]):
+    if near_one := suggest_name(name, ["base_url", "profile", *kind.__annotations__]):
         return near_one
     if any(flag in action.option_strings for action in bench_parser()._actions):
         return f": {flag} is a flag of the command alone"

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base import bounds, untrusted
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.plan import data_files, profile
 from loadgen.plan.profile import Profile
@@ -78,9 +78,11 @@ def ladder_parser() -> argparse.ArgumentParser:
 
 def _depths(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
-    depths = [value for word in words if (value := untrusted.digits(word)) is not None]
+    depths = [value for word in words if (value := untrusted.read_digits(word)) is not None]
     if len(depths) < len(words) or max(depths) > bounds.MOST_TOKENS or len(set(depths)) < len(depths):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a list of tokens, none of them twice: 0,4096")
+        raise argparse.ArgumentTypeError(
+            f"{quote_value(text)} is not a list of tokens, none of them twice: 0,4096"
+        )
     return tuple(depths)
 
 

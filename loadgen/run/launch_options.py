@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
 from loadgen.settings.launch import LaunchRows, ServerKeys
 from loadgen.settings.setting import make_option_struct
@@ -92,7 +92,7 @@ def _words(flag: str, line: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(line))
     except ValueError as error:
-        raise UsageError(f"{flag} {shown(line)}: {str(error).lower()}") from None
+        raise UsageError(f"{flag} {quote_value(line)}: {str(error).lower()}") from None
 
 
 def _environment(pairs: list[str]) -> dict[str, str]:
@@ -100,6 +100,6 @@ def _environment(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"--server-env {shown(name)}: write NAME=VALUE")
+            raise UsageError(f"--server-env {quote_value(name)}: write NAME=VALUE")
         environment[name] = value
     return environment

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
-from loadgen.base.layout import cut
-from loadgen.base.secrecy import hide
+from loadgen.base.layout import cut_end
+from loadgen.base.secrecy import hide_secrets
 from loadgen.host import discovery
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import run_place
@@ -63,7 +63,7 @@ class Startup(msgspec.Struct, frozen=True):
 
     def last_line(self) -> str:
         """The last line of its log; "" while there is none."""
-        return "".join(cut(hide(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
+        return "".join(cut_end(hide_secrets(line.strip()), _LOG_WIDTH) for line in self.running.tail(1))
 
 
 def dry_run(options: Options, settings: ServerSettings, asks: bool = True) -> str:
@@ -265,7 +265,7 @@ def _death(name: str, running: Running, what: str) -> ServerDied:
     tail = running.tail(_CAUSE_LINES)
     reason = cause("\n".join(tail), running.exit_code())
     summary = f"{name} {what}" + (f": {reason}" if reason else "")
-    last_lines = "".join(f"{LOG_LINE}{hide(line)}" for line in tail[-_SHOWN_LINES:])
+    last_lines = "".join(f"{LOG_LINE}{hide_secrets(line)}" for line in tail[-_SHOWN_LINES:])
     return ServerDied(summary, f"; its whole log: {running.log}{last_lines}")
 
 

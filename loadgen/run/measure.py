@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import Hide, as_is
+from loadgen.base.untrusted import Hide, hide_nothing
 from loadgen.figures import text_tokens
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Records
@@ -64,7 +64,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     request_id_prefix: str = "loadgen-"
     keep_text: bool = False
     sending: Sending = Sending()  # the settings of a run that a transport may know
-    hide: Hide = as_is  # what servers write, without the secrets they were sent
+    hide: Hide = hide_nothing  # what servers write, without the secrets they were sent
     gone: Callable[[], bool] = lambda: False  # whether the server has ended, where that is known
     server_pids: Callable[[], Sequence[int]] = tuple  # of the server's processes, where they are here
     part: PlanPart = PlanPart()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.fleet.cluster_flags import ClusterOptions
 from loadgen.run import which_server
 from loadgen.run.launch_options import Launching, joined, launching
@@ -123,7 +123,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     """The options on this command line; raises UsageError that names what is wrong with it."""
     words = joined(argv[1:] if argv[:1] == ["serve"] else argv)  # pasted from `vllm bench serve`
     refuse(words)
-    values = vars(arguments(parser or bench_parser(), words, explained=explained))
+    values = vars(parse_arguments(parser or bench_parser(), words, explained=explained))
     given = frozenset(values)
     laid_over(values)
     labels = values.get("backend"), values.pop("endpoint_type", None), values.get("endpoint") or ""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
 from loadgen.settings import groups, table
 from loadgen.settings.other_clients import vllm
@@ -27,7 +27,7 @@ def refuse(argv: Sequence[str]) -> None:
         if word == "--profile" and (following in _KINDS or following.startswith("kind=")):
             from loadgen.settings.other_clients import guidellm  # only a wrong command line needs it
 
-            raise UsageError(f"--profile {shown(following)} of `guidellm run`: {guidellm.PROFILE}")
+            raise UsageError(f"--profile {quote_value(following)} of `guidellm run`: {guidellm.PROFILE}")
         if word.startswith("--") and (reason := vllm.refusal(word.split("=", 1)[0])) is not None:
             raise UsageError(reason)
 

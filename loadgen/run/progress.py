@@ -324,7 +324,7 @@ class LineDisplay(Display):
         self._print(wait)
 
     def _print(self, shown: Shown) -> None:
-        printed("\n".join(layout.wrapped(shown.line())), self.stream)
+        printed("\n".join(layout.wrap_text(shown.line())), self.stream)
 
 
 class ProgressBar(Display):

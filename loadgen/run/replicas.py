@@ -50,7 +50,7 @@ def check_urls(urls: Sequence[str], endpoint: str | None = None) -> None:
     """Raises UsageError for an address that no request can be sent to, or that is given twice."""
     for url in urls:
         if "${" not in url:  # of a campaign, with a variable that is not set
-            ServerAddress(pasted_url.parse(url, endpoint).base_url)
+            ServerAddress(pasted_url.parse_base_url(url, endpoint).base_url)
     places: set[str] = set()
     for url in urls:
         place = url.strip().rstrip("/")

@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.layout import counted, some
+from loadgen.base.layout import format_count, list_first
 from loadgen.plan import sources
 from loadgen.plan.plan import Plan
 from loadgen.server.discovery import ServerInfo
@@ -91,11 +91,12 @@ def check_models(made: Plan, served: ServerInfo) -> None:
     if not others:
         return
     name = min(others, key=others.__getitem__)
-    more = f", and {counted(len(others) - 1, 'more model')} like it" if len(others) > 1 else ""
+    more = f", and {format_count(len(others) - 1, 'more model')} like it" if len(others) > 1 else ""
     raise MeasureError(
-        f"{_where(made, others[name])} asks for the model {shown(name)}{more}; {served.engine.name} serves "
-        f"{some(served.models, _MOST_NAMES)}: change the name, or leave `model` out of the rows for "
-        f"{shown(made.model)}"
+        f"{_where(made, others[name])} asks for the model {quote_value(name)}{more}; {served.engine.name} "
+        "serves "
+        f"{list_first(served.models, _MOST_NAMES)}: change the name, or leave `model` out of the rows for "
+        f"{quote_value(made.model)}"
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.settings.run import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 
@@ -84,7 +84,7 @@ class StopRules:
         left_s = planned_ns / SECOND_NS - limit_s
         if not (not_sent or left_s > 0):
             return ""
-        left = f"{counted(not_sent, 'request')}" if not_sent else f"those of the last {left_s:g} s"
+        left = f"{format_count(not_sent, 'request')}" if not_sent else f"those of the last {left_s:g} s"
         return f"--max-duration {limit_s:g} s: {left} were not sent; what was under way ended"
 
     def _failures(self) -> str:
@@ -96,7 +96,8 @@ class StopRules:
             return f"the first {self.failed} requests all failed{last} (--max-consecutive-failures 0 goes on)"
         if row and self.in_a_row >= row:
             return (
-                f"--max-consecutive-failures {row}: {counted(self.in_a_row, 'request')} in a row failed{last}"
+                f"--max-consecutive-failures {row}: {format_count(self.in_a_row, 'request')} in a row "
+                f"failed{last}"
             )
         return ""
 
@@ -110,4 +111,7 @@ class StopRules:
             return ""
         still = f"still under way after the --drain-timeout of {self.drain_s:g} s"
         verb = "was" if under_way == 1 else "were"
-        return f"--max-duration {self.max_duration_s:g} s: {counted(under_way, 'request')} {still} {verb} cut"
+        return (
+            f"--max-duration {self.max_duration_s:g} s: {format_count(under_way, 'request')} {still} "
+            f"{verb} cut"
+        )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadgen.base.address import is_loopback
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.ring import source_ports
 from loadgen.transport.ring.packet_ring import local_address, refusal
@@ -74,7 +74,7 @@ def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
     if _shares_machine(target):
         return TransportChoice("ring", "client and server share this machine")
     if streams >= _MANY:
-        return TransportChoice("ring", f"{counted(streams, 'stream')}")
+        return TransportChoice("ring", f"{format_count(streams, 'stream')}")
     return TransportChoice("wire", "few streams, and a server on another machine")
 
 

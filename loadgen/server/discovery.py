@@ -19,7 +19,7 @@ from asyncio_throttle.throttler import Throttler
 from loadgen.base import clock, untrusted
 from loadgen.base.address import is_public, port_of
 from loadgen.base.errors import MeasureError, NotReady, UsageError
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.base.pasted_url import VERSION
 from loadgen.base.secrecy import Secrets, shown_url
 from loadgen.engines import engines
@@ -181,7 +181,7 @@ def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> 
 def _pem(flag: str, path: str) -> str:
     """A file's text; raises UsageError that names its flag."""
     try:
-        return untrusted.file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
+        return untrusted.read_file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
     except OSError as error:
         raise UsageError(f"{flag} {path}: {error.strerror}") from None
 
@@ -265,7 +265,7 @@ class ServerProbe:
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
             raise MeasureError(self.access.why_denied(listing))
         cards = _cards(listing)
-        if cards and engines.by_owner(untrusted.text(cards[0].get("owned_by"))) is not None:
+        if cards and engines.by_owner(untrusted.read_text(cards[0].get("owned_by"))) is not None:
             return None  # a gateway that passes on what the engine reports
         return self._served(engines.HOSTED, SelfDescription(), cards, model)
 
@@ -287,7 +287,7 @@ class ServerProbe:
             raise MeasureError(self.access.why_denied(listing))
         cards = _cards(listing)
         first = cards[0] if cards else {}
-        engine = engines.by_owner(untrusted.text(first.get("owned_by")))
+        engine = engines.by_owner(untrusted.read_text(first.get("owned_by")))
         if engine is None:
             paths = (await self._answer(client, "/openapi.json")).object.get("paths")
             engine = engines.by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
@@ -316,12 +316,13 @@ class ServerProbe:
                 )
             if engine.hosted and len(names) > 1:
                 raise MeasureError(
-                    f"{self.access.shown_url} serves {some(names, _MOST_NAMES)}: pass --model NAME"
+                    f"{self.access.shown_url} serves {list_first(names, _MOST_NAMES)}: pass --model NAME"
                 )
             model = names[0]
         elif engine.checks_model and engine.lists_its_model and names and model not in names:
             raise MeasureError(
-                f"{engine.name} does not serve {model!r}; it serves {some(names, _MOST_NAMES)}: pass --model"
+                f"{engine.name} does not serve {model!r}; it serves {list_first(names, _MOST_NAMES)}: pass "
+                "--model"
             )
         card = next((card for card in cards if card["id"] == model), {})
         return ServerInfo(
@@ -329,7 +330,7 @@ class ServerProbe:
             version=own.version,
             model=model,
             model_root=_root(card.get("root") or own.model_root),
-            max_model_len=untrusted.whole(card.get("max_model_len")) or own.max_model_len,
+            max_model_len=untrusted.read_count(card.get("max_model_len")) or own.max_model_len,
             models=names,
             slots=own.slots,
             without_tools=own.without_tools,
@@ -340,12 +341,12 @@ def _cards(answer: ControlAnswer) -> list[dict[str, Any]]:
     """The listed models whose name a request can carry."""
     cards = answer.object.get("data")
     listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
-    return [card for card in listed if (name := card.get("id")) and untrusted.text(name) == name]
+    return [card for card in listed if (name := card.get("id")) and untrusted.read_text(name) == name]
 
 
 def _root(value: object) -> str:
     """The path or name that a model was loaded from; "" if the value cannot be one."""
-    if not isinstance(value, str) or untrusted.text(value, _LONGEST_PATH) != value:
+    if not isinstance(value, str) or untrusted.read_text(value, _LONGEST_PATH) != value:
         return ""
     return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""
 
@@ -366,18 +367,18 @@ def described(engine: Engine, answer: Mapping[str, Any]) -> SelfDescription:
 
 
 def _version(answer: Mapping[str, Any]) -> SelfDescription:
-    return SelfDescription(untrusted.text(answer.get("version")))
+    return SelfDescription(untrusted.read_text(answer.get("version")))
 
 
 def _props(answer: Mapping[str, Any]) -> SelfDescription:
     """llama.cpp's /props: the context is that of one slot."""
-    each, root = untrusted.mapping(answer.get("default_generation_settings")), answer.get("model_path")
-    template = untrusted.mapping(answer.get("chat_template_caps"))
+    each, root = untrusted.read_mapping(answer.get("default_generation_settings")), answer.get("model_path")
+    template = untrusted.read_mapping(answer.get("chat_template_caps"))
     return SelfDescription(
-        untrusted.text(answer.get("build_info")),
+        untrusted.read_text(answer.get("build_info")),
         root if isinstance(root, str) else "",
-        untrusted.whole(each.get("n_ctx")) or 0,
-        untrusted.whole(answer.get("total_slots")) or 0,
+        untrusted.read_count(each.get("n_ctx")) or 0,
+        untrusted.read_count(answer.get("total_slots")) or 0,
         template.get("supports_tools") is False,
     )
 

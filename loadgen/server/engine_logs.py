@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.base.secrecy import hide
+from loadgen.base.secrecy import hide_secrets
 
 _HEAD_CHARS = 4_000_000  # start-up is at a log's head; a line for each request follows
 _MOST_REMARKS = 5
@@ -80,8 +80,8 @@ def silent(value: object) -> bool:
 def _kept(field: str, value: object) -> object:
     """A field's value within bounds; None or "" if it is out of them."""
     if isinstance(value, str):
-        return untrusted.text(value, _LONGEST_FLAGS if field == "flags" else untrusted.LONGEST)
-    return untrusted.number(value) if isinstance(value, float) else untrusted.whole(value)
+        return untrusted.read_text(value, _LONGEST_FLAGS if field == "flags" else untrusted.LONGEST)
+    return untrusted.read_number(value) if isinstance(value, float) else untrusted.read_count(value)
 
 
 def _bounded(values: Mapping[str, object]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ _graph_mode, _chunk = _mapped({"NONE": "off", "disabled": "off"}), _mapped({"-1"
 
 
 def _sizes(text: str) -> str:
-    sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.digits(word)) is not None]
+    sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.read_digits(word)) is not None]
     return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
 
 
@@ -133,7 +133,7 @@ def _flags(text: str) -> str:
     if len(flags) > _LONGEST_FLAGS:
         flags = flags[:_LONGEST_FLAGS]
         flags = flags[: max(flags.rfind(sign) for sign in " ,\n\t") + 1]
-    return hide(flags)
+    return hide_secrets(flags)
 
 
 def _kernel(text: str) -> str:
@@ -142,17 +142,17 @@ def _kernel(text: str) -> str:
 
 def count(text: str) -> int | None:
     """A whole number, with or without commas."""
-    return untrusted.digits(text.replace(",", ""))
+    return untrusted.read_digits(text.replace(",", ""))
 
 
 def _seconds(text: str) -> float | None:
-    seconds = untrusted.number(text)
+    seconds = untrusted.read_number(text)
     return None if seconds is None else round(seconds, 2)
 
 
 def _numbers(text: str) -> list[float]:
     words = re.findall(r"\d+\.?\d*", text[:_LONGEST_FLAGS])
-    return [number for word in words if (number := untrusted.number(word)) is not None]
+    return [number for word in words if (number := untrusted.read_number(word)) is not None]
 
 
 def _gib(text: str) -> int | None:
@@ -284,7 +284,7 @@ def from_log(log: str) -> dict[str, Any]:
         for pattern in table:
             values |= pattern.read(text)
     if lines := dict.fromkeys(match[1].strip() for match in re.finditer(_REMARK, text)):
-        remarks = tuple(untrusted.text(hide(line[: 2 * untrusted.LONGEST])) for line in lines)
+        remarks = tuple(untrusted.read_text(hide_secrets(line[: 2 * untrusted.LONGEST])) for line in lines)
         return {**_bounded(values), "remarks": remarks[:_MOST_REMARKS]}
     return _bounded(values)
 

@@ -108,7 +108,7 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     @property
     def object(self) -> dict[str, Any]:
         """The JSON object of an answer with status 200; empty if it is anything else."""
-        return untrusted.json_object(self.body) if self.status == 200 and not self.error else {}
+        return untrusted.parse_json_object(self.body) if self.status == 200 and not self.error else {}
 
     @property
     def why(self) -> str:
@@ -118,11 +118,11 @@ class ControlAnswer(msgspec.Struct, frozen=True):
     @property
     def message(self) -> str:
         """The server's error message, else its body, on one line of 200 characters."""
-        error = untrusted.json_object(self.body).get("error")
+        error = untrusted.parse_json_object(self.body).get("error")
         message = error.get("message") if isinstance(error, dict) else error
         if not isinstance(message, str):
             message = self.body[: 8 * _LONGEST_MESSAGE].decode("utf-8", "replace")
-        return untrusted.line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
+        return untrusted.read_line(message[: 8 * _LONGEST_MESSAGE], _LONGEST_MESSAGE)
 
 
 class ControlClient:

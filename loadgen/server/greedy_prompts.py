@@ -19,7 +19,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.layout import WIDTH
-from loadgen.base.untrusted import NOT_JSON, Hide, as_is
+from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
 from loadgen.plan.apis import merged
@@ -64,7 +64,7 @@ def ask(
     plan: Plan,
     show: Callable[[PromptProgress], None],
     limit_s: float = LIMIT_S,
-    hide: Hide = as_is,
+    hide: Hide = hide_nothing,
 ) -> Fingerprint:
     """Send every prompt to a server with the API of a plan, within `limit_s` seconds in all.
 

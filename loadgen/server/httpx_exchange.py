@@ -86,12 +86,12 @@ def _other_origin(answer: httpx.Response) -> str:
     here = answer.request.url
     if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
         return ""
-    return untrusted.text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
+    return untrusted.read_text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
 
 
 def _described(error: Exception) -> str:
     """Why there is no answer; not httpx's own message for a header, which contains its value."""
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"
-    message = untrusted.line(str(error), _LONGEST_MESSAGE)
+    message = untrusted.read_line(str(error), _LONGEST_MESSAGE)
     return f"does not answer: {message or type(error).__name__}"

@@ -202,13 +202,17 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
         labels = {name: value for name, value in sample.labels.items() if name not in repeated}
         part = labels.pop(meaning.label, "") if meaning.label else meaning.part
         bound = part if meaning.label == "le" and part not in ("+Inf", "Inf", "inf") else 0
-        if untrusted.number(sample.value) is None or untrusted.number(bound) is None:
+        if untrusted.read_number(sample.value) is None or untrusted.read_number(bound) is None:
             continue  # not a possible count or bucket
-        series = untrusted.text(labels.pop("model_name", "")), meaning.quantity, untrusted.text(part)
+        series = (
+            untrusted.read_text(labels.pop("model_name", "")),
+            meaning.quantity,
+            untrusted.read_text(part),
+        )
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, sample.value), sample.value)
     sums = {series: _together(series[1], list(places.values())) for series, places in rows.items()}
-    values = {series: value for series, value in sums.items() if untrusted.number(value) is not None}
+    values = {series: value for series, value in sums.items() if untrusted.read_number(value) is not None}
     return MetricsSnapshot(
         selection.names,
         counters={series: value for series, value in values.items() if series[1] not in GAUGES},

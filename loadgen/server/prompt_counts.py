@@ -132,7 +132,7 @@ class PromptCounter:
         """A request as the run's are, for a short answer."""
         plan = self._plan
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
-        if sampling := untrusted.mapping(fields.get("sampling_params")):
+        if sampling := untrusted.read_mapping(fields.get("sampling_params")):
             fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
         return merged(plan.dialect.request(plan.model, text, self._output_tokens), fields)
 
@@ -146,7 +146,7 @@ class PromptCounter:
 
 def _count_of(answer: ControlAnswer) -> int | None:
     """The count of an answer by /tokenize; None where there is no such path, or it is another's."""
-    return untrusted.whole(answer.object.get("count")) or None
+    return untrusted.read_count(answer.object.get("count")) or None
 
 
 def _prompt_tokens(plan: Plan, body: bytes) -> int | None:

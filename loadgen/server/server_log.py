@@ -13,7 +13,7 @@ _MOST_BYTES = 4 << 20  # of its beginning and of its end
 def beginning(log: Path) -> str:
     """The first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
     try:
-        return untrusted.file_head(log, _MOST_BYTES).decode("utf-8", "replace")
+        return untrusted.read_file_head(log, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -21,7 +21,7 @@ def beginning(log: Path) -> str:
 def text(log: Path) -> str:
     """The whole log, or the first and the last 4 MiB of a longer one; if it is gone, that in words."""
     try:
-        head = untrusted.file_head(log, _MOST_BYTES)
+        head = untrusted.read_file_head(log, _MOST_BYTES)
         with log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = max(len(head), size - _MOST_BYTES)
@@ -29,7 +29,7 @@ def text(log: Path) -> str:
             tail = file.read(_MOST_BYTES)
     except OSError:
         gone = "the server's log was removed while it ran, so it could not be read"
-        return "" if os.path.isfile(log) else f"{gone}: {untrusted.text(str(log))}"
+        return "" if os.path.isfile(log) else f"{gone}: {untrusted.read_text(str(log))}"
     left_out = begin - len(head)
     gap = f"\n… {left_out} bytes left out …\n".encode() if left_out else b""
     return (head + gap + tail).decode("utf-8", "replace")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 
 OWN = ("openai", "openai-chat", "vllm", "sglang")
 FOLLOWING = ("openai", "vllm")  # of completions, unless the endpoint is another API's
@@ -56,8 +56,8 @@ def named(name: str) -> str:
         raise ValueError(
             "guidellm's settings are flags here: --base-url URL, --backend openai or openai-chat"
         )
-    hint = nearest(name, [*OWN, *ALIASES]) or f": choose from {', '.join(OWN)}"
-    raise ValueError(f"{shown(name)} is no API that is sent{hint}")
+    hint = suggest_name(name, [*OWN, *ALIASES]) or f": choose from {', '.join(OWN)}"
+    raise ValueError(f"{quote_value(name)} is no API that is sent{hint}")
 
 
 def known(name: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_REQUESTS, YEAR_S, seconds
+from loadgen.base.bounds import MOST_REQUESTS, YEAR_S, parse_seconds
 from loadgen.base.clock import SECOND_NS
 
 _BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
@@ -39,7 +39,7 @@ def parse(text: str) -> Bursts:
     match = _BURSTS.fullmatch(" ".join(text.split()))
     if match is None:
         raise ValueError("write it as `50 every 10s`")
-    made = Bursts(int(match[1]), seconds(match[2]))
+    made = Bursts(int(match[1]), parse_seconds(match[2]))
     if not 1 <= made.requests <= MOST_REQUESTS:
         raise ValueError(f"a burst has 1 to {MOST_REQUESTS} requests")
     if not _LEAST_S <= made.every_s <= YEAR_S:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from loadgen.base import bounds
-from loadgen.base.bounds import real, shown, whole
+from loadgen.base.bounds import integer_between, number_between, quote_value
 from loadgen.settings.groups import DATA, LENGTHS, TRACES
 from loadgen.settings.setting import NO_KEYWORD, OF_A_PROFILE, Identity, KeyRows, Makes, OptionRows, setting
 
@@ -26,7 +26,7 @@ TraceFormat = Literal[
     "", "mooncake", "bailian", "azure-2023", "azure-2024", "burstgpt", "weka", "servegen", "timed"
 ]
 _TRACES = tuple(name for name in get_args(TraceFormat) if name)
-_N = {"read": whole(1, bounds.MOST_TOKENS), "metavar": "N"}
+_N = {"read": integer_between(1, bounds.MOST_TOKENS), "metavar": "N"}
 _LEN = {"read": int, "metavar": "N", "least": 1, "most": bounds.MOST_TOKENS}
 _SWITCH = {"action": "store_true"}
 
@@ -38,7 +38,9 @@ def dataset(name: str) -> str:
     if name not in get_args(DatasetName):
         from loadgen.settings.other_clients import data_sets  # only a wrong command line needs it
 
-        raise argparse.ArgumentTypeError(f"{shown(name)} {data_sets.refusal(name, get_args(DatasetName))}")
+        raise argparse.ArgumentTypeError(
+            f"{quote_value(name)} {data_sets.refusal(name, get_args(DatasetName))}"
+        )
     return name
 
 
@@ -68,8 +70,8 @@ class DataKeys(KeyRows, frozen=True):
     sharegpt_output_len: int | None = _data(None, "output tokens, instead of the rows' own", **_N)
     # -1: those of the row. None: vLLM's 256 for `custom`, those of the row for a file that is recognised.
     custom_output_len: int | None = _data(None,
-        "the same of a file of prompts; -1: the rows' own (custom: 256)", read=whole(-1, bounds.MOST_TOKENS),
-        metavar="N")
+        "the same of a file of prompts; -1: the rows' own (custom: 256)",
+        read=integer_between(-1, bounds.MOST_TOKENS), metavar="N")
     prefix_repetition_prefix_len: int = _data(256, "tokens of each prefix (default 256)", **_N)
     prefix_repetition_suffix_len: int = _data(256, "tokens after it (default 256)", **_N)
     prefix_repetition_num_prefixes: int = _data(10, "different prefixes (default 10)", **_N)
@@ -103,7 +105,7 @@ class TextKeys(KeyRows, frozen=True):
     # Prefixes of `prefix_len` tokens, of which each prompt begins with one.
     prefix_groups: int = _length(1, "different prefixes of that length (default 1)", rank=5, **_N)
     prefix_zipf: float = _length(0.0, "exponent of their popularity (default 0: all alike)",
-        read=real(0, 10), metavar="S", rank=5)
+        read=number_between(0, 10), metavar="S", rank=5)
 
 
 class TraceKeys(KeyRows, frozen=True):
@@ -123,8 +125,8 @@ class TraceKeys(KeyRows, frozen=True):
     trace_max_output_len: int | None = _trace(None, "of their output tokens", **_N)
     trace_too_long: Literal["skip", "clip"] = _trace("skip", "what is longer (default skip)",
         choices=("skip", "clip"))
-    trace_idle_cap: float | None = _trace(None, "longest gap between requests", read=real(0, bounds.YEAR_S),
-        metavar="S")
+    trace_idle_cap: float | None = _trace(None, "longest gap between requests",
+        read=number_between(0, bounds.YEAR_S), metavar="S")
     trace_jitter: Literal["none", "uniform"] = _trace("none",
         "uniform: spread the requests of one instant over the timestamps' grid", choices=("none", "uniform"))
 

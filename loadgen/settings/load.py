@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.base import bounds
-from loadgen.base.bounds import given, parsed_by, shown, whole
+from loadgen.base.bounds import integer_between, parse_with, quote_value, refuse_blank
 from loadgen.settings.groups import SHAPES, WORKLOAD
 from loadgen.settings.setting import NO_KEYWORD, Identity, KeyRows, Makes, OptionRows, setting
 
@@ -55,8 +55,8 @@ def _warmups(text: str) -> int | str:
     if text == "wave":
         return text
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `wave`")
-    return whole(0, bounds.MOST_REQUESTS)(text)
+        raise argparse.ArgumentTypeError(f"{quote_value(text)} is neither a number nor `wave`")
+    return integer_between(0, bounds.MOST_REQUESTS)(text)
 
 
 # fmt: off
@@ -76,10 +76,10 @@ class ShapeKeys(KeyRows, frozen=True):
 
     schedule: str = _shape("", '"rate 2 for 60s, 8 for 120s", "rate 2 to 16 over 60s exponentially", '
         '"concurrency 1 to 64 over 120s, 64 for 60s": the stages are the duration',
-        read=given("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_text_for("load_schedule"),
+        read=refuse_blank("`rate 2 for 60s, 8 for 120s`"), metavar="STAGES", check=_text_for("load_schedule"),
         arrivals=True, swept=False, replaces=("duration", "num_prompts", "request_rate", *_RAMP, *_USERS))
     bursts: str = _shape("", '"50 every 10s": at once, on top of the rate, or alone',
-        read=given("`50 every 10s`"), metavar="BURSTS", check=_text_for("bursts"),
+        read=refuse_blank("`50 every 10s`"), metavar="BURSTS", check=_text_for("bursts"),
         arrivals=True, replaces=_USERS)
     ramp_up_strategy: Literal["linear", "exponential"] | None = _shape(
         None, "the rate from the first request to the last, as in vLLM", choices=("linear", "exponential"),
@@ -93,7 +93,7 @@ class ClassKeys(KeyRows, frozen=True):
 
     classes: tuple[RequestClass, ...] = _shape(
         (), '"name=long,share=30%%,input_len=8000,output_len=200", once for each class of random requests; '
-        "the report has them apart and together", flag="--class", action="append", read=parsed_by(_class),
+        "the report has them apart and together", flag="--class", action="append", read=parse_with(_class),
         metavar="CLASS", check=_classes,
         keyword="list[dict[str, Any]]", swept=False)  # name, share, input_len, output_len, range_ratio
 
@@ -102,12 +102,12 @@ class CancelKeys(KeyRows, frozen=True):
     """A cap on requests in prefill, and requests that are cancelled as planned."""
 
     prefill_concurrency: int | None = _load(None, "at most N requests waiting for their first token",
-        read=whole(1, bounds.MOST_STREAMS), metavar="N", rank=1)
+        read=integer_between(1, bounds.MOST_STREAMS), metavar="N", rank=1)
     cancel_rate: str = _load("", "of the requests that are cancelled on purpose, as 10%% or 0.1",
-        read=given("10% or 0.1"), metavar="N%", rank=1, convert=_written,
+        read=refuse_blank("10% or 0.1"), metavar="N%", rank=1, convert=_written,
         check=_text_for("cancel_point", "parse_rate"), keyword="str | float")
     cancel_after: str = _load("", "when: 2s after sending, or after 50tok",
-        read=given("2s or 50tok"), metavar="TIME|Ntok", rank=1,
+        read=refuse_blank("2s or 50tok"), metavar="TIME|Ntok", rank=1,
         check=_text_for("cancel_point", "parse_point"))
 
 
@@ -138,7 +138,7 @@ class SeedOptions(OptionRows, frozen=True):
     """What random numbers are drawn from."""
 
     seed: int | None = setting(Makes.LOAD, None, "default: random, printed and recorded", group=WORKLOAD,
-        rank=3, read=whole(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,
+        rank=3, read=integer_between(-bounds.MOST_SEED, bounds.MOST_SEED), resumes=True,
         campaign="applies to the whole campaign: write it above the tables")
 # fmt: on
 

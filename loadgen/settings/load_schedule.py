@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, seconds, shown
+from loadgen.base.bounds import MOST_STREAMS, NUMBER, TIME, YEAR_S, parse_seconds, quote_value
 from loadgen.base.clock import SECOND_NS
 
 LEAST_RATE_PER_S = 1e-9  # one request in 31 years; far below, the arithmetic overflows
@@ -243,14 +243,14 @@ def _wrong(part: str) -> str:
         return _FORM
     for name, form, why in _PARTS:
         if match[name] is not None and re.fullmatch(form, match[name], re.ASCII) is None:
-            return f"{shown(match[name])} {why}"
+            return f"{quote_value(match[name])} {why}"
     return _FORM
 
 
 def _stage(match: re.Match[str], kind: str, where: str) -> LoadStage:
     begin = float(match["begin"])
     end = begin if match["end"] is None else float(match["end"])
-    span_s = seconds(match["held"] or match["ramped"])
+    span_s = parse_seconds(match["held"] or match["ramped"])
     exponential = match["how"] == "exponentially"
     if span_s < _LEAST_S:
         raise ValueError(f"{where}: a stage takes 1ms at least")

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from loadgen.base import bounds
-from loadgen.base.bounds import shown
-from loadgen.base.spelling import nearest
+from loadgen.base.bounds import quote_value
+from loadgen.base.spelling import suggest_name
 
 _MOST_CLASSES = 100
 _NAME = re.compile(r"[\w.+-]+")
@@ -49,12 +49,14 @@ def parse_class(text: str) -> dict[str, str]:
         key, equals, value = (word.strip() for word in part.partition("="))
         key = key.replace("-", "_")
         if not equals or key not in known:
-            raise ValueError(f"{shown(part)}{nearest(key, known)}: write KEY=VALUE, of {', '.join(known)}")
+            raise ValueError(
+                f"{quote_value(part)}{suggest_name(key, known)}: write KEY=VALUE, of {', '.join(known)}"
+            )
         if key in table:
-            raise ValueError(f"{shown(text)}: {key} is given twice")
+            raise ValueError(f"{quote_value(text)}: {key} is given twice")
         table[key] = value
     if missing := [key for key, field in known.items() if field.is_required() and key not in table]:
-        raise ValueError(f"{shown(text)}: {' and '.join(missing)} missing")
+        raise ValueError(f"{quote_value(text)}: {' and '.join(missing)} missing")
     return table
 
 

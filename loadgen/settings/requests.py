@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.base import bounds
-from loadgen.base.bounds import parsed_by, shown
-from loadgen.base.secrecy import hide
+from loadgen.base.bounds import parse_with, quote_value
+from loadgen.base.secrecy import hide_secrets
 from loadgen.settings import backends
 from loadgen.settings.groups import OUTPUT, REQUESTS, RUN, SERVER
 from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, setting
@@ -23,13 +23,13 @@ def _json_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{shown(hide(text))} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{quote_value(hide_secrets(text))} is not a JSON object")
     return value
 
 
 def _sendable(value: dict[str, Any]) -> dict[str, Any]:
     """TOML and Python's JSON have values, NaN among them, that strict JSON does not."""
-    if bounds.too_deep(value):
+    if bounds.is_too_deep(value):
         raise ValueError(f"is more than {bounds.DEEPEST} tables and lists deep")
     try:
         json.dumps(value, allow_nan=False)
@@ -57,7 +57,8 @@ class RequestKeys(KeyRows, frozen=True):
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = _request("openai",
         "API (default openai: completions; sglang: its own /generate)", group=SERVER,
-        read=parsed_by(backends.known), metavar="{" + ",".join(backends.OWN) + "}", names_server=True, rank=0)
+        read=parse_with(backends.known), metavar="{" + ",".join(backends.OWN) + "}", names_server=True,
+        rank=0)
     stream: bool = _request(True, "whole responses: E2E latency only", flag="--disable-stream",
         action="store_false", rank=2)
     continuous_usage: bool = _request(False, "request the token count with every message",

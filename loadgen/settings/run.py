@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from loadgen.base import bounds
-from loadgen.base.bounds import parsed_by, real, shown, whole
-from loadgen.base.secrecy import hide
+from loadgen.base.bounds import integer_between, number_between, parse_with, quote_value
+from loadgen.base.secrecy import hide_secrets
 from loadgen.settings import backends
 from loadgen.settings.groups import HIDDEN, OUTPUT, REQUESTS, RUN, STOP, WORKLOAD
 from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, make_option_struct, setting
@@ -58,8 +58,8 @@ def _workers(text: str) -> int:
     if text == "auto":
         return AUTO
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor `auto`")
-    return whole(1, MOST_WORKERS)(text)
+        raise argparse.ArgumentTypeError(f"{quote_value(text)} is neither a number nor `auto`")
+    return integer_between(1, MOST_WORKERS)(text)
 
 
 # fmt: off
@@ -105,7 +105,8 @@ class AroundOptions(OptionRows, frozen=True):
     export_requests: str | None = setting(Makes.NOTHING, None, "write the requests as rows that vLLM's "
         "custom reads too", group=REQUESTS, rank=3, metavar="FILE", keyword=NO_KEYWORD, campaign=_NOT_THERE,
         series="`loadgen bench` writes one plan")
-    repeat: int = _once(1, "runs of each profile, with new prompts each", read=whole(1, MOST_REPEATS),
+    repeat: int = _once(1, "runs of each profile, with new prompts each",
+        read=integer_between(1, MOST_REPEATS),
         metavar="N", keyword=NO_KEYWORD, campaign="is written repeats = N, above the tables")
     selftest: bool = _once(False, "first measure this client's own error at the same load",
         action="store_true", keyword=NO_KEYWORD, campaign=_NOT_THERE,
@@ -126,15 +127,15 @@ class StopOptions(OptionRows, frozen=True):
 
     max_failures: Tolerance | None = _stop(None,
         f"end the run after more than N failures; N%% of the ended, from {JUDGED_FROM} on",
-        read=parsed_by(Tolerance.parse), metavar="N|N%", keyword="int | str")
+        read=parse_with(Tolerance.parse), metavar="N|N%", keyword="int | str")
     # None: the default rule, see stop_rules.
     max_consecutive_failures: int | None = _stop(None,
         f"end it after N failures in a row; 0: never (default {DEAD} until one succeeds)",
-        read=whole(0, 999_999_999), metavar="N", shard=True)
+        read=integer_between(0, 999_999_999), metavar="N", shard=True)
     max_duration_s: float | None = _stop(None, "send for at most S seconds", flag="--max-duration",
-        read=real(0.001, bounds.YEAR_S), metavar="S", shard=True)
+        read=number_between(0.001, bounds.YEAR_S), metavar="S", shard=True)
     drain_timeout_s: float = _stop(DRAIN_S, "seconds for requests to end then, before they are cut "
-        f"(default {DRAIN_S:g})", flag="--drain-timeout", read=real(0, bounds.YEAR_S), metavar="S",
+        f"(default {DRAIN_S:g})", flag="--drain-timeout", read=number_between(0, bounds.YEAR_S), metavar="S",
         shard=True)
     stop_when_saturated: bool = _stop(False, "end the run once the server falls further and further behind "
         "an open loop of one rate", action="store_true",
@@ -159,10 +160,10 @@ class OutputOptions(OptionRows, frozen=True):
     # Where a run directory is written; of a call by default nothing is.
     run_dir: str | None = _output(None, "parent of run directories (default: runs)", metavar="DIR",
         resumes=True, campaign=_BY_CAMPAIGN)
-    metadata: tuple[str, ...] = _output((), "kept in the results", nargs="+", action="extend", read=hide,
-        metavar="KEY=VALUE", resumes=True, shard=True, keyword="list[str]")
+    metadata: tuple[str, ...] = _output((), "kept in the results", nargs="+", action="extend",
+        read=hide_secrets, metavar="KEY=VALUE", resumes=True, shard=True, keyword="list[str]")
     label: str | None = _output(None, "kept in the results, and the beginning of vLLM's file name",
-        read=hide, resumes=True, shard=True)
+        read=hide_secrets, resumes=True, shard=True)
 
 
 class CommandFlags(OptionRows, frozen=True):
@@ -174,7 +175,7 @@ class CommandFlags(OptionRows, frozen=True):
     disable_tqdm: bool = setting(Makes.NOTHING, False, "as --quiet", group=RUN, rank=3, action="store_true",
         keyword=NO_KEYWORD, campaign=_NOT_THERE)
     endpoint_type: str | None = setting(Makes.REQUEST, None, argparse.SUPPRESS, group=HIDDEN,
-        read=parsed_by(backends.known), keyword=NO_KEYWORD, names_server=True)
+        read=parse_with(backends.known), keyword=NO_KEYWORD, names_server=True)
 # fmt: on
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from loadgen.base import bounds
-from loadgen.base.bounds import real, whole
+from loadgen.base.bounds import integer_between, number_between
 from loadgen.settings.groups import OUTPUT, ROOFLINE, SERVER
 from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, setting
 
@@ -25,7 +25,7 @@ class AddressFlags(OptionRows, frozen=True):
         "of one model that share the requests (docs/targets.md)", action="append", metavar="URL")
     host: str | None = _place("with --port, instead of --base-url")
     port: int | None = _place("default 8000; of --backend sglang 30000, of lmdeploy 23333",
-        read=whole(0, 65535))
+        read=integer_between(0, 65535))
 
 
 class TargetOptions(OptionRows, frozen=True):
@@ -40,7 +40,7 @@ class TargetOptions(OptionRows, frozen=True):
     tokenizer: str | None = _server(None, "or a name in the local hub cache: source of ids or text prompts",
         rank=1, metavar="DIR", shard=True, path=True)
     vocab_size: int | None = _server(None, "draw token ids below N, if neither tokenizer nor config is "
-        "available", rank=1, read=whole(1, bounds.MOST_IDS), metavar="N", shard=True)
+        "available", rank=1, read=integer_between(1, bounds.MOST_IDS), metavar="N", shard=True)
     headers: dict[str, str] = _server({}, "sent with every request, never stored (other users can read "
         "it in `ps`)", rank=1, flag="--header", apart=True,
         nargs="+", action="extend", metavar="NAME=VALUE", resumes=True)
@@ -70,8 +70,8 @@ class TrustOptions(OptionRows, frozen=True):
     client_cert: str | None = _trust("our certificate (PEM), for servers that require one")
     client_key: str | None = _trust("its private key, if not in the same file")
     ready_check_timeout_s: float = _server(0.0, "wait S seconds for the server to be ready (default 0: it "
-        "must be)", rank=3, flag="--ready-check-timeout-sec", read=real(0, bounds.MOST_SECONDS), metavar="S",
-        resumes=True)
+        "must be)", rank=3, flag="--ready-check-timeout-sec", read=number_between(0, bounds.MOST_SECONDS),
+        metavar="S", resumes=True)
     # The embedded engine answers, with this timing.
     preset: str | None = setting(Makes.REQUEST, None, "simulate a server's timing: see `loadgen engine "
         "--list-presets`, or roofline/MACHINE/MODEL", group=SERVER, rank=3, metavar="NAME")
@@ -87,6 +87,6 @@ class MachineOptions(OptionRows, frozen=True):
     model_config: str | None = _machine("the model's config.json (default: from its directory, or the "
         "table)", metavar="FILE", path=True)
     gpus: int = setting(Makes.NOTHING, 0, "GPUs that the server runs on, for tok/s per GPU (default: of "
-        "--hardware, or as detected)", group=OUTPUT, rank=2, read=whole(1, bounds.MOST_GPUS), metavar="N",
-        names_server=True, shard=True)
+        "--hardware, or as detected)", group=OUTPUT, rank=2, read=integer_between(1, bounds.MOST_GPUS),
+        metavar="N", names_server=True, shard=True)
 # fmt: on

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from loadgen.base import bounds
-from loadgen.base.bounds import real, whole
+from loadgen.base.bounds import integer_between, number_between
 from loadgen.settings.groups import SESSIONS
 from loadgen.settings.setting import KeyRows, Makes, setting
 
@@ -52,9 +52,10 @@ class SessionKeys(KeyRows, frozen=True):
 
     num_sessions: int | None = _session(None, "conversations to send (default: all of the file); "
         "--max-concurrency is how many at once, --request-rate how many begin per second",
-        read=whole(1, bounds.MOST_REQUESTS), metavar="N", keyword="int | None", replaces=("num_prompts",))
+        read=integer_between(1, bounds.MOST_REQUESTS), metavar="N", keyword="int | None",
+        replaces=("num_prompts",))
     turns: int | None = _session(None, "make conversations of N turns: --random-input-len and "
-        "--random-output-len are those of a turn", read=whole(1, bounds.MOST_TURNS), metavar="N",
+        "--random-output-len are those of a turn", read=integer_between(1, bounds.MOST_TURNS), metavar="N",
         keyword="int | None")
     think_time: str = _session("", "seconds before each of their turns, or a distribution of them",
         metavar="S", convert=_written, keyword="str | float")
@@ -66,12 +67,12 @@ class SessionKeys(KeyRows, frozen=True):
     session_header: str = setting(Makes.REQUEST, "", "a header with the session's name, as X-Session-ID",
         group=SESSIONS, metavar="NAME", check=_header_name)
     turn_timeout: float | None = setting(Makes.CLIENT, None, "a turn that takes longer ends its session",
-        group=SESSIONS, read=real(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0,
+        group=SESSIONS, read=number_between(0.001, bounds.MOST_SECONDS), metavar="S", above=0.0,
         most=bounds.MOST_SECONDS, keyword="float | None")
     users: int | None = _session(None, "users, each with a session at a time, whose turns are due at "
-        "--user-rate", read=whole(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None",
+        "--user-rate", read=integer_between(1, bounds.MOST_STREAMS), metavar="N", keyword="int | None",
         replaces=("max_concurrency", "turn_delays", "think_time", *_ARRIVALS))
-    user_rate: float | None = _session(None, "turns per second of each user", read=real(1e-9, 1e9),
+    user_rate: float | None = _session(None, "turns per second of each user", read=number_between(1e-9, 1e9),
         metavar="R", above=0.0, most=1e9, keyword="float | None")
 # fmt: on
 

@@ -138,7 +138,7 @@ class Reported(msgspec.Struct, frozen=True):
         total, completed = self.figure(key), self.figure("completed")
         if total is not None and completed:
             return total / completed
-        mean = bounds.figure(otherwise)
+        mean = bounds.read_figure(otherwise)
         return None if mean is None else float(mean)
 
 
@@ -157,7 +157,7 @@ def is_below_zero(value: float) -> bool:
 
 def _measured(value: object) -> float | None:
     """A number that a measurement may give; None of anything else, so of what is below zero."""
-    number = bounds.figure(value)
+    number = bounds.read_figure(value)
     return None if number is None or is_below_zero(number) else float(number)
 
 
@@ -166,7 +166,7 @@ def _is_impossible(key: str, value: object) -> bool:
         return False
     if math.isnan(value) or is_below_zero(value):
         return True
-    return key != _RATE and value > 1 and bounds.figure(value) is None
+    return key != _RATE and value > 1 and bounds.read_figure(value) is None
 
 
 _UNQUANTIZED = ("", "BF16")
@@ -213,7 +213,9 @@ def _derived(figures: dict[str, Any], e2el: Mapping[str, Any], max_itl_ms: objec
         figures["input_throughput"] = None if inputs is None else inputs / duration_s
         figures["concurrency"] = e2el["n"] * e2el["mean_ms"] / 1e3 / duration_s
     figures["max_itl_ms"] = max_itl_ms
-    return {key: value if isinstance(value, str) else bounds.figure(value) for key, value in figures.items()}
+    return {
+        key: value if isinstance(value, str) else bounds.read_figure(value) for key, value in figures.items()
+    }
 
 
 def _ours(

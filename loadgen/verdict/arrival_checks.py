@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from loadgen.base.arrays import Bool, total
+from loadgen.base.arrays import Bool, sum_exactly
 from loadgen.base.clock import MS_NS
 from loadgen.base.rule import Evidence, joined, note, suspect
 from loadgen.figures.answer_shape import LEAST_TOKENS, MORE_TOKENS, AnswerShapes
@@ -146,7 +146,8 @@ def _more_messages(run: RunEvidence) -> Evidence | None:
         return None
     return (
         f"in {np.count_nonzero(more)} of {np.count_nonzero(which)} answers more messages have text than "
-        f"usage counts tokens ({total(messages[more])} and {total(run.records.output_tokens[more])}): the "
+        f"usage counts tokens ({sum_exactly(messages[more])} and "
+        f"{sum_exactly(run.records.output_tokens[more])}): the "
         "count is wrong, or a proxy splits or repeats messages; tok/s and TPOT rest on it"
     )
 
@@ -170,10 +171,10 @@ class _Fewer(msgspec.Struct, frozen=True):
         return cls(
             answers=int(np.count_nonzero(fewer)),
             completed=run.metrics.completed,
-            tokens=total(records.output_tokens[fewer]),
-            messages=total(messages[fewer]),
-            gaps=total(records.word_gaps[examined]),
-            inner=total(records.inner_gaps[examined]),
+            tokens=sum_exactly(records.output_tokens[fewer]),
+            messages=sum_exactly(messages[fewer]),
+            gaps=sum_exactly(records.word_gaps[examined]),
+            inner=sum_exactly(records.inner_gaps[examined]),
         )
 
     def __str__(self) -> str:
@@ -274,13 +275,15 @@ def hidden_tokens(run: RunEvidence) -> Evidence | None:
     within = np.where(records.ok & ~shown, records.thought_tokens.clip(0), 0)
     most = SOME * max(run.metrics.total_output_tokens, 1)
     parts = [
-        f"usage's total has {total(apart)} tokens in {np.count_nonzero(apart)} answers beyond prompt and "
+        f"usage's total has {sum_exactly(apart)} tokens in {np.count_nonzero(apart)} answers beyond prompt "
+        "and "
         "answer, which no figure counts"
-        if total(apart) > most
+        if sum_exactly(apart) > most
         else None,
-        f"{total(within)} tokens of reasoning in {np.count_nonzero(within)} answers are counted and not "
+        f"{sum_exactly(within)} tokens of reasoning in {np.count_nonzero(within)} answers are counted and "
+        "not "
         "shown: TTFT has their time, TPOT is too low"
-        if total(within) > most
+        if sum_exactly(within) > most
         else None,
     ]
     return joined(parts)

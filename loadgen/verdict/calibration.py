@@ -211,7 +211,7 @@ def _read() -> dict[tuple[str, str, int], Calibration]:
     """The cache by transport, environment and workers; empty, and a line of why, if the file is damaged."""
     path = cache_path()
     try:
-        cache = _Cache.model_validate_json(untrusted.file_bytes(path, _MOST_BYTES))
+        cache = _Cache.model_validate_json(untrusted.read_file_bytes(path, _MOST_BYTES))
         return {_key(each): each for each in cache.calibrations}
     except FileNotFoundError:
         return {}

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.arrays import Bool, Float64, Int64, total
+from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.rule import Source
 from loadgen.engines import engines
@@ -94,7 +94,7 @@ def overlap_mean(begin_ns: Int64, end_ns: Int64, window: tuple[int, int]) -> flo
     """The mean number of these intervals open at once over a window (Little's law)."""
     low, high = window
     inside = np.minimum(end_ns, high) - np.maximum(begin_ns, low)
-    return float(total(inside.clip(0))) / (high - low)
+    return float(sum_exactly(inside.clip(0))) / (high - low)
 
 
 def awaited(begin_ns: Int64, end_ns: Int64, weight: Int64) -> Int64:
@@ -239,7 +239,7 @@ class RunEvidence:
             return self.metrics.mean_concurrency
         begin_ns, end_ns = self.held_spans_ns
         span_ns = int(end_ns.max() - begin_ns.min()) if len(begin_ns) else 0
-        return total(end_ns - begin_ns) / span_ns if span_ns else 0.0
+        return sum_exactly(end_ns - begin_ns) / span_ns if span_ns else 0.0
 
     @property
     def hosted(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, invalid, joined, note, suspect
 from loadgen.figures import steady_state, text_tokens
 from loadgen.figures.figure_table import percentile_name
@@ -366,7 +366,7 @@ def thin_percentiles(run: RunEvidence) -> Evidence | None:
             if 0 < distribution.n < THIN * least_samples(percentile)[0]:
                 thin.setdefault((percentile, distribution.n), []).append(key.upper())
     return joined(
-        f"P{percentile_name(percentile)} of {', '.join(names)} from {counted(n, 'sample')}: a point "
+        f"P{percentile_name(percentile)} of {', '.join(names)} from {format_count(n, 'sample')}: a point "
         f"estimate needs {least_samples(percentile)[0]}"
         for (percentile, n), names in thin.items()
     )

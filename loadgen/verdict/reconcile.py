@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import aligned
+from loadgen.base.layout import align_cells
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest
@@ -72,7 +72,7 @@ def render(rows: Sequence[ReconciledFigure]) -> list[str]:
     for row in filter(_informative, rows):
         server = _bounds(row.bracket) if row.bracket else _number(row.server, row.unit)
         cells.append((row.figure, _number(row.client, row.unit), server, _signed(row.difference, row.unit)))
-    return [aligned(row, _WIDTHS) for row in cells]
+    return [align_cells(row, _WIDTHS) for row in cells]
 
 
 def foreign_requests(window: ServerWindow, metrics: Metrics) -> int:

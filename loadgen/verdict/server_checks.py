@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
 from loadgen.roofline import bound
 from loadgen.server.server_counters import ServerSample
@@ -170,7 +170,8 @@ def preemptions(run: RunEvidence) -> Evidence | None:
     if not count or count <= PREEMPTED * run.metrics.requests:
         return None
     return (
-        f"{counted(count, 'preemption')} in {counted(run.metrics.requests, 'request')}: the KV cache was full"
+        f"{format_count(count, 'preemption')} in {format_count(run.metrics.requests, 'request')}: the KV "
+        "cache was full"
     )
 
 

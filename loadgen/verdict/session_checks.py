@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Source, note, suspect
 from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.percentiles import percentiles
@@ -43,7 +43,7 @@ def sessions_ended_early(run: RunEvidence) -> Evidence | None:
     if ended <= ENDED * len(sessions):
         return None
     share = percent(ended / len(sessions))
-    unsent = f"{counted(dropped, 'later turn')} {'was' if dropped == 1 else 'were'} not sent"
+    unsent = f"{format_count(dropped, 'later turn')} {'was' if dropped == 1 else 'were'} not sent"
     return f"{ended} of {len(sessions)} sessions ({share}) ended early: {unsent}"
 
 

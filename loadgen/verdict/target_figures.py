@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.layout import aligned
+from loadgen.base.layout import align_cells
 from loadgen.figures.part_figures import part_latencies
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
@@ -67,7 +67,7 @@ def _figures(url: str, ours: Bool, each: PerRequest, duration_s: float) -> Targe
 
 def render(rows: Sequence[TargetFigures]) -> list[str]:
     """The rows as a table, each under its URL where that is long; empty if there are none."""
-    lines = [aligned(_TITLES, _WIDTHS)] if rows else []
+    lines = [align_cells(_TITLES, _WIDTHS)] if rows else []
     for row in rows:
         latencies = (row.mean_ttft_ms, row.p99_ttft_ms, row.mean_tpot_ms, row.p99_tpot_ms)
         shown = ["-" if value != value else f"{value:.2f}" for value in latencies]
@@ -76,5 +76,5 @@ def render(rows: Sequence[TargetFigures]) -> list[str]:
         if len(name) > -_WIDTHS[0]:
             lines.append(name)
             name = ""
-        lines.append(aligned((name, *cells), _WIDTHS))
+        lines.append(align_cells((name, *cells), _WIDTHS))
     return lines

@@ -29,7 +29,7 @@ def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationEr
 
 
 def _wrong(refusal: ssl.SSLCertVerificationError) -> str:
-    reason = untrusted.text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
+    reason = untrusted.read_text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
     if refusal.verify_code in _DATES:
         return f"is out of date ({reason}): renew it, or {_INSECURE}"
     if refusal.verify_code in _NAMES:

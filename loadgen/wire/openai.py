@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import NOT_JSON, error_text
+from loadgen.base.untrusted import NOT_JSON, read_error_text
 from loadgen.base.written_text import Written, WrittenText, has_written, read_written
 
 # What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
@@ -191,7 +191,7 @@ class Message(msgspec.Struct, gc=False):
         if error is None or error is False or (not error and self.choices):
             return None
         if isinstance(error, list):
-            return _phrase(error_text(bytes(part)) for part in error)
+            return _phrase(read_error_text(bytes(part)) for part in error)
         return _phrase(() if error is True else (str(error),))
 
 
@@ -223,7 +223,7 @@ def remark(line: bytes) -> str | None:
     text = next((text for text in texts if text not in _EMPTY), None)
     if text is None or _ROLE in text:
         return None
-    return _phrase(error_text(part) for part in (code, text) if part not in _EMPTY)
+    return _phrase(read_error_text(part) for part in (code, text) if part not in _EMPTY)
 
 
 class Delta(msgspec.Struct, gc=False):

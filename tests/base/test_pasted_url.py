@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.base.pasted_url import ApiPlace, key_header, parse
+from loadgen.base.pasted_url import ApiPlace, key_header, parse_base_url
 
 AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
 
@@ -49,7 +49,7 @@ AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
     ],
 )
 def test_a_pasted_url_is_taken_apart(url: str, place: ApiPlace) -> None:
-    assert parse(url) == place
+    assert parse_base_url(url) == place
 
 
 @loop_over(
@@ -64,7 +64,7 @@ def test_a_pasted_url_is_taken_apart(url: str, place: ApiPlace) -> None:
     ],
 )
 def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, place: ApiPlace) -> None:
-    assert parse(url, endpoint) == place
+    assert parse_base_url(url, endpoint) == place
 
 
 @loop_over(
@@ -77,7 +77,7 @@ def test_an_endpoint_that_is_given_stands_after_it(url: str, endpoint: str, plac
 )
 def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reported: str) -> None:
     with pytest.raises(UsageError, match=reported):
-        parse(url, endpoint)
+        parse_base_url(url, endpoint)
 
 
 def test_azure_takes_its_key_in_a_header_of_its_own() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.bounds import figure, shown, too_deep
-from loadgen.base.csv_text import csv_text
+from loadgen.base.bounds import is_too_deep, quote_value, read_figure
+from loadgen.base.csv_text import format_csv
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
-from loadgen.base.printable import file_name, json_text, plain
+from loadgen.base.paths import expand_path
+from loadgen.base.printable import clean_text, format_json, make_file_name
 
 # Each sets a title, clears a screen, turns the direction of writing, ends a line, or cannot be encoded.
 COMMANDS = [
@@ -26,7 +26,7 @@ COMMANDS = [
 
 @loop_over("command", COMMANDS)
 def test_no_command_of_a_terminal_is_left(command: str) -> None:
-    said = plain(f"a{command}b")
+    said = clean_text(f"a{command}b")
     assert said[0] == "a"
     assert said[-1] == "b"
     assert all(letter.isprintable() for letter in said)
@@ -35,12 +35,12 @@ def test_no_command_of_a_terminal_is_left(command: str) -> None:
 
 @loop_over("text", ["", "a\tb\n", "é 漢字 × ± – …", "a\u0301", "\U0001f600", "\u200d"])
 def test_what_is_text_stays(text: str) -> None:
-    assert plain(text) == text
+    assert clean_text(text) == text
 
 
 @loop_over("command", COMMANDS)
 def test_json_holds_the_same_and_is_ascii_where_a_terminal_would_obey(command: str) -> None:
-    text = json_text({f"k{command}": [f"v{command}é"]})
+    text = format_json({f"k{command}": [f"v{command}é"]})
     assert all(letter.isprintable() for letter in text)
     surrogate = any("\ud800" <= letter <= "\udfff" for letter in command)
     meant = "\ufffd" if surrogate else command
@@ -49,7 +49,7 @@ def test_json_holds_the_same_and_is_ascii_where_a_terminal_would_obey(command: s
 
 def test_json_is_strict() -> None:
     with pytest.raises(ValueError, match="Out of range"):
-        json_text([float("nan")])
+        format_json([float("nan")])
 
 
 @loop_over(
@@ -68,7 +68,7 @@ def test_json_is_strict() -> None:
     ],
 )
 def test_a_name_stays_in_its_directory(said: str, name: str) -> None:
-    assert file_name(said) == name
+    assert make_file_name(said) == name
     assert (Path("d") / name).parent == Path("d")
 
 
@@ -93,7 +93,7 @@ def test_a_name_stays_in_its_directory(said: str, name: str) -> None:
     ],
 )
 def test_a_cell_is_no_formula(cell: Any, written: str) -> None:
-    text = csv_text([["h"], [cell, "x"]])
+    text = format_csv([["h"], [cell, "x"]])
     assert list(csv.reader(io.StringIO(text, newline=""))) == [["h"], [written, "x"]]
 
 
@@ -108,11 +108,11 @@ def test_a_cell_is_no_formula(cell: Any, written: str) -> None:
 )
 def test_what_is_no_path_is_refused(said: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        place(said)
+        expand_path(said)
 
 
 def test_home_is_filled_in() -> None:
-    assert place("~/x") == Path.home() / "x"
+    assert expand_path("~/x") == Path.home() / "x"
 
 
 @loop_over(
@@ -123,7 +123,7 @@ def test_home_is_filled_in() -> None:
     ],
 )  # fmt: skip
 def test_a_figure_is_bounded(value: Any, kept: float | None) -> None:
-    assert figure(value) == kept
+    assert read_figure(value) == kept
 
 
 def nested(depth: int) -> Any:
@@ -134,7 +134,7 @@ def nested(depth: int) -> Any:
 
 
 def test_depth_is_looked_at_without_going_deep() -> None:
-    assert not too_deep(nested(64))
-    assert too_deep({"a": nested(64)})
-    assert too_deep(nested(100_000))
-    assert len(shown(nested(100_000))) < 100
+    assert not is_too_deep(nested(64))
+    assert is_too_deep({"a": nested(64)})
+    assert is_too_deep(nested(100_000))
+    assert len(quote_value(nested(100_000))) < 100

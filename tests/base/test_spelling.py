@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.base.spelling import near, nearest
+from loadgen.base.spelling import find_nearest, suggest_name
 from loadgen.run.options import bench_parser
 
 FLAGS = [option for action in bench_parser()._actions for option in action.option_strings]
@@ -48,7 +48,7 @@ NAMES = ["high-load", "low-load", "instant", "jetson-thor", "h200", "h20", "v"]
     ],
 )
 def test_a_flag_is_proposed_only_where_it_must_be_meant(word: str, flag: str | None) -> None:
-    assert near(word, FLAGS) == flag
+    assert find_nearest(word, FLAGS) == flag
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_flag_is_proposed_only_where_it_must_be_meant(word: str, flag: str | N
     ],
 )
 def test_keys_and_names_are_proposed_by_the_same_rule(word: str, names: list[str], name: str | None) -> None:
-    assert near(word, names) == name
+    assert find_nearest(word, names) == name
 
 
 def test_the_proposal_is_a_question_or_nothing() -> None:
-    assert nearest("hihg-load", NAMES) == ", did you mean 'high-load'?"
-    assert nearest("medium", NAMES) == ""
+    assert suggest_name("hihg-load", NAMES) == ", did you mean 'high-load'?"
+    assert suggest_name("medium", NAMES) == ""

@@ -32,7 +32,7 @@ from loadgen.server import server_log
     ],
 )
 def test_a_count_is_0_to_2_53(said: object, kept: int | None) -> None:
-    assert untrusted.whole(said) == kept
+    assert untrusted.read_count(said) == kept
 
 
 @loop_over(
@@ -54,7 +54,7 @@ def test_a_count_is_0_to_2_53(said: object, kept: int | None) -> None:
     ],
 )
 def test_a_number_is_finite_and_not_negative(said: object, kept: float | None) -> None:
-    assert untrusted.number(said) == kept
+    assert untrusted.read_number(said) == kept
 
 
 @loop_over(
@@ -62,7 +62,7 @@ def test_a_number_is_finite_and_not_negative(said: object, kept: float | None) -
     [("12", 12), ("", None), ("-1", None), ("٣", None), ("9" * 5000, None)],
 )
 def test_digits_are_ascii_and_few(said: str, kept: int | None) -> None:
-    assert untrusted.digits(said) == kept
+    assert untrusted.read_digits(said) == kept
 
 
 @loop_over(
@@ -79,7 +79,7 @@ def test_digits_are_ascii_and_few(said: str, kept: int | None) -> None:
     ],
 )
 def test_a_text_is_printable_and_short(said: object, kept: str) -> None:
-    assert untrusted.text(said) == kept
+    assert untrusted.read_text(said) == kept
 
 
 @loop_over(
@@ -98,21 +98,21 @@ def test_a_text_is_printable_and_short(said: object, kept: str) -> None:
     ],
 )
 def test_an_object_of_json_is_read_whatever_the_bytes(raw: bytes, found: dict[str, object]) -> None:
-    assert untrusted.json_object(raw) == found
+    assert untrusted.parse_json_object(raw) == found
 
 
 def test_json_that_is_nested_too_deep_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="too deep"):
-        untrusted.json_value(b"[" * 200_000 + b"]" * 200_000)
+        untrusted.parse_json(b"[" * 200_000 + b"]" * 200_000)
 
 
 def test_a_files_bytes_are_read_up_to_a_size(tmp_path: Path) -> None:
     place = tmp_path / "a"
     place.write_bytes(b"x" * 2048)
-    assert untrusted.file_bytes(place, 2048) == b"x" * 2048
-    assert untrusted.file_head(place, 5) == b"xxxxx"
+    assert untrusted.read_file_bytes(place, 2048) == b"x" * 2048
+    assert untrusted.read_file_head(place, 5) == b"xxxxx"
     with pytest.raises(OSError, match="larger than 1 KiB"):
-        untrusted.file_bytes(place, 1024)
+        untrusted.read_file_bytes(place, 1024)
 
 
 @loop_over("kind", ["fifo", "directory", "device", "missing", "long", "null byte", "link"])
@@ -132,12 +132,12 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> Non
     elif kind == "null byte":
         place = tmp_path / "a\0b"
     with pytest.raises(OSError, match=r"regular file|No such file|too long|Invalid argument"):
-        untrusted.file_bytes(place, 100)
+        untrusted.read_file_bytes(place, 100)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 def test_a_file_of_proc_is_not_read() -> None:
-    assert untrusted.file_head(Path("/proc/self/stat"), 100) == b""
+    assert untrusted.read_file_head(Path("/proc/self/stat"), 100) == b""
 
 
 @loop_over(("size", "left_out"), [(0, 0), (10, 0), (64, 0), (70, 6), (1000, 936)])
@@ -160,8 +160,8 @@ def test_a_log_that_was_removed_is_said_and_empty(tmp_path: Path) -> None:
 
 
 def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:
-    assert untrusted.line(" a\n\tb \x1b ") == "a b \ufffd"
-    assert untrusted.line("x y " * 10, 8) == "x y x y…"
+    assert untrusted.read_line(" a\n\tb \x1b ") == "a b \ufffd"
+    assert untrusted.read_line("x y " * 10, 8) == "x y x y…"
 
 
 @loop_over(
@@ -175,4 +175,4 @@ def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:
     ],
 )
 def test_the_text_of_an_error_is_found_in_any_json(body: bytes, text: str) -> None:
-    assert untrusted.error_text(body) == text
+    assert untrusted.read_error_text(body) == text

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from builders import made_runs
 from builders.loops import loop_over
-from loadgen.base.arrays import Int64, total
+from loadgen.base.arrays import Int64, sum_exactly
 from loadgen.figures import peaks, percentiles, record
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import compute
@@ -81,7 +81,7 @@ def test_pieces_are_one_run(
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_a_total_never_wraps(values: list[int]) -> None:
-    assert total(np.array(values, np.int64)) == sum(values)
+    assert sum_exactly(np.array(values, np.int64)) == sum(values)
 
 
 def test_a_message_of_many_tokens_costs_no_more_than_one_of_two() -> None:

@@ -214,9 +214,9 @@ def test_a_file_without_the_column_has_no_first_visible_token(tmp_path: Path) ->
     Records.of([PLAIN, REASONS]).save(path)
     names = [*BOUNDS, "start", "arrival_ns", "tokens"]
     names += ["failure_kind", "failure_detail", "finish_reason", "words", "word_start"]
-    stored = archive.read(path, names)
+    stored = archive.read_columns(path, names)
     del stored["visible_ns"]
     with path.open("wb") as file:
-        archive.write(file, stored)
+        archive.write_columns(file, stored)
     run = compute(Records.load(path), MetricOptions())
     assert (run.ttft.n, run.ttfvt.n) == (2, 0)

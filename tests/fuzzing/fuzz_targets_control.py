@@ -65,7 +65,7 @@ def metric_lines(raw: bytes) -> None:
 
 def server_info(raw: bytes) -> None:
     """An answer of /server_info."""
-    strict(engine_config.from_server_info(untrusted.json_object(raw)))
+    strict(engine_config.from_server_info(untrusted.parse_json_object(raw)))
     assert exchange.ControlAnswer("/x", 200, raw).message.isprintable()
 
 
@@ -79,7 +79,7 @@ def log(raw: bytes) -> None:
 def json_value(raw: bytes) -> None:
     """JSON of any kind."""
     with contextlib.suppress(ValueError):
-        untrusted.json_value(raw)
+        untrusted.parse_json(raw)
 
 
 def _in_directory(*files: tuple[str, bytes]) -> None:

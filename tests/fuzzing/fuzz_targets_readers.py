@@ -109,7 +109,7 @@ def compare(data: bytes) -> None:
     if reported:
         found = comparison.compare_runs(list(reported), ComparisonOptions(), ())
         for said in (render.render_text(found), render.render_markdown(found), export.render_csv(found)):
-            printable.plain(said).encode()
+            printable.clean_text(said).encode()
 
 
 def audit(data: bytes) -> None:
@@ -117,24 +117,24 @@ def audit(data: bytes) -> None:
     reported = _sources(data, "audit")
     if reported:
         findings = audits.audit_runs(reported, None, None, "")
-        printable.plain(audit_render.render_text(findings, explain=True)).encode()
-        printable.json_text(audit_render.render_json(findings, None, [], []), indent=1)
+        printable.clean_text(audit_render.render_text(findings, explain=True)).encode()
+        printable.format_json(audit_render.render_json(findings, None, [], []), indent=1)
 
 
 def text(data: bytes) -> None:
     """What may be printed, written and named."""
     said = data.decode("utf-8", "surrogateescape")
-    assert printable.plain(printable.plain(said)) == printable.plain(said)
-    printable.plain(said).encode()
-    printable.json_text({said: said}).encode()
-    assert (Path("d") / printable.file_name(said)).parent == Path("d")
-    csv_text.csv_text([[said, said]]).encode()
+    assert printable.clean_text(printable.clean_text(said)) == printable.clean_text(said)
+    printable.clean_text(said).encode()
+    printable.format_json({said: said}).encode()
+    assert (Path("d") / printable.make_file_name(said)).parent == Path("d")
+    csv_text.format_csv([[said, said]]).encode()
 
 
 def hide(data: bytes) -> None:
     """Secrets in a line, and in what is known to hold some: none of them is left."""
     line = data.decode("utf-8", "replace")
-    secrecy.hide(line)
+    secrecy.hide_secrets(line)
     known, _, said = line.partition("\n")
     secrets = Secrets.of({"authorization": known}, ({"api_key": known},), known)
     hidden = secrets.hide(f"{said} {known} {said}")

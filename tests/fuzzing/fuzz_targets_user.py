@@ -16,7 +16,7 @@ from fuzzing.fuzz_odd import replaced, spots
 from fuzzing.fuzz_targets_data import SERVER
 from loadgen.base import pasted_url
 from loadgen.base.errors import UsageError
-from loadgen.base.printable import plain
+from loadgen.base.printable import clean_text
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import limit_lines, stored_record, sweep_lines, sweep_record
@@ -62,7 +62,7 @@ def base_url(data: bytes) -> None:
     """A base URL, and an endpoint."""
     url, _, endpoint = data.decode("utf-8", "replace").partition(" ")
     with contextlib.suppress(UsageError):
-        pasted = pasted_url.parse(url, endpoint or None)
+        pasted = pasted_url.parse_base_url(url, endpoint or None)
         assert "\n" not in ServerAddress(pasted.base_url).shown_url
 
 
@@ -124,6 +124,6 @@ def odd_records(data: bytes) -> None:
     with contextlib.suppress(UsageError):
         read = sources.read_sources([str(directory)])
         for sweep in read.sweeps:
-            plain("\n".join(sweep_lines.notes(sweep.record))).encode()
+            clean_text("\n".join(sweep_lines.notes(sweep.record))).encode()
         for limit in read.limits:
-            plain(limit_lines.text(limit.record)).encode()
+            clean_text(limit_lines.text(limit.record)).encode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.secrecy import command_line, hide
+from loadgen.base.secrecy import command_line, hide_secrets
 from loadgen.host import environment
 from loadgen.host.environment import git_state
 
@@ -77,11 +77,11 @@ def test_what_is_no_secret_is_kept_as_it_is(word: str) -> None:
     ],
 )
 def test_no_secret_is_in_a_servers_own_account(text: str, shown: str) -> None:
-    assert hide(text) == shown
+    assert hide_secrets(text) == shown
 
 
 def test_searching_a_long_text_takes_linear_time() -> None:
-    assert hide("a-" * 50_000) == "a-" * 50_000
+    assert hide_secrets("a-" * 50_000) == "a-" * 50_000
 
 
 def test_the_system_and_its_memory_are_told() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.printable import plain
+from loadgen.base.printable import clean_text
 from loadgen.report.screen import Colour, Mark, Screen, no_ink
 
 RUN = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"
@@ -100,7 +100,7 @@ def test_a_mark_is_its_first_occurrence_as_whole_words(
 
 
 def test_a_servers_own_escapes_are_not_shown() -> None:
-    assert plain("\x1b[31mred") == "\ufffd[31mred"
+    assert clean_text("\x1b[31mred") == "\ufffd[31mred"
 
 
 def on_a_terminal(columns: int, **environment: str) -> str:

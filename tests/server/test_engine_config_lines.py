@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.layout import wrapped
+from loadgen.base.layout import wrap_text
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig, parse, render
 from server.test_engine_config import gib, log
@@ -93,7 +93,7 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
 def test_the_report_says_what_runs_and_what_differs(
     name: str, checkpoint: Checkpoint | None, lines: list[str]
 ) -> None:
-    assert [part for line in render(parse(log(name)), checkpoint) for part in wrapped(line)] == lines
+    assert [part for line in render(parse(log(name)), checkpoint) for part in wrap_text(line)] == lines
 
 
 @loop_over(

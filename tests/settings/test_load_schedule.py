@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.bounds import seconds
+from loadgen.base.bounds import parse_seconds
 from loadgen.settings.load_schedule import parse
 
 NS = 1_000_000_000
@@ -84,9 +84,9 @@ def test_a_wrong_schedule_names_the_stage_and_what_to_write(text: str, why: str)
 
 
 def test_a_time_needs_its_unit() -> None:
-    assert [seconds(text) for text in ("60s", "2m", "1.5h", "500 ms")] == [60.0, 120.0, 5400.0, 0.5]
+    assert [parse_seconds(text) for text in ("60s", "2m", "1.5h", "500 ms")] == [60.0, 120.0, 5400.0, 0.5]
     with pytest.raises(ValueError, match="units ms, s, m, h"):
-        seconds("60")
+        parse_seconds("60")
 
 
 @loop_over(

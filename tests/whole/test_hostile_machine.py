@@ -178,7 +178,7 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, said: str) -> None:
     place = tmp_path / "file"
     place.write_bytes(raw)
-    assert untrusted.text(environment.system_text(place)) == said
+    assert untrusted.read_text(environment.system_text(place)) == said
     assert environment.system_text(tmp_path) == ""
     assert environment.system_text(Path("a\0b")) == ""
     assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")

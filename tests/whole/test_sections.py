@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.made_cases import failed, run
-from loadgen.base.layout import wrapped
+from loadgen.base.layout import wrap_text
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
 from loadgen.figures import steady_state
@@ -146,7 +146,7 @@ def text(lines: dict[str, str]) -> str:
 
 
 def told(name: str) -> str:
-    return "\n".join(wrapped(f"section {name} failed: {WHY}; please report it"))
+    return "\n".join(wrap_text(f"section {name} failed: {WHY}; please report it"))
 
 
 @loop_over("section", SECTIONS)

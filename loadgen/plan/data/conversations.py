@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_TOKENS, YEAR_S, shown
+from loadgen.base.bounds import MOST_TOKENS, YEAR_S, quote_value
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import NOT_JSON
@@ -279,7 +279,7 @@ class _Checked:
         if row.role != TOOL:
             return ""
         foreign = [each for each in row.answers() if each not in self._calls.get(code, ())]
-        return f"a tool result without a call: no call {shown(foreign[0])} before it" if foreign else ""
+        return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
 
     def _other_system(self, code: int, row: TurnRow) -> str:
         hashed = 0 if row.system is None else hash(row.system) or 1
@@ -290,17 +290,19 @@ class _Checked:
         return ""
 
     def _refusal(self, i: int, row: TurnRow, why: str) -> UsageError:
-        return self.lines.refusal(i, f"conversation {shown(row.conversation_id)}: {why}")
+        return self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
 
 
 def _named(lines: Lines, row: int) -> str:
     """The conversation of a row, as `conversation 'c-3'`."""
-    return f"conversation {shown(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
+    return (
+        f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
+    )
 
 
 def _of(fields: RowObject) -> str:
     """The conversation of a row that is not valid, as far as it is known."""
     try:
-        return f"conversation {shown(msgspec.json.decode(fields['conversation_id'], type=str))}: "
+        return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
     except NOT_JSON:
         return ""

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.plan.data.lines import Lines, json_fault
@@ -200,7 +200,7 @@ def row_object(lines: Lines, i: int, row: bytes) -> RowObject:
     except NOT_JSON as error:
         raise lines.refusal(i, _not_an_object(lines, row, error)) from None
     if twice := _twice(fields, row):
-        raise lines.refusal(i, f"has the key {shown(twice)} twice: leave out one")
+        raise lines.refusal(i, f"has the key {quote_value(twice)} twice: leave out one")
     return fields
 
 
@@ -245,4 +245,4 @@ def _twice(fields: RowObject, row: bytes) -> str:
 
 def _listed(keys: Collection[str]) -> str:
     more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
-    return (", ".join(map(shown, islice(keys, _SHOWN_KEYS))) or "none") + more
+    return (", ".join(map(quote_value, islice(keys, _SHOWN_KEYS))) or "none") + more

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.plan.data.plain_faults import plain
 
@@ -51,7 +51,7 @@ class OpenedFile:
 
     def __init__(self, path: str, flag: str) -> None:
         self.path, self.flag = path, flag
-        at = place(path)
+        at = expand_path(path)
         try:
             descriptor = _opened(at)
         except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.base.printable import printable
+from loadgen.base.printable import clean_line
 from loadgen.base.untrusted import NOT_JSON
 
 _MOST_BYTES = 64 << 20  # of JSON that is read again for the value
@@ -78,5 +78,5 @@ def _value(row: bytes, path: str) -> str:
                 row = bytes(msgspec.json.decode(row, type=list[msgspec.Raw])[int(place)])
     except (*NOT_JSON, LookupError):
         return ""
-    text = printable(row.strip().decode("utf-8", "replace"))
+    text = clean_line(row.strip().decode("utf-8", "replace"))
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.plan.data import bodies, sent_rows
 from loadgen.plan.data.conversations import ASSISTANT, Conversations, RecordedTurn
 from loadgen.plan.data.lines import Lines
@@ -97,9 +97,9 @@ def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
         output_lens = np.full_like(output_lens, asked)
     facts = sent_rows.facts(kind, lines, answers)
     recorded = (
-        f"{counted(len(conversations), 'conversation')}, {len(conversations.generated)} recorded answers"
+        f"{format_count(len(conversations), 'conversation')}, {len(conversations.generated)} recorded answers"
     )
-    sent = f"{counted(len(turns), 'session')} with {counted(len(answers), 'turn')}"
+    sent = f"{format_count(len(turns), 'session')} with {format_count(len(answers), 'turn')}"
     made = RecordedTurns(conversations, answers, output_lens, kind)
     return SourcedRequests(made, facts, notes=(f"{recorded}: sent as {sent}",), turns=turns)
 

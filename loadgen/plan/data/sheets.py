@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import msgspec
 
-from loadgen.base.bounds import MOST_TOKENS, shown
-from loadgen.base.paths import place
+from loadgen.base.bounds import MOST_TOKENS, quote_value
+from loadgen.base.paths import expand_path
 from loadgen.plan.data import kinds
 from loadgen.plan.data.lines import MOST_ROW_BYTES, Lines, OpenedFile
 
@@ -111,7 +111,7 @@ def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
         raise file.refusal(why, _HEADER_ROW)
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
-        raise file.refusal(f"has the column {shown(twice)} twice", _HEADER_ROW)
+        raise file.refusal(f"has the column {quote_value(twice)} twice", _HEADER_ROW)
     prompt, length = names.index(_PROMPT), names.index(_LENGTH) if _LENGTH in names else None
     for number, row in enumerate(cells, _HEADER_ROW + 1):
         if not row:
@@ -127,7 +127,7 @@ def _csv_rows(file: OpenedFile) -> Iterator[bytes]:
 
 def _whole(file: OpenedFile, cell: str, number: int) -> int:
     if not (cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS))):
-        raise file.refusal(f"has {shown(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
+        raise file.refusal(f"has {quote_value(cell)} as {_LENGTH}: give 1 to {MOST_TOKENS}", number)
     return int(cell)
 
 
@@ -183,7 +183,7 @@ def _parquet_rows(file: OpenedFile) -> Iterator[bytes]:
         raise file.refusal(_NO_PARQUET) from None
     number = 0
     try:
-        with parquet.ParquetFile(place(file.path)) as table:
+        with parquet.ParquetFile(expand_path(file.path)) as table:
             for batch in table.iter_batches(_BATCH_ROWS):
                 for row in batch.to_pylist():
                     number += 1

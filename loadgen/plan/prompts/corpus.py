@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.plan.prompts.random_ids import PromptShape, drawn_lens, grouped
 from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
 from loadgen.plan.requests import PromptRequests, fingerprint
@@ -70,7 +70,7 @@ def load(path: str) -> Corpus:
     """The text in a file, the shipped one for ""; raises UsageError where it holds no text, or too little."""
     where = f"{_FLAG} {path}"
     try:
-        raw = untrusted.file_bytes(place(path) if path else SHIPPED, _MOST_BYTES)
+        raw = untrusted.read_file_bytes(expand_path(path) if path else SHIPPED, _MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror}: give a text file") from None
     packed = next((name for magic, name in _COMPRESSED.items() if raw.startswith(magic)), None)

@@ -9,9 +9,9 @@ import numpy as np
 
 from loadgen.base import untrusted
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_TOKENS, figure, shown
+from loadgen.base.bounds import MOST_TOKENS, quote_value, read_figure
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 
 _MOST_BYTES = 1 << 26
 _FORM = (
@@ -41,7 +41,7 @@ def load(name: str, flag: str) -> Histogram:
     if not name:
         raise UsageError(f"{where} names no file: {_FORM}")
     try:
-        raw = untrusted.file_bytes(place(name), _MOST_BYTES)
+        raw = untrusted.read_file_bytes(expand_path(name), _MOST_BYTES)
         text = raw.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror}") from None
@@ -82,16 +82,16 @@ def _bin(row: object, where: str) -> tuple[int, int, float]:
     *ends, count = (_number(part) for part in parts)
     least, most = ends[0], ends[-1]
     if least is None or most is None or least != int(least) or most != int(most):
-        raise UsageError(f"{where}: {shown(parts[0])} is not a length: {_FORM}")
+        raise UsageError(f"{where}: {quote_value(parts[0])} is not a length: {_FORM}")
     if not 1 <= least <= most <= MOST_TOKENS:
         raise UsageError(f"{where}: lengths are from 1 to {MOST_TOKENS}, and the least comes first")
     if count is None or count < 0:
-        raise UsageError(f"{where}: {shown(parts[-1])} is not a count: {_FORM}")
+        raise UsageError(f"{where}: {quote_value(parts[-1])} is not a count: {_FORM}")
     return int(least), int(most), count
 
 
 def _number(value: object) -> float | None:
     try:
-        return figure(float(value) if isinstance(value, str) else value)
+        return read_figure(float(value) if isinstance(value, str) else value)
     except ValueError:
         return None

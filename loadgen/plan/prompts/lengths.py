@@ -10,9 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_TOKENS, figure, shown
+from loadgen.base.bounds import MOST_TOKENS, quote_value, read_figure
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.plan.prompts import length_histogram
 
 _EXAMPLE = "write it as lognormal:mean=1024,sd=512,min=16,max=8192"
@@ -114,11 +114,13 @@ def parse(text: str, flag: str, usual_mean: int) -> LengthDistribution:
     make = _KINDS.get(kind)
     if make is None:
         known = ", ".join((*_KINDS, "histogram:FILE"))
-        raise UsageError(f"{flag} {shown(text)}: {kind!r} is no distribution{nearest(kind, _KINDS)}: {known}")
+        raise UsageError(
+            f"{flag} {quote_value(text)}: {kind!r} is no distribution{suggest_name(kind, _KINDS)}: {known}"
+        )
     try:
         return _checked(make(_parameters(rest, usual_mean)))
     except ValueError as error:
-        raise UsageError(f"{flag} {shown(text)}: {error}; {_EXAMPLE}") from None
+        raise UsageError(f"{flag} {quote_value(text)}: {error}; {_EXAMPLE}") from None
 
 
 def parse_seconds(text: str, flag: str) -> LengthDistribution:
@@ -132,7 +134,7 @@ def parse_seconds(text: str, flag: str) -> LengthDistribution:
             return replace(_checked(_KINDS[kind](_parameters(rest, None, _MS))), per=_MS)
         pause_ms = _pause_ms(text)
     except ValueError as error:
-        raise UsageError(f"{flag} {shown(text)}: {error}; {_SECONDS_EXAMPLE}") from None
+        raise UsageError(f"{flag} {quote_value(text)}: {error}; {_SECONDS_EXAMPLE}") from None
     return LengthDistribution(lambda _, n: np.full(n, float(pause_ms)), pause_ms, 0, MOST_TOKENS, _MS)
 
 
@@ -162,7 +164,7 @@ def _parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds
     for part in text.split(",") if text else ():
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in _NAMES:
-            raise ValueError(f"{name!r} is no parameter{nearest(name, _NAMES)}: mean, sd, min or max")
+            raise ValueError(f"{name!r} is no parameter{suggest_name(name, _NAMES)}: mean, sd, min or max")
         if _NAMES[name] in given:
             raise ValueError(f"{name} is given twice")
         given[_NAMES[name]] = _number(name, value, per)
@@ -171,16 +173,16 @@ def _parameters(text: str, usual_mean: int | None, per: int = 1) -> LengthBounds
 
 def _number(name: str, value: str, per: int) -> float:
     try:
-        number = figure(round(float(value) * per, _DIGITS))
+        number = read_figure(round(float(value) * per, _DIGITS))
     except (ValueError, OverflowError):
         number = None
     least = 0 if name == "sd" else 1
     if number is None or not least <= number <= MOST_TOKENS:
         raise ValueError(
-            f"{name} {shown(value)} is not a number from {least / per:g} to {MOST_TOKENS // per}"
+            f"{name} {quote_value(value)} is not a number from {least / per:g} to {MOST_TOKENS // per}"
         )
     if name in ("min", "max") and number != int(number):
-        raise ValueError(f"{name} {shown(value)} is not a whole number{' of milliseconds' * (per > 1)}")
+        raise ValueError(f"{name} {quote_value(value)} is not a whole number{' of milliseconds' * (per > 1)}")
     return number
 
 

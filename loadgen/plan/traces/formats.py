@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.plan.data.lines import Lines
 from loadgen.plan.streams import RandomStream
@@ -83,7 +83,7 @@ def recognised(path: str) -> str:
     known where each of the first 1,000 rows has a hash for 512 tokens, and times that are whole numbers
     make less than 50 requests a second if they are milliseconds.
     """
-    at = place(path)
+    at = expand_path(path)
     if at.is_dir() or servegen.TRACE_FILE.fullmatch(at.name):
         return "servegen"
     lines = Lines.open(path, FLAG)

@@ -41,10 +41,10 @@ class TraceWindow(msgspec.Struct, frozen=True):
         try:
             window = cls(float(start) if start else None, float(end) if end else None)
         except ValueError:
-            raise UsageError(_WINDOW.format(bounds.shown(text))) from None
+            raise UsageError(_WINDOW.format(bounds.quote_value(text))) from None
         last = bounds.YEAR_S if window.end_s is None else window.end_s
         if not colon or not 0 <= window.begin_s < last <= bounds.YEAR_S:
-            raise UsageError(_WINDOW.format(bounds.shown(text)))
+            raise UsageError(_WINDOW.format(bounds.quote_value(text)))
         return window
 
     def rows(self, at_ns: Int64) -> slice:

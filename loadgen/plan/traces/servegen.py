@@ -26,8 +26,8 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import counted
-from loadgen.base.paths import place
+from loadgen.base.layout import format_count
+from loadgen.base.paths import expand_path
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.plan.data.lines import Lines, OpenedFile, json_fault
 from loadgen.plan.data.sheets import row_cells
@@ -123,13 +123,13 @@ def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: floa
         path,
         hashed.hexdigest(),
         file_rows=len(order),
-        notes=(f"{counted(len(clients), 'client')} of ServeGen composed",),
+        notes=(f"{format_count(len(clients), 'client')} of ServeGen composed",),
     )
 
 
 def _files(path: str, flag: str) -> list[tuple[str, Path]]:
     """The trace files of a directory, or the one that is named, each with its client's name."""
-    at = place(path)
+    at = expand_path(path)
     names = sorted(at.iterdir()) if at.is_dir() else [at]
     found = [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
     if not found:

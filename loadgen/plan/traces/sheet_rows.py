@@ -106,7 +106,8 @@ def _length(text: str, lines: Lines, i: int, column: str) -> int:
     value = int(text) if text.isascii() and text.strip().isdigit() and len(text) <= 18 else -1
     if not 0 <= value <= bounds.MOST_TOKENS:
         raise lines.refusal(
-            i + 1, f"{column} {bounds.shown(text)} is not a number of tokens from 0 to {bounds.MOST_TOKENS}"
+            i + 1,
+            f"{column} {bounds.quote_value(text)} is not a number of tokens from 0 to {bounds.MOST_TOKENS}",
         )
     return value
 
@@ -119,7 +120,7 @@ def _seconds(texts: list[str], lines: Lines, first: int) -> Int64:
         except ValueError:
             fits = False
         if not fits:
-            raise lines.refusal(first + i + 1, f"{bounds.shown(text)} is not a time in seconds from 0")
+            raise lines.refusal(first + i + 1, f"{bounds.quote_value(text)} is not a time in seconds from 0")
     return np.rint(np.array(texts, np.float64) * 1e9).astype(np.int64)
 
 
@@ -129,22 +130,24 @@ def _dated(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64
     for i, text in enumerate(texts):
         parts = _DATETIME.fullmatch(text.strip())
         if parts is None:
-            raise lines.refusal(first + i + 1, f"{bounds.shown(text)} is not a date and time")
+            raise lines.refusal(first + i + 1, f"{bounds.quote_value(text)} is not a date and time")
         if not _FIRST_YEAR <= parts[1][:4] <= _LAST_YEAR:
             raise lines.refusal(
-                first + i + 1, f"{bounds.shown(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
+                first + i + 1, f"{bounds.quote_value(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
             )
         zones.add(parts[2] or "")
         dates.append(parts[1])
         if len(zones) > 1:
             raise lines.refusal(
-                first + i + 1, f"{bounds.shown(text)} is in another time zone than the rows above"
+                first + i + 1, f"{bounds.quote_value(text)} is in another time zone than the rows above"
             )
     try:
         return np.array(dates, "datetime64[ns]").astype(np.int64)
     except ValueError as error:
         wrong = next(i for i, date in enumerate(dates) if not _is_date(date))
-        raise lines.refusal(first + wrong + 1, f"{bounds.shown(texts[wrong])} is no date: {error}") from None
+        raise lines.refusal(
+            first + wrong + 1, f"{bounds.quote_value(texts[wrong])} is no date: {error}"
+        ) from None
 
 
 def _is_date(text: str) -> bool:

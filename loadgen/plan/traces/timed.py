@@ -151,7 +151,7 @@ def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> N
     for name in ("timestamp", "input_length", "output_length", "hash_ids"):
         label = getattr(profile, f"timed_trace_label_{name}")
         if label not in first:
-            keys = bounds.shown(", ".join(map(str, first)))
+            keys = bounds.quote_value(", ".join(map(str, first)))
             flag = f"--timed-trace-label-{name.replace('_', '-')}"
             raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
 

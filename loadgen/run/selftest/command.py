@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from loadgen.base import clock
-from loadgen.base.bounds import MOST_STREAMS, real, whole
+from loadgen.base.bounds import MOST_STREAMS, integer_between, number_between
 from loadgen.base.errors import MeasureError
-from loadgen.base.layout import counted
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.layout import format_count
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.report.printing import printed
 from loadgen.run.automatic_workers import usable_cpus
 from loadgen.run.progress import display
@@ -27,12 +27,12 @@ from loadgen.verdict.calibration import Calibration
 _CPUS_EACH = 3  # of a worker: it captures and decodes, and has a null server
 _MOST_WORKERS = 256
 _SECONDS, _MODES_S, _STEP_S = 14.0, 8.0, 8.0
-_COUNT, _POSITIVE = whole(1, MOST_STREAMS), real(0.001, 10_000)  # of its flags
+_COUNT, _POSITIVE = integer_between(1, MOST_STREAMS), number_between(0.001, 10_000)  # of its flags
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, keep; 1 where the client does not see what is sent. Raises MeasureError."""
-    options = arguments(_parser(), argv)
+    options = parse_arguments(_parser(), argv)
     transports, why_not = runnable()
     if options.transport in transports:
         transports = (options.transport,)
@@ -90,7 +90,7 @@ def _grown(
         ended: list[str] = []
         for number in numbers:
             left_s = (deadline_ns - clock.now_ns()) / 1e9 / (len(steps) - len(every))
-            title = f"error and capacity of {transport}, {counted(number, 'worker')}"
+            title = f"error and capacity of {transport}, {format_count(number, 'worker')}"
             with display(quiet=False).waiting(title, left_s, forks=True):
                 client, whole = (
                     SelftestClient(transport, number),
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--workers",
-        type=whole(1, _MOST_WORKERS),
+        type=integer_between(1, _MOST_WORKERS),
         default=1,
         metavar="N",
         help="measure 1, 2, 4 … N workers, each with --streams of its own and a null server (default 1)",

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.engines import engines
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -53,7 +53,7 @@ class SelftestLoad(msgspec.Struct, frozen=True):
     def words(self) -> str:
         pace = f"{1000 * self.tokens_per_message / self.interval_ms:g} tok/s"
         each = f", {self.tokens_per_message} tokens a message" if self.tokens_per_message > 1 else ""
-        return f"{counted(self.streams, 'stream')} × {pace}{each}"
+        return f"{format_count(self.streams, 'stream')} × {pace}{each}"
 
 
 class _Digits(PromptRequests):

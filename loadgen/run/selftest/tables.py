@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.verdict.calibration import Calibration, Error
 
 
@@ -49,7 +49,9 @@ def workers_table(measured: Sequence[Calibration], ended: Sequence[str]) -> list
         lines.append("".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True)))
     words = zip(measured, ended, strict=True)
     return lines + [
-        f"  {counted(each.workers, 'worker')}: no higher load was tried: {why}" for each, why in words if why
+        f"  {format_count(each.workers, 'worker')}: no higher load was tried: {why}"
+        for each, why in words
+        if why
     ]
 
 

@@ -7,10 +7,10 @@ import re
 import sys
 from collections.abc import Sequence
 
-from loadgen.base.bounds import shown, whole
+from loadgen.base.bounds import integer_between, quote_value
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.report.printing import printed
 from loadgen.run.progress import warn
 from loadgen.run.shards import ranks, schedulers
@@ -37,8 +37,8 @@ def shards_parser() -> argparse.ArgumentParser:
     ways.add_argument("--k8s", action="store_true", help="the manifest of a Kubernetes Indexed Job")
     ways.add_argument("--slurm", action="store_true", help="a script for sbatch")
     ways.add_argument("--mpi", action="store_true", help="lines for mpirun")
-    add("--shards", type=whole(1, ranks.MOST_SHARDS), required=True, metavar="N", help="how many")
-    add("--start-in", type=whole(1, MOST_AHEAD_S), default=_START_IN_S, metavar="S",
+    add("--shards", type=integer_between(1, ranks.MOST_SHARDS), required=True, metavar="N", help="how many")
+    add("--start-in", type=integer_between(1, MOST_AHEAD_S), default=_START_IN_S, metavar="S",
         help=f"all begin S seconds from now, or from when the job begins (default {_START_IN_S}): enough for "
         "the last to be ready")  # fmt: skip
     add("--name", default="loadgen", help="of the job, and of the directory of its runs (default loadgen)")
@@ -60,7 +60,7 @@ def main(argv: Sequence[str], clocks: Clock = SYSTEM_CLOCK) -> int:
     if not own or {"-h", "--help"} & set(own):
         parser.print_help()
         return ExitCode.FIGURES if own else ExitCode.USAGE
-    asked = arguments(parser, own)
+    asked = parse_arguments(parser, own)
     plan = launch_plan(asked.shards, flags)
     if plan.headers:
         names = ", ".join(plan.headers)
@@ -91,6 +91,8 @@ def _text(asked: argparse.Namespace, plan: LaunchPlan, clocks: Clock) -> str:
     if given:
         raise UsageError(f"--{next(iter(given))} goes with --k8s")
     if not _NAME.fullmatch(asked.name):
-        raise UsageError(f"--name {shown(asked.name)}: give letters, digits, '.', '_' and '-', 100 at most")
+        raise UsageError(
+            f"--name {quote_value(asked.name)}: give letters, digits, '.', '_' and '-', 100 at most"
+        )
     write = schedulers.slurm if asked.slurm else schedulers.mpi
     return write(plan, asked.name, asked.start_in)

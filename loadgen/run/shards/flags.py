@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from loadgen.base.bounds import parsed_by, shown
+from loadgen.base.bounds import parse_with, quote_value
 from loadgen.base.errors import UsageError
 from loadgen.fleet import cluster_flags
 from loadgen.settings.groups import SHARDS
@@ -36,7 +36,7 @@ def start_at(text: str) -> PlannedStart:
 def digest(text: str) -> str:
     """A plan's digest; raises ValueError."""
     if len(text) != _DIGITS or not set(text) <= _HEX:
-        raise ValueError(f"{shown(text)} is no plan's digest: it has {_DIGITS} digits, 0 to f")
+        raise ValueError(f"{quote_value(text)} is no plan's digest: it has {_DIGITS} digits, 0 to f")
     return text
 
 
@@ -50,17 +50,17 @@ class ShardOptions(OptionRows, frozen=True):
     # None: all of the plan.
     shard: Share | None = _part(None, "send part I of N of the plan, counted from 0; auto: as Slurm, MPI or "
         "a Kubernetes Indexed Job numbers this process (needs --seed; `loadgen merge` joins the runs)",
-        read=parsed_by(shard), metavar="I/N|auto|auto/N",
+        read=parse_with(shard), metavar="I/N|auto|auto/N",
         series="`loadgen bench` sends one plan from several commands",
         cluster="the cluster's shards are numbered by this command")
     # None: as soon as it can.
     start_at: PlannedStart | None = _part(None, "begin at this instant: seconds since 1970, ISO 8601 with a "
-        "zone, or +SECONDS from now", read=parsed_by(start_at), metavar="WHEN",
+        "zone, or +SECONDS from now", read=parse_with(start_at), metavar="WHEN",
         series="`loadgen bench` begins one run at an instant",
         cluster="the shards begin together, once all are ready")
     # The digest of the only plan that may be sent.
     expect_plan: str | None = _part(None, "send no other plan than the one of this digest",
-        read=parsed_by(digest), metavar="DIGEST", series="each run has a plan of its own")
+        read=parse_with(digest), metavar="DIGEST", series="each run has a plan of its own")
 # fmt: on
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.transport.sending.share import Share
 
 AUTO = "auto"
@@ -55,7 +55,9 @@ def read(text: str, environ: Mapping[str, str] = os.environ) -> Share:
         return _checked(rank.number, rank.of, str(rank))
     match = _SHARD.fullmatch(text)
     if match is None:
-        raise ValueError(f"{shown(text)} is no shard: give I/N as 0/4 (the last is 3/4), auto, or auto/N")
+        raise ValueError(
+            f"{quote_value(text)} is no shard: give I/N as 0/4 (the last is 3/4), auto, or auto/N"
+        )
     number, of = match.groups()
     if number is not None:
         return _checked(int(number), int(of), text)
@@ -91,7 +93,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 6):
-        raise ValueError(f"{name}={shown(text)} is no number: give I/N")
+        raise ValueError(f"{name}={quote_value(text)} is no number: give I/N")
     return int(text)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import clock
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.run.measure import TransportOptions
@@ -70,7 +70,7 @@ def read(text: str, clocks: Clock = SYSTEM_CLOCK) -> PlannedStart:
         when = None
     if when is None or when.tzinfo is None:
         raise ValueError(
-            f"{shown(text)} is no instant: give seconds since 1970 (date +%s), ISO 8601 with its zone "
+            f"{quote_value(text)} is no instant: give seconds since 1970 (date +%s), ISO 8601 with its zone "
             "(2026-01-31T12:00:00Z), or +SECONDS from now"
         )
     whole_s = int((when.replace(microsecond=0) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())

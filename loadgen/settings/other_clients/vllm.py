@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.settings.other_clients import data_sets
 from loadgen.settings.other_clients.client import OtherClient, by_flag
 
@@ -162,4 +162,4 @@ def refusal_of(flag: str, value: str) -> str | None:
         heeded = only is not None and float(value) != only
     except ValueError:
         heeded = True
-    return f"{flag} {shown(value)} of `{VLLM.command}` is not supported: {why}" if heeded else None
+    return f"{flag} {quote_value(value)} of `{VLLM.command}` is not supported: {why}" if heeded else None

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.printable import json_text, plain
-from loadgen.base.spelling import Parser, arguments, nearest
+from loadgen.base.printable import clean_text, format_json
+from loadgen.base.spelling import Parser, parse_arguments, suggest_name
 from loadgen.report.printing import printed
 from loadgen.roofline import models
 from loadgen.roofline.machines import Machine
@@ -57,18 +57,18 @@ def main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         parser.print_help()
         return 0
-    given = arguments(parser, argv, intermixed=True)
+    given = parse_arguments(parser, argv, intermixed=True)
     if not given.places:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     hardware = Hardware.given(given)  # a wrong one is an error before anything is read
     _check_model(given.model, hardware.config)
     result = audit_sources(sources.read_sources(given.places), hardware, given.model)
     if given.json:
-        printed(json_text(result.json(), indent=1), sys.stdout)
+        printed(format_json(result.json(), indent=1), sys.stdout)
     else:
-        printed(plain(render.render_text(result.findings, explain=given.explain)), sys.stdout, end="")
+        printed(clean_text(render.render_text(result.findings, explain=given.explain)), sys.stdout, end="")
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
-            printed(f"loadgen: {plain(line)}", sys.stderr)
+            printed(f"loadgen: {clean_text(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
     return STRICT if given.strict and invalid else 0
 
@@ -78,7 +78,7 @@ def _check_model(model: str | None, config: Path | None) -> None:
     if model is None or config is not None or models.find(model) is not None:
         return
     if not os.path.exists(os.path.expanduser(model)):
-        near = nearest(split_name(model)[0], models.rows())
+        near = suggest_name(split_name(model)[0], models.rows())
         hint = f"{near} Else" if near else ":"
         raise UsageError(f"--model {model}: its shape is unknown{hint} pass --model-config, its config.json")
 

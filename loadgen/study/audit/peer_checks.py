@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.base.rule import Evidence, Source, note, suspect
 from loadgen.roofline import bound
 from loadgen.study.consistency.subject import LEAST_MISSING, SEED, TOKENIZER, AuditedRun, list_fractions
@@ -40,7 +40,7 @@ def duplicate(run: AuditedRun) -> Evidence | None:
     named = list(dict.fromkeys(f"{twin.name} {twin.load.name}".strip() for twin in twins))
     if not named:
         return None
-    return f"{len(own)} figures equal those of {some(named, _NAMED)} to the digit"
+    return f"{len(own)} figures equal those of {list_first(named, _NAMED)} to the digit"
 
 
 def _differs(run: AuditedRun, value: Callable[[Reported], float | None], noun: str) -> Evidence | None:

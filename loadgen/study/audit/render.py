@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.base import rule
-from loadgen.base.layout import WIDTH, aligned, counted, cut, middle_cut, some, wrapped
-from loadgen.base.printable import printable
+from loadgen.base.layout import WIDTH, align_cells, cut_end, cut_middle, format_count, list_first, wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.base.rule import Finding, Severity
 from loadgen.report.load_table import marked_name
 from loadgen.roofline.bound import DECODING, PREFILL
@@ -61,9 +61,9 @@ def render_json(
 
 def _table(findings: Mapping[str, Sequence[RunFindings]]) -> Iterator[str]:
     """Figures, share of the roofline and the worst doubt, a line a run under its checkpoint's name."""
-    yield aligned(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
+    yield align_cells(("", "tok/s", "TTFT ms", "TPOT ms", "roof", "  level, worst doubt"), _WIDTHS)
     for name, own in findings.items():
-        yield cut(printable(name), WIDTH)
+        yield cut_end(clean_line(name), WIDTH)
         yield from map(_row, own)
 
 
@@ -75,8 +75,8 @@ def _row(audited: RunFindings) -> str:
     worst = audited.findings[0].rule if audited.findings else None
     named = worst.code if worst and worst.severity is not Severity.NOTE else ""
     named = _BY_REPORT if audited.by_its_report else named
-    load = f"  {cut(printable(_load(run)), _LOAD)}"
-    return aligned((load, *cells, roof, f"  {audited.verdict} {named}".rstrip()), _WIDTHS)
+    load = f"  {cut_end(clean_line(_load(run)), _LOAD)}"
+    return align_cells((load, *cells, roof, f"  {audited.verdict} {named}".rstrip()), _WIDTHS)
 
 
 def _latency(run: Reported, key: str) -> float | None:
@@ -116,17 +116,17 @@ def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
         return
     run = audited.reported
     names = filter(None, (_name(audited), run.load.name))
-    title = ", ".join(middle_cut(printable(name), _LONGEST_NAME) for name in names)
-    yield from wrapped(f"{title}: {audited.verdict}", "  ")
-    yield from wrapped(f"  {printable(run.source)}", "    ")
+    title = ", ".join(cut_middle(clean_line(name), _LONGEST_NAME) for name in names)
+    yield from wrap_text(f"{title}: {audited.verdict}", "  ")
+    yield from wrap_text(f"  {clean_line(run.source)}", "    ")
     if audited.by_its_report:
         yield f"  {_BY_REPORT}: its figures alone do not show why"
     for finding in shown:
         yield from _evidence(finding, explain)
     if notes:
-        yield from wrapped(f"  notes: {', '.join(notes)}", "    ")
+        yield from wrap_text(f"  notes: {', '.join(notes)}", "    ")
     for remark in remarks:
-        yield from wrapped(f"  remark: {printable(remark)}", "    ")
+        yield from wrap_text(f"  remark: {clean_line(remark)}", "    ")
     yield ""
 
 
@@ -134,20 +134,20 @@ def _evidence(finding: Finding, explain: bool) -> Iterator[str]:
     short = [f"{finding.rule.code}: {finding.evidence}"]
     for line in rule.explained(finding) if explain else short:
         margin = " " * (len(line) - len(line.lstrip()) + 4)
-        yield from wrapped(f"  {printable(line)}", margin)
+        yield from wrap_text(f"  {clean_line(line)}", margin)
 
 
 def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
     levels = Counter(audited.level for audited in findings)
     by_level = ", ".join(f"{levels[level]} {level.value}" for level in _GRAVEST_FIRST if levels[level])
-    runs = counted(len(findings), "run")
-    yield from wrapped(f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)")
+    runs = format_count(len(findings), "run")
+    yield from wrap_text(f"{runs}: {by_level}; {len(CHECKS)} doubts (docs/audit.md)")
     ceilings = [audited.ceiling for audited in findings if audited.ceiling is not None]
     machines = {ceiling.machine.name: ceiling.machine for ceiling in ceilings}
     for machine in machines.values():
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
         rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
-        yield from wrapped(f"roofline: {machine.name}, {rate} ({machine.source})")
+        yield from wrap_text(f"roofline: {machine.name}, {rate} ({machine.source})")
     yield from _not_checked(findings)
     if explain:
         yield from _tallied("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
@@ -161,45 +161,48 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
     """What could not be checked, of how many runs, and once what to pass for it."""
     unknown = [audited.reported.machine for audited in findings if audited.no_machine]
     if unknown:
-        named = [printable(name) for name in dict.fromkeys(unknown) if name]
-        why = f"{some(named, _NAMED)} is no machine of the table" if named else "no machine is named"
-        yield from wrapped(
-            f"no roofline for {counted(len(unknown), 'run')}: {why}: pass --hardware KEY, as jetson-thor or "
+        named = [clean_line(name) for name in dict.fromkeys(unknown) if name]
+        why = f"{list_first(named, _NAMED)} is no machine of the table" if named else "no machine is named"
+        yield from wrap_text(
+            f"no roofline for {format_count(len(unknown), 'run')}: {why}: pass --hardware KEY, as "
+            "jetson-thor or "
             "4xh100, or --bandwidth GB/s"
         )
     shapeless = [audited.reported.checkpoint for audited in findings if audited.no_shape]
     if shapeless:
-        names = some(
-            [middle_cut(printable(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)], _NAMED
+        names = list_first(
+            [cut_middle(clean_line(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)], _NAMED
         )
-        yield from wrapped(
-            f"no roofline for {counted(len(shapeless), 'run')}: the shape of {names} is unknown: pass "
+        yield from wrap_text(
+            f"no roofline for {format_count(len(shapeless), 'run')}: the shape of {names} is unknown: pass "
             "--model-config, its config.json, or --model NAME"
         )
     others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
     yield from _tallied("no roofline for", others)
     untimed = sum(audited.ceiling is not None and ROOFLINE in audited.unchecked for audited in findings)
     if untimed:
-        yield from wrapped(
-            f"no roofline for {counted(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL or "
+        yield from wrap_text(
+            f"no roofline for {format_count(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL "
+            "or "
             "tok/s at concurrency 1"
         )
     alone = sum(RELATIONS in audited.unchecked for audited in findings)
     if alone:
-        yield from wrapped(
-            f"no relations in {counted(alone, 'run')}: no two of its figures depend on one another, as a "
+        yield from wrap_text(
+            f"no relations in {format_count(alone, 'run')}: no two of its figures depend on one another, "
+            "as a "
             "rate on its count and the duration"
         )
     if any(audited.level is Level.UNCHECKED for audited in findings):
         advice = _ADVICE if unknown or shapeless else ""
-        yield from wrapped(f"UNCHECKED: there was nothing to compare the figures with{advice}")
+        yield from wrap_text(f"UNCHECKED: there was nothing to compare the figures with{advice}")
 
 
 def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
     """Each reason with how many runs have it, the first few of them."""
     every = Counter(filter(None, reasons))
     for why, count in [*every.items()][:_MOST_REASONS]:
-        yield from wrapped(f"{what} {counted(count, 'run')}: {printable(why)}")
+        yield from wrap_text(f"{what} {format_count(count, 'run')}: {clean_line(why)}")
     if len(every) > _MOST_REASONS:
         yield f"{what} others: {len(every) - _MOST_REASONS} more reasons (--json has all)"
 

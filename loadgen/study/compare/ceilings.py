@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.report import speed_formulas
 from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
@@ -38,7 +38,7 @@ class Hardware(msgspec.Struct, frozen=True):
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
         """What these names mean; raises UsageError where machine, bandwidth or file does not exist."""
-        file = None if config is None else place(config)
+        file = None if config is None else expand_path(config)
         if file is not None:
             architecture.read(file)
         return cls(machines.chosen(key, bandwidth_gb_per_s), file)

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadgen.base.layout import wrapped
-from loadgen.base.printable import json_text, plain
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.layout import wrap_text
+from loadgen.base.printable import clean_text, format_json
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.report import speed_tables, sweep_lines
 from loadgen.report.printing import printed
 from loadgen.report.speed_tables import Table
@@ -32,8 +32,8 @@ _Form = tuple[
 _TEXT: _Form = (
     render.render_text,
     speed_tables.text,
-    lambda title: "\n".join(wrapped(title, "")) + "\n",
-    lambda notes: "".join(f"{line}\n" for note in notes for line in wrapped(note)),
+    lambda title: "\n".join(wrap_text(title, "")) + "\n",
+    lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
 )
 _MARKDOWN: _Form = (
     render.render_markdown,
@@ -46,7 +46,7 @@ _CSV: _Form = export.render_csv, speed_tables.csv, lambda title: "", lambda note
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where there are figures."""
-    given = arguments(compare_parser(), argv)
+    given = parse_arguments(compare_parser(), argv)
     ask = ComparisonOptions(
         baseline=given.baseline,
         margin=None if given.margin is None else given.margin / 100,
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     report_unread(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     shown = _shown(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)
-    printed(plain(shown), sys.stdout, end="")
+    printed(clean_text(shown), sys.stdout, end="")
     return 0
 
 
@@ -107,7 +107,7 @@ def compare_parser() -> argparse.ArgumentParser:
 def report_unread(problems: Sequence[str]) -> None:
     """What could not be read, on the standard error: the table is of what could."""
     for problem in problems[:_MOST_PROBLEMS]:
-        printed(f"loadgen: {plain(problem)}", sys.stderr)
+        printed(f"loadgen: {clean_text(problem)}", sys.stderr)
     if len(problems) > _MOST_PROBLEMS:
         printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
 
@@ -122,7 +122,7 @@ def _shown(
     drawn = _drawn(tables, given)
     if given.json:
         whole = render_json(tables, searches) | {name: _json(table) for name, _, table in drawn}
-        return json_text(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
+        return format_json(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
     form = _MARKDOWN if given.markdown else _CSV if given.csv else _TEXT
     _, other, titled, noted = form
     if drawn:

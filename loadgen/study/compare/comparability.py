@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from loadgen.base import rule
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.report import data_identity
 from loadgen.settings.setting import Makes
@@ -364,7 +364,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "number of servers",
         "one run's requests were shared by another number of servers (--base-url)",
         "send both to as many, unless that is what you compare",
-    )(_differ(_ours(lambda facts: counted(len(facts.targets) or 1, "server")), "{}")),
+    )(_differ(_ours(lambda facts: format_count(len(facts.targets) or 1, "server")), "{}")),
     marked(
         "server",
         "server settings differ: prefix caching, CUDA graphs, speculative decoding, KV dtype, …",

@@ -10,8 +10,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import some
-from loadgen.base.spelling import nearest
+from loadgen.base.layout import list_first
+from loadgen.base.spelling import suggest_name
 from loadgen.report.load_table import SIMULATION
 from loadgen.roofline import bound
 from loadgen.roofline.models import suffix
@@ -69,7 +69,7 @@ def compare_runs(
         _table(Group(Load(name=name), {}), baseline, lost, ask) for name, lost in _lost(failed, loads).items()
     ]
     if repeated:
-        remarks.append(f"given twice, used once: {some([run.source for run in repeated], _NAMED)}")
+        remarks.append(f"given twice, used once: {list_first([run.source for run in repeated], _NAMED)}")
     made = _together(tables)
     bare = next((at for at, table in enumerate(made) if _lacks_roofline(table)), 0)
     return [
@@ -93,7 +93,7 @@ def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[s
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
             return matches[0], [several] * (len(matches) > 1)
         if wanted == ask.baseline:
-            names, near = ", ".join(list(checkpoints)[:20]), nearest(wanted, checkpoints)
+            names, near = ", ".join(list(checkpoints)[:20]), suggest_name(wanted, checkpoints)
             raise UsageError(f"--baseline {wanted}: no such row{near}; there are {names}")
     return _first(checkpoints), []
 
@@ -120,7 +120,7 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
             name for name in dict.fromkeys(names) if lines.compared_figure(name).higher_is_faster is not None
         ]
         raise UsageError(
-            f"--headline {key}: no run reports it{nearest(key, keys)}; there are {', '.join(keys)}"
+            f"--headline {key}: no run reports it{suggest_name(key, keys)}; there are {', '.join(keys)}"
         )
     if lines.compared_figure(key).higher_is_faster is None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadgen.base.layout import middle_cut
+from loadgen.base.layout import cut_middle
 from loadgen.report import data_identity, labels
 from loadgen.study.compare import comparability
 from loadgen.study.compare.comparability import format_value
@@ -83,7 +83,7 @@ def name_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str
     for told in (_by_place, _by_label):
         apart += told(runs, given, by_load)
     every = [_named(plain, own, apart) for own in given]
-    if len({middle_cut(name, _SHOWN) for name in every}) == len(set(every)):
+    if len({cut_middle(name, _SHOWN) for name in every}) == len(set(every)):
         return every
     telling = _telling(given, apart)
     return [_named(plain, own, telling) for own in given]

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from loadgen.base.csv_text import csv_table
+from loadgen.base.csv_text import format_csv_table
 from loadgen.report.load_table import LoadRow
 from loadgen.report.vllm_json import strict
 from loadgen.study.compare import loads
@@ -32,7 +32,7 @@ def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
     """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
     rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
     finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
-    return csv_table(CSV_COLUMNS, finite_rows)
+    return format_csv_table(CSV_COLUMNS, finite_rows)
 
 
 def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:

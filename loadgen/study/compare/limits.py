@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.csv_text import csv_table
+from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import UsageError
-from loadgen.base.printable import printable
-from loadgen.base.spelling import nearest
+from loadgen.base.printable import clean_line
+from loadgen.base.spelling import suggest_name
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
 from loadgen.report import limit_lines
@@ -82,7 +82,7 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
     names = list(dict.fromkeys(_names(limits)))
     if names and ask.baseline and not _is_among(ask.baseline, names):
         raise UsageError(
-            f"--baseline {ask.baseline}: no search is of it{nearest(ask.baseline, names)}; there are "
+            f"--baseline {ask.baseline}: no search is of it{suggest_name(ask.baseline, names)}; there are "
             f"{', '.join(names)}"
         )
     named = zip(_names(limits), limits, strict=True)
@@ -303,13 +303,13 @@ def limit_title(compared: ComparedLimits) -> str:
     """What was searched for: the highest concurrency at the objectives, and of which workload."""
     highest = "concurrency" if compared.axis == "concurrency" else "request rate"
     about = f": {compared.about}" if compared.about else ""
-    return printable(f"Highest {highest} at {', '.join(compared.objectives)}{about}")
+    return clean_line(f"Highest {highest} at {', '.join(compared.objectives)}{about}")
 
 
 def limit_table(compared: ComparedLimits) -> Table:
     """A row a checkpoint; below it what each comes to, and what limits the verdicts."""
-    body = tuple(tuple(map(printable, _cells(compared, row))) for row in compared.rows)
-    return Table(_COLUMNS, body, notes=tuple(printable(note) for note in _notes(compared)))
+    body = tuple(tuple(map(clean_line, _cells(compared, row))) for row in compared.rows)
+    return Table(_COLUMNS, body, notes=tuple(clean_line(note) for note in _notes(compared)))
 
 
 def limit_sentence(compared: ComparedLimits, row: LimitRow) -> str:
@@ -334,7 +334,7 @@ def format_limit_ratio(row: LimitRow) -> str:
 
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
     """A line a checkpoint with every digit; what is not known is empty."""
-    return csv_table(CSV_COLUMNS, [_flat(each, row) for each in tables for row in each.rows])
+    return format_csv_table(CSV_COLUMNS, [_flat(each, row) for each in tables for row in each.rows])
 
 
 def _flat(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:

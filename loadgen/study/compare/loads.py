@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.printable import printable
+from loadgen.base.printable import clean_line
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.report import load_table
 from loadgen.report.load_table import SIMULATION, LoadRow
@@ -168,7 +168,7 @@ def turn_table(comparison: ComparedLoad) -> Table | None:
     order = sorted(names, key=lambda name: int(name.partition("–")[0]))
     columns = [Column("turn", "turn")]
     for at, (name, _) in enumerate(rows):
-        columns += [Column(f"ttft_{at}", f"{printable(name)} TTFT"), Column(f"cached_{at}", "cached")]
+        columns += [Column(f"ttft_{at}", f"{clean_line(name)} TTFT"), Column(f"cached_{at}", "cached")]
     body = tuple((name, *(cell for _, turns in rows for cell in turns.get(name, _NONE))) for name in order)
     return Table(tuple(columns), body, notes=(_NOTE,))
 

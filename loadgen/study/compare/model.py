@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
+from loadgen.base.paths import expand_path
 from loadgen.report.load_table import marked_name
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import json_fields
@@ -31,7 +31,9 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
     """Of the first campaign among the places, or the only one inside one; a damaged record is ignored."""
-    for record in (contents for given in places if (contents := _find_record(place(given))) is not None):
+    for record in (
+        contents for given in places if (contents := _find_record(expand_path(given))) is not None
+    ):
         try:
             contents = json.loads(json_fields.read_bounded(record))
         except (UsageError, ValueError, RecursionError):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.layout import WIDTH, aligned, counted, middle_cut, wrapped, wrapped_lines
-from loadgen.base.printable import printable
+from loadgen.base.layout import WIDTH, align_cells, cut_middle, format_count, wrap_first_line, wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.figures import repeats
 from loadgen.report import load_table, speed_tables
 from loadgen.report.speed_tables import Column, Table
@@ -48,7 +48,7 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     found = loads.arrange_loads(comparisons)
     titles, drawn = [], []
     if found.points:
-        notes = tuple(map(printable, (*load_table.legend(found.rows), *found.notes)))
+        notes = tuple(map(clean_line, (*load_table.legend(found.rows), *found.notes)))
         titles.append(speed_tables.markdown_text(load_table.title(found.rows) or load_table.UNNAMED))
         drawn.append(speed_tables.markdown(replace(load_table.table(found.rows, narrow=False), notes=notes)))
     titles += [speed_tables.markdown_text(describe_load(comparison.load)) for comparison in found.compared]
@@ -68,7 +68,7 @@ def describe_load(load: Load) -> str:
     if load.duration_s is not None:
         parts.append(f"for {load.duration_s:g} s")
     elif load.requests is not None:
-        parts.append(counted(load.requests, "request"))
+        parts.append(format_count(load.requests, "request"))
     if load.max_concurrency is not None:
         parts.append("one at a time" if load.max_concurrency == 1 else f"{load.max_concurrency} at a time")
     if load.request_rate_per_s is not None and math.isfinite(load.request_rate_per_s):
@@ -130,12 +130,12 @@ def _header(comparison: ComparedLoad) -> str:
 def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
     figures = (*_columns(comparison), *_measured(comparison))
     widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
-    return _MARK + aligned(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
+    return _MARK + align_cells(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
 
 
 def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
     """The name with its speed-up and verdict; the figures below."""
-    left, right = middle_cut(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
+    left, right = cut_middle(line.shown_name, _LONGEST_NAME), _verdict(comparison, line)
     yield f"{left}{' ' * max(1, WIDTH - len(left) - len(right))}{right}".rstrip()
     cells = []
     for figure in _columns(comparison):
@@ -273,7 +273,7 @@ def explain_undecided(effect: Effect) -> str:
     power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"
     if effect.more_runs is None:
         return power
-    return f"{power}; about {counted(effect.more_runs, 'more run')} per side would decide it"
+    return f"{power}; about {format_count(effect.more_runs, 'more run')} per side would decide it"
 
 
 def _gathered(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
@@ -283,12 +283,12 @@ def _gathered(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str = _MARK) -> list[str]:
-    return wrapped(printable(text), indent)
+    return wrap_text(clean_line(text), indent)
 
 
 def _with_log(text: str, indent: str) -> list[str]:
     """A failed cell's reason, the end of its server's log below it as it was written."""
-    return wrapped_lines("\n".join(map(printable, text.splitlines())), indent)
+    return wrap_first_line("\n".join(map(clean_line, text.splitlines())), indent)
 
 
 def _table(comparison: ComparedLoad) -> Table:
@@ -305,7 +305,9 @@ def _table(comparison: ComparedLoad) -> Table:
     sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]
     notes += [sentence.partition(LOG_LINE)[0] for sentence in sentences]  # without the end of a server's log
     return Table(
-        tuple(columns), tuple(tuple(map(printable, row)) for row in body), notes=tuple(map(printable, notes))
+        tuple(columns),
+        tuple(tuple(map(clean_line, row)) for row in body),
+        notes=tuple(map(clean_line, notes)),
     )
 
 

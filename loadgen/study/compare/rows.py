@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.base.rule import Severity
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.repeats import t_quantile
@@ -273,7 +273,7 @@ def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
 def _impossible(run: Reported) -> str:
     """The figures that are not compared since no measurement gives them."""
     named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
-    return f"no measurement gives {some(named, _MOST_NAMED)}: not compared" if named else ""
+    return f"no measurement gives {list_first(named, _MOST_NAMED)}: not compared" if named else ""
 
 
 def _failed(run: Reported) -> str:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import mapping
+from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import COMMON
 from loadgen.study.run_summary import Load
 
@@ -78,13 +78,13 @@ def _parsed(digits: str) -> int | float:
 def value_at(value: object, *path: str) -> Any:
     """The value at a path of keys; None if there is none."""
     for key in path:
-        value = mapping(value).get(key)
+        value = read_mapping(value).get(key)
     return value
 
 
 def number(value: object) -> float | None:
     """A number that a figure can be, see `bounds.figure`; None of anything else, so of NaN."""
-    return bounds.figure(value)
+    return bounds.read_figure(value)
 
 
 def reported_number(value: object) -> float | None:
@@ -231,7 +231,7 @@ def read_file(path: Path) -> bytes:
 def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
     """The bytes of a regular file, at most `most`; raises UsageError of a larger one, a pipe, a device."""
     try:
-        return untrusted.file_bytes(path, most)
+        return untrusted.read_file_bytes(path, most)
     except OSError as error:
         if error.errno == errno.EFBIG:
             why = f"is larger than {most >> 20} MiB: give it in parts, or without its requests"

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import some
-from loadgen.base.paths import place
+from loadgen.base.layout import list_first
+from loadgen.base.paths import expand_path
 from loadgen.report import labels
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.run_directory import ARRIVALS, RESULT
@@ -108,9 +108,9 @@ def read_sources(places: Sequence[str]) -> Sources:
 
     Raises UsageError if a place does not exist, before anything is read, and if nothing could be read.
     """
-    paths = [place(named) for named in places]
+    paths = [expand_path(named) for named in places]
     if missing := [str(path) for path in paths if _is_missing(path)]:
-        raise UsageError(f"{some(missing, _NAMED)}: No such file or directory")
+        raise UsageError(f"{list_first(missing, _NAMED)}: No such file or directory")
     named: dict[str, Path] = {}
     again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
     results = _Found(named)
@@ -138,7 +138,7 @@ def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
 def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
     """What is in two places that were named, and under which of them it is used."""
     used, other = which
-    named = some(list(map(str, paths)), _NAMED)
+    named = list_first(list(map(str, paths)), _NAMED)
     return f"given twice, used once: {named}, under {used} and not under {other}"
 
 
@@ -215,7 +215,7 @@ class _Found:
                 self.errors.append(stopped)
                 break
         if passed:
-            named = some([os.path.relpath(other, path) for other in passed], _NAMED)
+            named = list_first([os.path.relpath(other, path) for other in passed], _NAMED)
             self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
 

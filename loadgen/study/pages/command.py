@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.paths import expand_path
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.report import report, result_block, run_directory
 from loadgen.report.printing import printed
 from loadgen.report.run_directory import Result
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         return 0 if argv else UsageError.exit_code
     asked = _asked(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
-    first = place(asked.places[0])
+    first = expand_path(asked.places[0])
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
     if alone and (not first.exists() or run_directory.is_run(first)):
         run = _rated(run_directory.load(first), _roofline_flags(asked))
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _asked(argv: Sequence[str]) -> argparse.Namespace:
     """The command line, places anywhere in it; a FILE of --html that is no page is a place."""
-    asked = arguments(report_parser(), argv, intermixed=True)
+    asked = parse_arguments(report_parser(), argv, intermixed=True)
     if asked.html and not asked.html.lower().endswith(_PAGES):
         asked.places, asked.html = [asked.html, *asked.places], _PAGE
     if not asked.places:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from loadgen.base.csv_text import csv_table
+from loadgen.base.csv_text import format_csv_table
 from loadgen.study.run_summary import Reported
 
 _LEFT = (
@@ -21,7 +21,7 @@ _LEFT = (
 def render(reported: Sequence[Reported]) -> str:
     """A header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
     rows = [_row(run) for run in reported]
-    return csv_table(list(dict.fromkeys((*_LEFT, *(key for row in rows for key in row)))), rows)
+    return format_csv_table(list(dict.fromkeys((*_LEFT, *(key for row in rows for key in row)))), rows)
 
 
 def _row(run: Reported) -> dict[str, Any]:

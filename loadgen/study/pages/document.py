@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.report import sweep_lines
 from loadgen.report.speed_tables import Table
 from loadgen.study.compare import loads, rankings
@@ -179,7 +179,7 @@ def _title(reported: Sequence[Reported]) -> str:
 def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
     parts = [f"{len(reported)} runs" if len(reported) != 1 else describe_load(reported[0].load)]
     for names in ((run.engine for run in reported), (run.machine for run in reported)):
-        parts += filter(None, [some([*dict.fromkeys(filter(None, names))], 1)])
+        parts += filter(None, [list_first([*dict.fromkeys(filter(None, names))], 1)])
     times = sorted(run.started for run in reported if run.started is not None)
     days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (*times[:1], *times[-1:]))
     return (*parts, *[" to ".join(days)] * bool(days))

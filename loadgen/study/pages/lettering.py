@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loadgen.base.layout import middle_cut
+from loadgen.base.layout import cut_middle
 from loadgen.study.pages.panel import Floats
 
 # Of DejaVu Sans, the widest that is in use, in shares of the letters' size; what is not here is _OTHER.
@@ -29,9 +29,9 @@ def width(text: str, size: float) -> float:
 def fitted(name: str, most: float, size: float) -> str:
     """A name in at most `most` pixels, its middle left out."""
     letters = len(name)
-    while letters > 1 and width(middle_cut(name, letters), size) > most:
+    while letters > 1 and width(cut_middle(name, letters), size) > most:
         letters -= 1
-    return middle_cut(name, letters)
+    return cut_middle(name, letters)
 
 
 class Box(NamedTuple):

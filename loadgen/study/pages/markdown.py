@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.printable import printable
+from loadgen.base.printable import clean_line
 from loadgen.report.speed_tables import Table, markdown_text
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
 from loadgen.study.pages import formatting
@@ -102,7 +102,7 @@ def _missing(document: Document) -> Iterator[str]:
         reason, *log = failed.reason.split(LOG_LINE)
         yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(reason)}"
         if log:  # an indented block, in which nothing is markup
-            yield from ("", *(f"      {printable(line)}" for line in log), "")
+            yield from ("", *(f"      {clean_line(line)}" for line in log), "")
     for missing in (*document.points, *document.errors):
         yield f"- {_cell(missing)}"
     yield ""
@@ -172,4 +172,4 @@ def _fenced(text: str) -> list[str]:
 
 def _cell(text: str) -> str:
     """One line of text that is no markup."""
-    return markdown_text(printable(" ".join(text.split()))).replace("#", r"\#")
+    return markdown_text(clean_line(" ".join(text.split()))).replace("#", r"\#")

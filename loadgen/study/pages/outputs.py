@@ -14,8 +14,8 @@ from pathlib import Path
 
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
-from loadgen.base.layout import wrapped
-from loadgen.base.printable import file_name, plain, printable
+from loadgen.base.layout import wrap_text
+from loadgen.base.printable import clean_line, clean_text, make_file_name
 from loadgen.report import limit_lines, result_block, run_place, sweep_lines
 from loadgen.report.printing import printed
 from loadgen.study.compare import ceilings, limits, model, render
@@ -39,13 +39,13 @@ def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read_sources(asked.places))
     for problem in given.read.errors:
-        printed(f"loadgen: {plain(problem)}", sys.stderr)
+        printed(f"loadgen: {clean_text(problem)}", sys.stderr)
     read = given.read
     if not (read.reported or read.failures or read.sweeps or read.limits):
         raise MeasureError(f"no run in {', '.join(asked.places)}: name run directories, campaigns or files")
     for form in forms:
         text = FORMS[form](given)
-        yield text if form == _PLOT else plain(text)  # a plot's colours are our own
+        yield text if form == _PLOT else clean_text(text)  # a plot's colours are our own
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,14 @@ def _text(given: _Given) -> str:
 def _texts(given: _Given) -> Iterator[str]:
     read = given.read
     for limit in read.limits:
-        yield f"{printable(limit.shown_name)}\n{limit_lines.text(limit.record)}"
+        yield f"{clean_line(limit.shown_name)}\n{limit_lines.text(limit.record)}"
     if any(len(each.rows) > 1 for each in given.compared_limits):
         yield compare_command.render_text((), given.compared_limits)
     if given.alone:
         yield render.render_text(given.alone)
     notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     if notes:
-        yield "".join(f"{line}\n" for note in notes for line in wrapped(note))
+        yield "".join(f"{line}\n" for note in notes for line in wrap_text(note))
 
 
 def _html(given: _Given) -> str:
@@ -160,7 +160,7 @@ def _png(given: _Given) -> str:
 
 
 def _save_svg(panel: Panel, drawing: Drawing, path: Path) -> None:
-    _write_text(path, plain(inline_svg.standalone_drawing(drawing, panel)))
+    _write_text(path, clean_text(inline_svg.standalone_drawing(drawing, panel)))
 
 
 def _plot(given: _Given) -> str:
@@ -192,7 +192,7 @@ def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, 
         )
     run_place.create_place(directory, f"--{form}")
     for stem, panel, drawing in drawings:
-        path = directory / f"{file_name(stem)}.{form}"
+        path = directory / f"{make_file_name(stem)}.{form}"
         try:
             save(panel, drawing, path)
         except OSError as error:
@@ -206,7 +206,7 @@ def _printed(place: str, text: str) -> str:
 
 
 def _written(path: Path, text: str) -> str:
-    text = plain(text)
+    text = clean_text(text)
     done = "replaced" if path.is_file() else "wrote"
     try:
         _write_text(path, text)

@@ -10,8 +10,8 @@ import numpy as np
 import plotext
 from msgspec.structs import replace
 
-from loadgen.base.layout import wrapped
-from loadgen.base.printable import printable
+from loadgen.base.layout import wrap_text
+from loadgen.base.printable import clean_line
 from loadgen.report import load_table
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import run_charts
@@ -69,7 +69,7 @@ def _loads(panel: Panel) -> str:
     lines = {name: ", ".join(labels) for name, labels in points.items() if labels}
     if len(set(lines.values())) == 1:
         lines = {"points, from the left": next(iter(lines.values()))}
-    rows = (wrapped(printable(f"{name}: {labels}")) for name, labels in lines.items())
+    rows = (wrap_text(clean_line(f"{name}: {labels}")) for name, labels in lines.items())
     return "".join(f"{row}\n" for lines_of in rows for row in lines_of)
 
 
@@ -95,7 +95,7 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
         if curve.form not in (CurveStyle.POINTS, CurveStyle.MARKS):
             signal.lines()
         if curve.name and len(named) > 1 and panel.y_top:
-            name = printable(curve.name)
+            name = clean_line(curve.name)
             signal.label(name.encode("ascii", "replace").decode() if plain else name)
         figure.draw(signal)
     scale = " (logarithmic)" if panel.x_log else ""

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from loadgen.base.address import host_of
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import place as expanded
+from loadgen.base.paths import expand_path as expanded
 from loadgen.base.secrecy import command_line
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.plan import data_files, profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
@@ -74,7 +74,7 @@ def made(file: File, path: Path, only: Sequence[str] = (), trust: Trust = _NONE)
     names = [row.name for row in file.checkpoints]
     for name in only:
         if name not in names:
-            raise UsageError(f"--only: no checkpoint {name!r} in {path}{nearest(name, names)}")
+            raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
     arms = tuple(arm for row in file.checkpoints for arm in _of(row, file, path, trust.of(path)))
     places: dict[str, str] = {}
     for arm in arms:
@@ -82,7 +82,7 @@ def made(file: File, path: Path, only: Sequence[str] = (), trust: Trust = _NONE)
             if places.setdefault(name, path_of) != path_of:
                 raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {path_of}")
     if file.baseline and file.baseline not in {*names, *(arm.name for arm in arms)}:
-        hint = nearest(file.baseline, [*names, *(arm.name for arm in arms)])
+        hint = suggest_name(file.baseline, [*names, *(arm.name for arm in arms)])
         raise UsageError(f"{path}: baseline = {file.baseline!r}: no such checkpoint{hint}")
     return tuple(arm for arm in arms if not only or arm.checkpoint in only)
 

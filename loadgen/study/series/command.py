@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.base.printable import plain
-from loadgen.base.spelling import Parser, arguments
+from loadgen.base.printable import clean_text
+from loadgen.base.spelling import Parser, parse_arguments
 from loadgen.host import discovery
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
@@ -49,7 +49,7 @@ class CampaignRequest(msgspec.Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; 0 where any cell is finished."""
-    given = arguments(campaign_parser(), argv)
+    given = parse_arguments(campaign_parser(), argv)
     if given.file is None and given.resume in (None, _HERE):
         for name, path in file.shipped().items():
             printed(f"{name:<20} {file.load(path).description}", sys.stdout)
@@ -173,7 +173,7 @@ def _record(wanted: CampaignRequest, kept: Store | None, retry_failed: bool) -> 
 def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int:
     def say(line: str) -> None:
         if not given.quiet:
-            printed(plain(line), sys.stdout)
+            printed(clean_text(line), sys.stdout)
 
     again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
     resume = shlex.join(["loadgen", "campaign", *again])
@@ -236,8 +236,8 @@ def _compare(kept: Store) -> None:
         command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
-            printed(plain(command.render_text((), limits.compare_limits(read.limits, ask))), sys.stdout)
+            printed(clean_text(command.render_text((), limits.compare_limits(read.limits, ask))), sys.stdout)
         if tables := command.compare_sources(read, ask):
-            printed(plain(render.render_text(tables)), sys.stdout, end="")
+            printed(clean_text(render.render_text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

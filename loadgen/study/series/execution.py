@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import LoadgenError, MeasureError
-from loadgen.base.printable import plain
-from loadgen.base.secrecy import hide
+from loadgen.base.printable import clean_text
+from loadgen.base.secrecy import hide_secrets
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import limit_lines, run_place
 from loadgen.run import progress, signals
@@ -97,10 +97,10 @@ class Execution:
             except StoreError:
                 raise
             except LoadgenError as error:  # of its end
-                progress.warn(plain(f"{arm.name}: {error}"))
+                progress.warn(clean_text(f"{arm.name}: {error}"))
 
     def _all_fail(self, left: deque[Planned], name: str, error: LoadgenError) -> None:
-        progress.warn(plain(str(error)))
+        progress.warn(clean_text(str(error)))
         while left:
             planned = left.popleft()
             climb = self._climbs.pop(planned.id, None)
@@ -124,7 +124,7 @@ class Execution:
         except StoreError:
             raise
         except LoadgenError as error:  # the server did not end
-            progress.warn(plain(f"{arm.name}: {error}"))
+            progress.warn(clean_text(f"{arm.name}: {error}"))
 
     def _search(self, servers: CellServers, planned: Planned, table: LimitTable) -> None:
         """Search for the limit of a cell and keep it; raises StoreError, KeyboardInterrupt of a signal."""
@@ -138,7 +138,7 @@ class Execution:
             raise
         except Exception as error:  # as of a run
             check_disk(error)
-            self._failed(planned, LoadgenError(hide(str(typed(error)))), place)
+            self._failed(planned, LoadgenError(hide_secrets(str(typed(error)))), place)
             return
         if search.signal:
             raise signals.Stopped(search.signal)
@@ -183,7 +183,7 @@ class Execution:
         self.pace.cell(planned.cell, (clock.now_ns() - began_ns) / 1e9)
         self._report(planned, f"{run.metrics.output_throughput_per_s:.1f} tok/s, {run.verdict.level.value}")
         if died:
-            progress.warn(plain(str(died)))
+            progress.warn(clean_text(str(died)))
         return not died
 
     def _seed(self, session: Session, planned: Planned) -> Seed:
@@ -208,7 +208,7 @@ class Execution:
             inside = _inside(session, planned, climb.directory)
             climb.on(inside, self._seed(session, planned))
         except MeasureError as error:
-            progress.warn(plain(str(session.hidden(error))))
+            progress.warn(clean_text(str(session.hidden(error))))
             if climb.left:
                 self._climbs[planned.id] = climb
                 left.appendleft(planned)
@@ -227,7 +227,7 @@ class Execution:
             self.store.finish(planned, climb.directory)
             self._report(planned, lengths)
         else:
-            reason = hide(next((row.note for row in climb.rows if row.note), "nothing was measured"))
+            reason = hide_secrets(next((row.note for row in climb.rows if row.note), "nothing was measured"))
             self._failed(planned, LoadgenError(f"{lengths}: {reason}"), climb.directory)
 
     def _not_measured(

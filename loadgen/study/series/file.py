@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from loadgen.base.bounds import MOST_SECONDS, MOST_SEED
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.server_settings import validated
@@ -146,7 +146,7 @@ def _check(campaign: File, path: Path) -> None:
             if server not in campaign.servers:
                 raise UsageError(
                     f"{path}: checkpoint {row.name!r}: no [servers.{server}]"
-                    f"{nearest(server, campaign.servers)}"
+                    f"{suggest_name(server, campaign.servers)}"
                 )
         if row.servers == ():
             raise UsageError(f"{path}: checkpoint {row.name!r} has no server: leave `servers` out for all")

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import HIDDEN, Secrets
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.run.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
 from loadgen.settings.table import profile_keys
@@ -93,7 +93,7 @@ def words(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
     arguments: list[str] = []
     for key, value in flags.items():
         if key not in options:
-            raise UsageError(f"unknown key {key!r}{nearest(key, own)}")
+            raise UsageError(f"unknown key {key!r}{suggest_name(key, own)}")
         option, action = options[key]
         if reason := _NOT_HERE.get(action.dest):
             raise UsageError(f"{key} {reason}")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.base.layout import aligned, counted, wrapped
-from loadgen.base.secrecy import hide
+from loadgen.base.layout import align_cells, format_count, wrap_text
+from loadgen.base.secrecy import hide_secrets
 from loadgen.study.series.arms import Arm, key_lines
 from loadgen.study.series.file import File
 from loadgen.study.series.matrix import ONCE, Start, cells_of
@@ -36,20 +36,25 @@ class Preview(msgspec.Struct, frozen=True):
 
     def _matrix(self) -> Iterator[str]:
         title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
-        yield from wrapped(title)
+        yield from wrap_text(title)
         cells = cells_of(self.starts)
         started = sum(not start.arm.attached for start in self.starts)
-        arms, repeats = counted(len(self.arms), "arm"), counted(self.file.repeats, "repeat")
-        starts = counted(started, "start")
-        yield f"{arms} (checkpoint on server), {repeats}: {counted(len(cells), 'cell')}, {starts} of a server"
+        arms, repeats = format_count(len(self.arms), "arm"), format_count(self.file.repeats, "repeat")
+        starts = format_count(started, "start")
+        yield (
+            f"{arms} (checkpoint on server), {repeats}: {format_count(len(cells), 'cell')}, {starts} of a "
+            "server"
+        )
         if (limit := self.file.limit) is not None:
-            budget = f"at most {counted(limit.max_runs, 'run')} and {duration(limit.budget_s)}"
-            yield from wrapped(f"each cell is a search for the highest load at {limit.slo}: {budget}")
+            budget = f"at most {format_count(limit.max_runs, 'run')} and {duration(limit.budget_s)}"
+            yield from wrap_text(f"each cell is a search for the highest load at {limit.slo}: {budget}")
         if over := sum(planned.id in self.done for planned in cells):
             yield f"{over} are done, {len(cells) - over} are left"
         widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
         for arm in self.arms:
-            yield aligned((f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths)
+            yield align_cells(
+                (f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths
+            )
             model = arm.options.model or ""
             is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
             if is_path and not os.path.exists(model):
@@ -71,7 +76,7 @@ class Preview(msgspec.Struct, frozen=True):
                 turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
         for label, order in turns.items():
             text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
-            yield from (line.replace(_NO_BREAK, " ") for line in wrapped(text, "    "))
+            yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
 
     def _called(self, arm: Arm) -> str:
         """The checkpoint alone if all are on one server."""
@@ -94,7 +99,7 @@ class Preview(msgspec.Struct, frozen=True):
             yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
         hosts = dict.fromkeys(url for arm in self.arms for url in arm.options.urls)
         if hosts:
-            yield f"sends to: {', '.join(map(hide, hosts))}"
+            yield f"sends to: {', '.join(map(hide_secrets, hosts))}"
         if self.trust.variables:
             yield f"may read from the environment: {', '.join(self.trust.variables)}"
         if barred := sorted({name for arm in self.arms for name in arm.barred}):

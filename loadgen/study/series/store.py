@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import file_bytes
+from loadgen.base.untrusted import read_file_bytes
 from loadgen.report import run_directory
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.stored_record import LARGEST_BYTES
@@ -53,7 +53,7 @@ class Store(KeptDirectory):
         """What is run; raises UsageError where the directory is no campaign's."""
         path = self.directory / RECORD
         try:
-            text = file_bytes(path, LARGEST_BYTES).decode("utf-8")
+            text = read_file_bytes(path, LARGEST_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "not a text file"
             raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
@@ -190,7 +190,7 @@ def latest(base: Path, name: str) -> Store:
 
 def _json(path: Path) -> Any:
     """What a JSON file holds; raises OSError, ValueError and RecursionError."""
-    return json.loads(file_bytes(path, LARGEST_BYTES))
+    return json.loads(read_file_bytes(path, LARGEST_BYTES))
 
 
 def _names(directory: Path, suffix: str = "") -> set[str]:

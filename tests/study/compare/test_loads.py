@@ -12,7 +12,7 @@ from builders import made_runs
 from builders.comparison_samples import HIGH, cells, run, runs
 from builders.loops import loop_over
 from loadgen.base import layout
-from loadgen.base.printable import json_text
+from loadgen.base.printable import format_json
 from loadgen.study.compare import export, loads, render
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ALONE, ComparisonOptions
@@ -143,7 +143,7 @@ def test_a_simulation_is_marked_in_every_form() -> None:
     rows = export.render_csv(found).splitlines()
     place = rows[0].split(",").index("simulated")
     assert {row.split(",")[place] for row in rows[1:]} == {"true"}
-    stored = json.loads(json_text(export.render_json(found)))
+    stored = json.loads(format_json(export.render_json(found)))
     assert [row["simulated"] for row in stored["loads"]["rows"]] == [True, True]
     assert stored["comparisons"][0]["rows"][0]["simulated"] is True
 

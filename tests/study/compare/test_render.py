@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from builders.loops import loop_over
 from loadgen.base import layout
-from loadgen.base.layout import middle_cut
-from loadgen.base.printable import json_text
+from loadgen.base.layout import cut_middle
+from loadgen.base.printable import format_json
 from loadgen.study.compare import export, render
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions, Summary
@@ -50,7 +50,7 @@ def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
     assert lines[4].split() == ["100.0", "±1.0", "1000", "±10", "80.00", "±0.79", "16.00", "0.500"]
     assert lines[5].split() == ["Qwen3-8B-FP8", "2.00×", "(1.99–2.01)", "faster"]
     assert lines[6].split()[:3] == ["200.2", "±2.2", "+"]
-    assert lines[7].split()[0] == middle_cut(LONG, 44)
+    assert lines[7].split()[0] == cut_middle(LONG, 44)
     assert lines[9].split() == ["Qwen3-8B-AWQ", "no", "verdict"]
     assert lines[11].split() == ["Qwen3-8B-GGUF", "failed"]
     assert "marks:" in lines
@@ -98,7 +98,7 @@ def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
 
 
 def test_json_is_strict_and_whole(found: list[ComparedLoad]) -> None:
-    told = json.loads(json_text(export.render_json(found)), parse_constant=pytest.fail)
+    told = json.loads(format_json(export.render_json(found)), parse_constant=pytest.fail)
     (high, low) = told["comparisons"]
     fast = high["rows"][1]
     effect = found[0].lines[1].effects["output_throughput"]
@@ -133,7 +133,7 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     ],
 )
 def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: str) -> None:
-    assert middle_cut(name, width) == shown
+    assert cut_middle(name, width) == shown
     assert len(shown) <= width
 
 
@@ -175,7 +175,7 @@ def test_the_thor_page_renders_in_every_form() -> None:
     assert max(map(len, render.render_text(found).splitlines())) <= layout.WIDTH
     assert render.render_markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(export.render_csv(found))))) == 16 * 3
-    assert len(json.loads(json_text(export.render_json(found)))["comparisons"]) == 2
+    assert len(json.loads(format_json(export.render_json(found)))["comparisons"]) == 2
 
 
 def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:

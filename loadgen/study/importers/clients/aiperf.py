@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import value_at
@@ -83,13 +83,15 @@ def read_figures(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
 
 def _errors(document: Mapping[str, Any]) -> int | None:
     """The failed requests by the summary of their errors, where no metric counts them."""
-    counts = [json_fields.count(value_at(error, "count")) for error in listed(document.get("error_summary"))]
+    counts = [
+        json_fields.count(value_at(error, "count")) for error in read_list(document.get("error_summary"))
+    ]
     return sum(count or 0 for count in counts) if counts else None
 
 
 def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the metrics are: older exports have them one level below."""
-    return mapping(document.get("records")) or document
+    return read_mapping(document.get("records")) or document
 
 
 def _duration(metrics: Mapping[str, Any], figures: Mapping[str, Any]) -> tuple[float | None, list[str]]:
@@ -105,17 +107,17 @@ def _duration(metrics: Mapping[str, Any], figures: Mapping[str, Any]) -> tuple[f
 
 
 def _model(document: Mapping[str, Any]) -> str:
-    items = listed(value_at(document, "input_config", "models", "items"))
-    old = listed(value_at(document, "input_config", "endpoint", "model_names"))
+    items = read_list(value_at(document, "input_config", "models", "items"))
+    old = read_list(value_at(document, "input_config", "endpoint", "model_names"))
     names = map(json_fields.word, [*(value_at(item, "name") for item in items), *old])
     return short_name(next(filter(None, names), ""))
 
 
 def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked of the server in the measured phase."""
-    phases = listed(value_at(document, "input_config", "phases"))
+    phases = read_list(value_at(document, "input_config", "phases"))
     named = (each for each in phases if "profiling" in (value_at(each, "name"), value_at(each, "kind")))
-    return mapping(next(named, value_at(document, "input_config", "loadgen")))
+    return read_mapping(next(named, value_at(document, "input_config", "loadgen")))
 
 
 def _rate(load: Mapping[str, Any]) -> float | None:
@@ -124,5 +126,5 @@ def _rate(load: Mapping[str, Any]) -> float | None:
 
 
 def _length(document: Mapping[str, Any], which: str) -> int | None:
-    sets = listed(value_at(document, "input_config", "datasets"))
+    sets = read_list(value_at(document, "input_config", "datasets"))
     return json_fields.count(value_at(sets[0], "prompts", which, "mean")) if sets else None

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.report import labels
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import tables
@@ -70,7 +70,7 @@ def _summary(document: Mapping[str, Any]) -> Grid:
 
 def _ranked(document: Mapping[str, Any]) -> Grid:
     """Percentiles as the table that it prints, a row each."""
-    columns = {key: [*map(tables.format_cell, listed(value))] for key, value in document.items()}
+    columns = {key: [*map(tables.format_cell, read_list(value))] for key, value in document.items()}
     rows = zip(*columns.values(), strict=False)
     return Grid(tuple(columns), tuple(Row(1, cells) for cells in rows), 1, 1)
 
@@ -90,4 +90,4 @@ def _document(path: Path) -> dict[str, Any]:
     except UsageError:
         return {}
     parts = join_percentiles([part.value for part in json_fields.read_documents(content) if not part.error])
-    return mapping(parts[0]) if parts else {}
+    return read_mapping(parts[0]) if parts else {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import aiperf
 from loadgen.study.importers.json_fields import value_at
@@ -43,14 +43,14 @@ _DIRECTORY = re.compile(
 
 def is_result(document: Mapping[str, Any]) -> bool:
     """Whether a document is such an export."""
-    config = mapping(document.get("input_config"))
+    config = read_mapping(document.get("input_config"))
     return "request_latency" in document and "aiperf_version" not in document and bool({*_CONFIG} & {*config})
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of an export."""
-    config = mapping(document.get("input_config"))
-    names = [*listed(config.get("model_names")), *listed(config.get("model")), config.get("model")]
+    config = read_mapping(document.get("input_config"))
+    names = [*read_list(config.get("model_names")), *read_list(config.get("model")), config.get("model")]
     model = short_name(next(filter(None, map(json_fields.word, names)), ""))
     concurrency, rate = (
         json_fields.count(_value(config, "concurrency")),

@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.base.layout import counted
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.layout import format_count
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import value_at
 from loadgen.study.importers.pasted import numbers, pasted_pages
@@ -37,21 +37,21 @@ UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths diff
 
 def is_result(document: Mapping[str, Any]) -> bool:
     """Whether a document is such a report."""
-    metrics = (value_at(benchmark, "metrics") for benchmark in listed(document.get("benchmarks")))
+    metrics = (value_at(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
     return any(isinstance(value_at(each, "time_to_first_token_ms"), dict) for each in metrics)
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """A run for each benchmark of a report: a sweep has many."""
-    benchmarks = listed(document.get("benchmarks"))
+    benchmarks = read_list(document.get("benchmarks"))
     for number, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
-        yield _reported(document, mapping(benchmark), where, source)
+        yield _reported(document, read_mapping(benchmark), where, source)
 
 
 def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str, source: str) -> Reported:
-    metrics = mapping(benchmark.get("metrics"))
-    requests = [r for r in listed(value_at(benchmark, "requests", "successful")) if isinstance(r, dict)]
+    metrics = read_mapping(benchmark.get("metrics"))
+    requests = [r for r in read_list(value_at(benchmark, "requests", "successful")) if isinstance(r, dict)]
     totals = _totals(benchmark, metrics)
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
     latencies, remarks = _from_requests(requests) if whole else _from_summary(metrics)
@@ -61,7 +61,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
     figures, empty = json_fields.require_measured({**totals, **latencies}, where)
     incomplete = _count(benchmark, "incomplete")
     if incomplete:
-        remarks.append(f"guidellm: {counted(incomplete, 'request')} unfinished at the end, not counted")
+        remarks.append(f"guidellm: {format_count(incomplete, 'request')} unfinished at the end, not counted")
     return Reported(
         name=_model(document, benchmark) or Path(source).stem,
         figures=figures,
@@ -155,7 +155,7 @@ def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, flo
 
 
 def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return mapping(value_at(metrics, name, "successful"))
+    return read_mapping(value_at(metrics, name, "successful"))
 
 
 def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
@@ -178,11 +178,13 @@ def _model(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> str:
 
 
 def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
-    strategy = mapping(value_at(benchmark, "config", "strategy") or value_at(benchmark, "args", "strategy"))
+    strategy = read_mapping(
+        value_at(benchmark, "config", "strategy") or value_at(benchmark, "args", "strategy")
+    )
     kind = json_fields.word(strategy.get("type_"))
     streams = json_fields.count(strategy.get("streams", strategy.get("max_concurrency")))
     rate = json_fields.number(strategy.get("rate"))
-    data = listed(value_at(document, "config", "spec", "data"))
+    data = read_list(value_at(document, "config", "spec", "data"))
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(
         requests=_sent(benchmark),

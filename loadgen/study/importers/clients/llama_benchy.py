@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import value_at
 from loadgen.study.importers.pasted import tables
@@ -25,7 +25,9 @@ _LEFT = "llama-benchy: its ttfr, its peaks and its series over time have no plac
 
 def is_result(document: Mapping[str, Any]) -> bool:
     """Whether a document is such a report."""
-    return any("is_context_prefill_phase" in mapping(each) for each in listed(document.get("benchmarks")))
+    return any(
+        "is_context_prefill_phase" in read_mapping(each) for each in read_list(document.get("benchmarks"))
+    )
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
@@ -34,8 +36,8 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     titles = ("model", "test", _OF_ALL, _OF_ONE, *_TIMES)
     rows = [
         Row(number, (model, *cells))
-        for number, each in enumerate(listed(document.get("benchmarks")), 1)
-        for cells in _rows(mapping(each))
+        for number, each in enumerate(read_list(document.get("benchmarks")), 1)
+        for cells in _rows(read_mapping(each))
     ]
     runs = tables.read_client_table(Grid(titles, tuple(rows), 1, 1), CLIENT, source)
     if not runs:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from loadgen import __version__
 from loadgen.base.errors import UsageError
-from loadgen.base.untrusted import listed, mapping
+from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.metrics import DEFINITIONS_VERSION
 from loadgen.report import limit_record, run_directory, stored_record, sweep_record
 from loadgen.report.limit_record import LIMIT, LimitRecord
@@ -104,7 +104,7 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
         ladder = json.loads(json_fields.read_bounded(directory / LADDER))
     except (UsageError, ValueError, RecursionError):
         return {}
-    rows = [mapping(row) for row in listed(json_fields.value_at(ladder, "rows"))]
+    rows = [read_mapping(row) for row in read_list(json_fields.value_at(ladder, "rows"))]
     return {json_fields.word(row.get("run")): row for row in rows if row.get("run")}
 
 
@@ -139,7 +139,7 @@ def _summary(stored: Mapping[str, Any], source: str, run: Result | None) -> Repo
 
 def _facts(stored: Any, source: str) -> Facts:
     """A result's metadata; raises UsageError if it is damaged, or of a newer format."""
-    ours = mapping(json_fields.value_at(stored, OURS))
+    ours = read_mapping(json_fields.value_at(stored, OURS))
     version = ours.get("format")
     supported = ", ".join(map(str, FORMATS))
     if isinstance(version, int) and version > max(FORMATS):

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.untrusted import mapping
+from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.study.importers import json_fields
 from loadgen.study.run_summary import Load, Reported, short_name
@@ -50,7 +50,7 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     figures |= {key: value for key, value in values.items() if value is not None}
     figures["failed"] = json_fields.count_failures(document.get("errors"))
     figures, empty = json_fields.require_measured(figures, source)
-    server = mapping(document.get("server_info"))
+    server = read_mapping(document.get("server_info"))
     yield Reported(
         name=_name(document, server, source),
         figures=figures,

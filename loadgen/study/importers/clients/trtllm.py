@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import csv_tables, pasted_pages
@@ -99,7 +99,7 @@ def _reported(facts: dict[str, Any], path: Path, line: int) -> Reported:
         source=f"{path}:{line}",
         told_by=CLIENT,
         engine=f"TensorRT-LLM {facts.get('tensorrt llm version', '')}".strip(),
-        remarks=(f"not read: {some(left, len(_LEFT))}",) if left else (),
+        remarks=(f"not read: {list_first(left, len(_LEFT))}",) if left else (),
         machine=csv_tables.name_machine("", sizes[0] * sizes[1]),
         unread={key: str(facts[key]) for key in _SETTINGS if key in facts},
     )

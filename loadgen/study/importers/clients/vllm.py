@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.layout import counted
-from loadgen.base.untrusted import listed
+from loadgen.base.layout import format_count
+from loadgen.base.untrusted import read_list
 from loadgen.figures.figure_table import COUNTS, PEAKS, find_figure
 from loadgen.report.vllm_json import SIMULATED
 from loadgen.study.importers import json_fields
@@ -82,11 +82,11 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
     `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
     """
-    whole = listed(document.get("latencies"))
-    ttfts, itls = listed(document.get("ttfts")), listed(document.get("itls"))
+    whole = read_list(document.get("latencies"))
+    ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
         whole = [_sum(ttft, gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
-    errors = listed(document.get("errors")) or [""] * len(whole)
+    errors = read_list(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
     answered = (latency for latency, error in zip(whole, errors, strict=True) if not error)
@@ -98,7 +98,7 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sum(ttft: object, gaps: object) -> float:
-    return (json_fields.number(ttft) or 0.0) + sum(json_fields.number(gap) or 0.0 for gap in listed(gaps))
+    return (json_fields.number(ttft) or 0.0) + sum(json_fields.number(gap) or 0.0 for gap in read_list(gaps))
 
 
 def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterato
     )
     completed = json_fields.number(figures.get("completed"))
     if failed:
-        yield f"{counted(int(failed), 'request')} failed"
+        yield f"{format_count(int(failed), 'request')} failed"
     if requested is not None and completed is not None and requested > completed + failed:
         lost = requested - completed - failed
         yield f"{lost:.0f} of {requested} requests are not among the successful ones"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.report.result_block import LAYOUTS, BlockRow
 from loadgen.study.importers.pasted import numbers
 from loadgen.study.importers.pasted.numbers import AmbiguousError
@@ -123,7 +123,7 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
         except ValueError:
             remarks.append(f"{figure.label} {figure.text[:_SHOWN]!r} is not a number: left out")
     if unknown:
-        remarks.append(f"not read: {some(unknown, _MOST_NAMED)}")
+        remarks.append(f"not read: {list_first(unknown, _MOST_NAMED)}")
     optional = _TPOT if closed and "backend" in figures else set()
     missing = [key for key in _ALWAYS if key not in figures and key not in optional]
     if missing:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import cut, some
+from loadgen.base.layout import cut_end, list_first
 from loadgen.report import labels, speed_rows
 from loadgen.report.load_table import SIMULATED
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, converted
@@ -87,7 +87,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
         and name not in own_labels
         and labels.is_figure(name, [row[at] for row in cells])
     ]
-    remarks = [f"not read: {some(left, _MOST_NAMED)}"] if left else []
+    remarks = [f"not read: {list_first(left, _MOST_NAMED)}"] if left else []
     runs, empty_rows = list[Reported](), list[tuple[int, list[str]]]()
     for line, own in rows:
         if (run := _read_row(own, f"{path}:{line}", known)) is None:
@@ -297,11 +297,14 @@ def list_rows_without_figures(
     """A line that names the rows of a table that have none of its figures: out of memory, timed out."""
     named = []
     for line, cells in rows:
-        filled = [cut(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
+        filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]
         if len(filled) >= _LEAST_FILLED:
             named.append(f"line {line} ({', '.join(list(dict.fromkeys(filled))[:_MOST_CELLS])})")
     if named:
-        yield f"{path}: {len(named)} of {every} rows of a table have no figures: {some(named, _MOST_NAMED)}"
+        yield (
+            f"{path}: {len(named)} of {every} rows of a table have no figures: "
+            f"{list_first(named, _MOST_NAMED)}"
+        )
 
 
 def read_requested_load(facts: Mapping[str, str], named: str) -> Load:

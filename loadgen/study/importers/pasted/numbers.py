@@ -95,7 +95,7 @@ def parse_number(written: str, sign: str = "") -> float:
         if grouping in plain and not re.fullmatch(groups + fraction, plain):
             raise ValueError(f"{plain} is not a number")
         plain = plain.replace(grouping, "")
-    value = bounds.figure(float(plain.replace(decimal, ".") if decimal else plain))
+    value = bounds.read_figure(float(plain.replace(decimal, ".") if decimal else plain))
     if value is None:
         raise ValueError(f"{plain} is out of bounds")
     return int(value) if not decimal and float(value).is_integer() else value

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import some
+from loadgen.base.layout import list_first
 from loadgen.report import labels, speed_rows
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
 from loadgen.report.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
@@ -185,7 +185,7 @@ class _Table:
             for at, (column, title) in titled
             if not column.key and at not in named and labels.is_figure(title, [row[at] for row in cells])
         ]
-        return (f"not read: {some(left, _MOST_NAMED)}",) if left else ()
+        return (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
 
     def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         """What a row has that no figure or fact is read from."""

@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import bounds
-from loadgen.base.bounds import parsed_by, real, whole
+from loadgen.base.bounds import integer_between, number_between, parse_with
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.printable import plain
+from loadgen.base.printable import clean_text
 from loadgen.base.secrecy import command_line
 from loadgen.base.spelling import Parser
 from loadgen.figures import objectives
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
     def say(text: str) -> None:
         if not options.quiet:
-            printed(plain(text), sys.stdout)
+            printed(clean_text(text), sys.stdout)
 
     found = find(options, request, command_line(["loadgen", "limit", *argv]), say)
     printed("\n" + limit_lines.text(found.record), sys.stdout, end="")
@@ -200,17 +200,17 @@ def _own_parser() -> argparse.ArgumentParser:
 
 # fmt: off
 def _add_flags(group: argparse._ActionsContainer) -> None:
-    add, load = group.add_argument, real(1e-6, 1e9)
+    add, load = group.add_argument, number_between(1e-6, 1e9)
     add("--slo", metavar="LIST",
         help="as 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
     add("--over", choices=("rate", "concurrency"),
         help="what is varied (default: concurrency for a profile with only that, else rate)")
-    add("--within", type=parsed_by(partial(bounds.share, least=_LEAST_SHARE)), metavar="P%",
+    add("--within", type=parse_with(partial(bounds.parse_share, least=_LEAST_SHARE)), metavar="P%",
         help="end once the interval reaches no further than this from the limit (default 5%%)")
-    add("--budget", dest="budget_s", type=parsed_by(_seconds), metavar="TIME",
+    add("--budget", dest="budget_s", type=parse_with(_seconds), metavar="TIME",
         help="30m, 2h: of all runs together (default 30m)")
-    add("--max-runs", dest="most_runs", type=whole(2, _MOST_RUNS), metavar="N", help="default 12")
-    add("--min-duration", dest="least_run_s", type=parsed_by(_seconds), metavar="TIME",
+    add("--max-runs", dest="most_runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="default 12")
+    add("--min-duration", dest="least_run_s", type=parse_with(_seconds), metavar="TIME",
         help="of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
     add("--start", type=load, metavar="LOAD",
         help="the first load (default: from requests sent one at a time)")
@@ -222,7 +222,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
 
 def _seconds(text: str) -> float:
     """A time from 1 ms to a year; raises ValueError."""
-    seconds = bounds.seconds(text)
+    seconds = bounds.parse_seconds(text)
     if not _LEAST_S <= seconds <= bounds.YEAR_S:
-        raise ValueError(f"{bounds.shown(text)}: give a time from 1ms to a year")
+        raise ValueError(f"{bounds.quote_value(text)}: give a time from 1ms to a year")
     return seconds

@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.layout import wrapped
-from loadgen.base.secrecy import hide
+from loadgen.base.layout import wrap_text
+from loadgen.base.secrecy import hide_secrets
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, judged
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
@@ -111,7 +111,7 @@ class LimitSearch:
         check_budget(self.settings)
         self._keep()
         self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
-        self.say("\n".join(wrapped(f"time: {time_words(self.settings)}", "  ")))
+        self.say("\n".join(wrap_text(f"time: {time_words(self.settings)}", "  ")))
 
     def _measured(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
         """A run with prompts that were not sent before, even if it was begun before, and cut off."""
@@ -132,7 +132,7 @@ class LimitSearch:
         except MeasureError as error:  # there is no server, and none can be started
             if not self.record.runs:
                 raise
-            self._keep(notes=(*self.record.notes, hide(error.summary)))
+            self._keep(notes=(*self.record.notes, hide_secrets(error.summary)))
             self._end("server-died")
             return
         if point.run is None and not self.record.runs and not point.server_gone:
@@ -158,7 +158,7 @@ class LimitSearch:
         runs = (*self.record.runs, run)
         self.record = self.record.model_copy(update={"runs": runs})
         self._keep(attempts=0, **answer.answer(self.settings, runs, self.trials))
-        self.say("\n".join(wrapped(f"  {line(run)}", "    ")))
+        self.say("\n".join(wrap_text(f"  {line(run)}", "    ")))
 
     def _restart(self) -> None:
         """Start the server again for the next run, where it is ours; else the search is over."""

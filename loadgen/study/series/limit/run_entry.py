@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.base.rule import Severity
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, judged, together
 from loadgen.figures.per_request import PerRequest
@@ -126,7 +126,7 @@ def _missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
             continue
         what = f"{each.objective.metric} p{each.objective.percentile:g}"
         if each.bound_ms is None and each.standing is not Standing.FAILS:
-            yield f"{what}: {counted(each.samples, 'sample')}, too few"
+            yield f"{what}: {format_count(each.samples, 'sample')}, too few"
         elif each.standing is Standing.FAILS:
             yield f"{what} is {each.value_ms:.4g} ms"
         elif each.value_ms <= each.objective.limit_ms:

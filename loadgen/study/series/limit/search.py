@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from loadgen.base.layout import counted
+from loadgen.base.layout import format_count
 from loadgen.figures.objectives import Objective
 from loadgen.report.limit_record import SearchEnd
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, fitted
@@ -83,7 +83,9 @@ def _run_length(
     wanted_s = samples / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
     share_s = _left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
-    of_samples = counted(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
+    of_samples = (
+        format_count(math.ceil(samples), "request") if wanted_s <= share_s else "a share of the budget"
+    )
     return max(least_run(settings, trials, load), (min(wanted_s, share_s), of_samples))
 
 
@@ -167,7 +169,7 @@ def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) ->
     It is long compared with its slowest requests, and has enough samples to pass.
     """
     count = planned_samples(settings)
-    reasons = {counted(count, "request"): count / _requests_per_s(settings, trials, load)}
+    reasons = {format_count(count, "request"): count / _requests_per_s(settings, trials, load)}
     if settings.least_run_s is not None:
         reasons["--min-duration"] = settings.least_run_s
     else:

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.bounds import whole
+from loadgen.base.bounds import integer_between
 from loadgen.base.errors import ExitCode, MeasureError
-from loadgen.base.layout import counted, wrapped
-from loadgen.base.printable import plain
+from loadgen.base.layout import format_count, wrap_text
+from loadgen.base.printable import clean_text
 from loadgen.report.printing import printed
 from loadgen.report.sweep_record import FINISHED, SweepRecord
 from loadgen.run import signals
@@ -102,7 +102,7 @@ def _add_own(group: argparse._ActionsContainer) -> None:
     add("--serve-param", action="append", metavar="FLAG=LIST",
         help="a flag of the server that --launch starts, as max-num-seqs=8,16,32: it is started again only "
         "where its flags differ")
-    add("--repeat", dest="point_repeats", type=whole(1, _MOST_REPEATS), metavar="N",
+    add("--repeat", dest="point_repeats", type=integer_between(1, _MOST_REPEATS), metavar="N",
         help="measure every point N times, one whole pass after the other")
     add("--resume", nargs="?", const=_LATEST, metavar="DIR",
         help="go on with a sweep of the same flags: its directory, or the latest in --run-dir; points that "
@@ -126,13 +126,15 @@ def _preview(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
     """The points in order, and how long they take."""
     states = {} if store is None else {point.number: point for point in store.record().points}
     over = {number for number, point in states.items() if point.state in FINISHED}
-    yield f"{request.name}: {counted(len(request.points), 'point')}" + f", {len(over)} are done" * bool(over)
+    yield f"{request.name}: {format_count(len(request.points), 'point')}" + f", {len(over)} are done" * bool(
+        over
+    )
     for point in request.points:
         done = ", done" * (point.number in over)
         yield f"  {point.number + 1:>3} {point.label}: {amount(point.workload)}{done}"
     left = [point for point in request.points if point.number not in over]
     if request.options.launching.wanted:
-        starts = counted(len({tuple(point.serve.items()) for point in left}), "start")
+        starts = format_count(len({tuple(point.serve.items()) for point in left}), "start")
         yield f"{starts} of a server, unless it ends by itself"
     timed = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
     time = forecast(left, timed, (), request.options).words
@@ -145,7 +147,7 @@ def _run(request: SweepRequest, store: SweepStore) -> int:
 
     def say(line: str) -> None:
         if not quiet:
-            printed("\n".join(wrapped(plain(line))), sys.stdout)
+            printed("\n".join(wrap_text(clean_text(line))), sys.stdout)
 
     resume = resuming.command(store.directory)
     try:
@@ -166,7 +168,7 @@ def _run(request: SweepRequest, store: SweepStore) -> int:
     if not any(state in FINISHED for state in states):
         raise MeasureError(f"every point failed, the first: {record.points[0].reason}")
     if failed := states.count("failed"):
-        printed(f"measure {counted(failed, 'failed point')} again: {resume}", sys.stdout)
+        printed(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
     if request.options.strict and any(point.verdict == Level.INVALID.value for point in record.points):
         return ExitCode.INVALID
     return ExitCode.FIGURES

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import nearest
+from loadgen.base.spelling import suggest_name
 from loadgen.plan import data_conflicts, sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.plan.server_settings import flag_of
@@ -143,7 +143,7 @@ def columns(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
 def _field(flag: str, name: str) -> str:
     key = name.replace("-", "_")
     if key not in FIELDS:
-        known = nearest(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
+        known = suggest_name(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
         raise UsageError(f"{flag} {name}: no key of a profile that can vary{known}")
     return key
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from loadgen.base.errors import LoadgenError, MeasureError
-from loadgen.base.layout import counted
-from loadgen.base.secrecy import hide
+from loadgen.base.layout import format_count
+from loadgen.base.secrecy import hide_secrets
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import load_table
@@ -77,7 +77,7 @@ class Sweeping:
     @property
     def _amount(self) -> str:
         """How many points there are, and how long they take as far as it is known."""
-        left, all_of_them = self.left, counted(len(self.points), "point")
+        left, all_of_them = self.left, format_count(len(self.points), "point")
         begun = all_of_them if len(left) == len(self.points) else f"{len(left)} of {all_of_them} left"
         return ", ".join(filter(None, (begun, self._time(left).words)))
 
@@ -111,7 +111,7 @@ class Sweeping:
                     if not self.servers.restartable:
                         raise
                     # The end of its log follows on other lines.
-                    reason = "".join(hide(str(error)).splitlines()[:1])
+                    reason = "".join(hide_secrets(str(error)).splitlines()[:1])
             self._unstartable[flags] = reason
         self._update(point, "failed", reason=reason)
         self._report(point, f"FAILED: {reason}")
@@ -168,8 +168,8 @@ def amount(workload: Profile) -> str:
     if workload.duration:
         return f"{workload.duration:g} s"
     if workload.num_sessions is not None:
-        return counted(workload.num_sessions, "session")
-    return "all requests" if workload.num_prompts is None else counted(workload.num_prompts, "request")
+        return format_count(workload.num_sessions, "session")
+    return "all requests" if workload.num_prompts is None else format_count(workload.num_prompts, "request")
 
 
 def _figures(run: Result) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen.base import bounds
-from loadgen.base.bounds import shown
+from loadgen.base.bounds import quote_value
 from loadgen.plan.profile import Profile
 from loadgen.study.series.points.typed_values import typed
 
@@ -32,33 +32,39 @@ def numbers(text: str) -> tuple[int | float, ...]:
     """
     begun, *rest = _ELLIPSIS.split(text.strip())
     if len(rest) > 1:
-        raise ValueError(f"{shown(text)}: one … is enough: write 1,2,4…512")
+        raise ValueError(f"{quote_value(text)}: one … is enough: write 1,2,4…512")
     if rest and not begun:
-        raise ValueError(f"{shown(text)}: two numbers before the … show how it goes on, as in 1,2…64")
+        raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if rest and not rest[0]:
-        raise ValueError(f"{shown(text)}: the last number is missing: write it behind the …, as in 1,2…64")
+        raise ValueError(
+            f"{quote_value(text)}: the last number is missing: write it behind the …, as in 1,2…64"
+        )
     first = [_number(word, text) for word in _parts(begun, text, ",")]
     found = first if not rest else _continued(first, _number(rest[0], text), text)
     if twice := next((value for at, value in enumerate(found) if value in found[:at]), None):
-        raise ValueError(f"{shown(text)}: {_plain(twice)} is listed twice: --repeat measures points again")
+        raise ValueError(
+            f"{quote_value(text)}: {_plain(twice)} is listed twice: --repeat measures points again"
+        )
     return tuple(map(_plain, found))
 
 
 def _continued(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
     """The numbers up to the last one; raises ValueError."""
     if len(first) < 2:
-        raise ValueError(f"{shown(text)}: two numbers before the … show how it goes on, as in 1,2…64")
+        raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
     if any(value <= 0 for value in (*first, end)):
-        raise ValueError(f"{shown(text)}: give numbers above 0")
+        raise ValueError(f"{quote_value(text)}: give numbers above 0")
     steps = {after - before for before, after in pairwise(first)}
     ratios = {after / before for before, after in pairwise(first)}
     stepped = len(first) >= _LEAST_STEPPED and len(steps) == 1
     if not stepped and len(ratios) > 1:
-        raise ValueError(f"{shown(text)}: the numbers before the … have neither one ratio nor one distance")
+        raise ValueError(
+            f"{quote_value(text)}: the numbers before the … have neither one ratio nor one distance"
+        )
     step, ratio = steps.pop(), ratios.pop()
     up = step > 0
     if step == 0 or (end > first[-1]) is not up:
-        raise ValueError(f"{shown(text)}: {_plain(end)} is never reached from {_plain(first[-1])}")
+        raise ValueError(f"{quote_value(text)}: {_plain(end)} is never reached from {_plain(first[-1])}")
     whole = all(value.denominator == 1 for value in (*first, end))
     found, exact = list(first), first[-1]
     while True:
@@ -69,17 +75,17 @@ def _continued(first: Sequence[Fraction], end: Fraction, text: str) -> list[Frac
         if value != found[-1]:
             found.append(value)
         if len(found) >= _MOST_VALUES:
-            raise ValueError(f"{shown(text)}: has more than {_MOST_VALUES} numbers")
+            raise ValueError(f"{quote_value(text)}: has more than {_MOST_VALUES} numbers")
 
 
 def _parts(listed: str, text: str, between: str) -> list[str]:
     """The values of a list, none of them empty; raises ValueError that quotes the whole `text`."""
     if not listed.strip():
-        raise ValueError(f"{shown(text)}: the list is empty: write values, as 1,2,4")
+        raise ValueError(f"{quote_value(text)}: the list is empty: write values, as 1,2,4")
     parts = [part.strip() for part in listed.split(between)]
     if not all(parts):
         sign = {",": "comma", _BETWEEN: "semicolon"}[between]
-        raise ValueError(f"{shown(text)}: a value is missing before or behind a {sign}")
+        raise ValueError(f"{quote_value(text)}: a value is missing before or behind a {sign}")
     return parts
 
 
@@ -91,11 +97,11 @@ def _number(word: str, text: str) -> Fraction:
     except (ArithmeticError, ValueError):
         is_range = any(sign in word for sign in ("..", "-", ":"))
         how = ": two numbers before a … show how it goes on, as in 1,2…64" if is_range else ""
-        raise ValueError(f"{shown(text)}: {shown(word)} is not a number{how}") from None
+        raise ValueError(f"{quote_value(text)}: {quote_value(word)} is not a number{how}") from None
     if not value:
         return Fraction(0)
-    if not bounds.figure(plain):
-        raise ValueError(f"{shown(text)}: {shown(word)}: give numbers from 1e-15 to 1e15")
+    if not bounds.read_figure(plain):
+        raise ValueError(f"{quote_value(text)}: {quote_value(word)}: give numbers from 1e-15 to 1e15")
     return Fraction(value)
 
 
@@ -107,7 +113,7 @@ def named(text: str) -> tuple[str, str]:
     """The name and the list of `NAME=V1,V2`; raises ValueError where it is written otherwise."""
     name, equals, values = text.partition("=")
     if not equals or not name.strip() or not values.strip():
-        raise ValueError(f"{shown(text)}: write NAME=VALUE,VALUE, as input_len=512,2048")
+        raise ValueError(f"{quote_value(text)}: write NAME=VALUE,VALUE, as input_len=512,2048")
     return name.strip(), values
 
 
@@ -136,7 +142,7 @@ def words(text: str) -> tuple[str, ...]:
         return tuple(map(str, numbers(text)))
     found = _parts(text, text, ",")
     if any(_torn(word) for word in found):
-        raise ValueError(f"{shown(text)}: a value holds a comma: write {_BETWEEN} between the values")
+        raise ValueError(f"{quote_value(text)}: a value holds a comma: write {_BETWEEN} between the values")
     return tuple(found)
 
 

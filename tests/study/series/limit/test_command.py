@@ -90,7 +90,7 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
     with pytest.raises(UsageError, match=rf"^--budget 2 min is too small .* give --budget {asked}, "):
         check_budget(small)
     check_budget(replace(small, budget_s=enough_s))
-    assert bounds.seconds(asked) >= enough_s
+    assert bounds.parse_seconds(asked) >= enough_s
 
 
 @loop_over(
