@@ -97,16 +97,16 @@ ENGINES = (
 )
 
 
-def by_name(name: str) -> Engine:
+def find_by_name(name: str) -> Engine:
     """The engine of this name, or UNKNOWN."""
     return next((engine for engine in (*ENGINES, HOSTED) if engine.name == name), UNKNOWN)
 
 
-def by_owner(owned_by: str) -> Engine | None:
+def find_by_owner(owned_by: str) -> Engine | None:
     """The engine that signs its models so."""
     return next((engine for engine in ENGINES if engine.owned_by and engine.owned_by == owned_by), None)
 
 
-def by_paths(paths: set[str]) -> Engine | None:
+def find_by_paths(paths: set[str]) -> Engine | None:
     """The engine whose API description has a path no other has."""
     return next((engine for engine in ENGINES if engine.own_path in paths), None)

@@ -187,25 +187,25 @@ _QUOTED = re.compile(r"""["'`]([\w.]{1,64})["'`]""")
 _OTHER_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def read(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
+def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
     """The fields that an error names, of those `sent`: those it does not take; else one it names at all.
 
     `sent` has the request's own fields, and as `a.b` those in its tables.
     """
     text = body[:_MOST_BYTES].decode("utf-8", "replace").replace('\\"', '"')
     matches = (match for words in _WORDS for match in re.finditer(words, text, re.IGNORECASE))
-    unknown = [name for match in matches for name in _names(match[1])]
-    known = dict.fromkeys(field for name in unknown if (field := _sent(name, sent)))
+    unknown = [name for match in matches for name in _split_names(match[1])]
+    known = dict.fromkeys(field for name in unknown if (field := _match_field(name, sent)))
     if known:
         # Of a table and a field in it, the field: the rest of the table may be taken.
         return tuple(
             Refusal(name, clear=True) for name in known if not any(o.startswith(f"{name}.") for o in known)
         )
     named = (match[1] for pattern in (_PARAM, _QUOTED) for match in pattern.finditer(text))
-    return next(((Refusal(field),) for name in named if (field := _sent(name, sent))), ())
+    return next(((Refusal(field),) for name in named if (field := _match_field(name, sent))), ())
 
 
-def feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
+def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
     """What a request asks for that its answer refuses, by the words of the error; None where it does not."""
     if status < REFUSING[0] or status in _ABOUT_THE_KEY:
         return None
@@ -220,32 +220,32 @@ def feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | N
     )
 
 
-def paths(request: Mapping[str, Any]) -> frozenset[str]:
+def list_paths(request: Mapping[str, Any]) -> frozenset[str]:
     """The names of a request's fields, those in its tables as `a.b`."""
     inner = (f"{name}.{key}" for name, table in request.items() if isinstance(table, dict) for key in table)
     return frozenset((*request, *inner))
 
 
-def advice(name: str, extra: Collection[str] = ()) -> str:
+def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
     """What to type to do without a field; `extra` are those of --extra-body."""
     if name.partition(".")[0] in extra:
         return f"leave {name} out of --extra-body"
     return FIELDS[name].advice if name in FIELDS else "--print-request shows what is sent"
 
 
-def hint(detail: str) -> str:
+def suggest_fix(detail: str) -> str:
     """What to type after a failed request whose detail is a refusal with its status; "" of any other."""
     status = untrusted.read_digits(detail[:3])
-    found = read(detail.encode(), FIELDS) if status in REFUSING else ()
+    found = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[found[0].name].advice if found else ""
 
 
-def message(status: int, body: bytes) -> str:
+def format_message(status: int, body: bytes) -> str:
     """The status and the server's message, on one line."""
     return untrusted.read_line(f"{status}: {untrusted.read_error_text(body)}".rstrip(": "), 200)
 
 
-def _names(written: str) -> Iterator[str]:
+def _split_names(written: str) -> Iterator[str]:
     """Each name in a list; Python's camel case as underscores, a path of two as `a.b`."""
     if re.fullmatch(r"""\w+["'], ?["']\w+""", written):
         written = re.sub(r"""["'], ?["']""", ".", written)
@@ -253,7 +253,7 @@ def _names(written: str) -> Iterator[str]:
         yield _OTHER_CASE.sub("_", name.strip(".")).lower()
 
 
-def _sent(name: str, sent: Collection[str]) -> str:
+def _match_field(name: str, sent: Collection[str]) -> str:
     """The sent field that a name means; "" where it means none. An inner one may stand without its table."""
     if name in sent:
         return name
@@ -283,11 +283,11 @@ _REFUSALS = {
 }
 
 
-def past_context(message: str) -> bool:
+def is_past_context(message: str) -> bool:
     """Whether an error is that prompt and answer are more than the model's context holds."""
     return _PAST_CONTEXT.search(message) is not None
 
 
-def refuse_turn(message: str) -> str:
+def name_refused_part(message: str) -> str:
     """What of a conversation an error refuses, in a few words; "" where it refuses nothing that is known."""
     return next((name for name, words in _REFUSALS.items() if words.search(message)), "")

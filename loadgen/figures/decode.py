@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import MS_NS
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing, read_error_text, read_line
-from loadgen.engines.refusals import past_context
+from loadgen.engines.refusals import is_past_context
 from loadgen.figures import streams
 from loadgen.figures.answer_shape import EXAMINED, count_gaps, is_to_examine
 from loadgen.figures.record import UNKNOWN, Record
@@ -107,7 +107,7 @@ class Decoder(msgspec.Struct, eq=False):
         if settled is not None:
             # Masked before it is cut: half a secret would no longer be found.
             detail = read_line(self.hide(settled.detail)) or f"{settled.kind}: unknown cause"
-            past = settled.kind in _MAY_BE_LONG and past_context(detail)
+            past = settled.kind in _MAY_BE_LONG and is_past_context(detail)
             record.failure = Failure(FailureKind.CONTEXT_LIMIT if past else settled.kind, detail)
         return record
 

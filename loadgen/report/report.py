@@ -167,7 +167,7 @@ def _failure(kind: str, tally: FailureTally) -> str:
 
 def _hint(detail: str) -> Iterator[str]:
     """The flag that leaves out what a server refuses, where its error names a field."""
-    if advice := refusals.hint(detail):
+    if advice := refusals.suggest_fix(detail):
         yield f"the request is refused: {advice}"
 
 

@@ -111,7 +111,7 @@ def early_ends(facts: Facts, records: Records, rows: SessionRows) -> list[EarlyE
 
 
 def _reason(failure: Failure) -> str:
-    return _WORDS.get(failure.kind) or refusals.refuse_turn(failure.detail) or failure.kind.value
+    return _WORDS.get(failure.kind) or refusals.name_refused_part(failure.detail) or failure.kind.value
 
 
 def places(

@@ -112,7 +112,7 @@ def _flags(argv: list[str]) -> Iterator[tuple[str, str]]:
 
 def _memory(facts: Facts) -> Memory | None:
     """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
-    engine = engines.by_name(facts.server.engine)
+    engine = engines.find_by_name(facts.server.engine)
     if engine.takes_all_memory or facts.sensed is None:
         return None
     level = facts.sensed.server or facts.sensed.pss or facts.sensed.rss

@@ -132,9 +132,9 @@ class Adapter(msgspec.Struct, frozen=True):
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
                 answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
             refusing = answer.status in REFUSING
-            found = refusals.read(answer.body, refusals.paths(body)) if refusing else ()
+            found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]
-            if not fields and (feature := refusals.feature(answer.status, answer.body, body)):
+            if not fields and (feature := refusals.find_feature(answer.status, answer.body, body)):
                 where = trials.where(i) if isinstance(trials := asked.requests, TrialBodies) else ""
                 fix = f"{where} needs it; {feature.advice}" if where else feature.advice
                 raise self._error(trial, f"refuses {feature.name}", answer, fix)
@@ -165,7 +165,7 @@ class Adapter(msgspec.Struct, frozen=True):
         """The refusal as an error that names the field and what to type."""
         name = found[0].name if found else ""
         what = f"refuses {name}" if name else "refuses the request"
-        return self._error(trial, what, answer, refusals.advice(name, trial.profile.extra_body))
+        return self._error(trial, what, answer, refusals.suggest_removal(name, trial.profile.extra_body))
 
     def _check(self, trial: Plan, answer: ControlAnswer) -> None:
         """Raises MeasureError of an answer after which no request can succeed: about the key, or the path."""
@@ -182,7 +182,7 @@ class Adapter(msgspec.Struct, frozen=True):
 
     def _why(self, answer: ControlAnswer) -> str:
         """The status and the server's message, without secrets."""
-        return self.access.secrets.hide(refusals.message(answer.status, answer.body))
+        return self.access.secrets.hide(refusals.format_message(answer.status, answer.body))
 
 
 def _trial(made: Plan, trials: TrialBodies) -> Plan:

@@ -127,7 +127,7 @@ def add_self_test(facts: Facts) -> Facts:
 
 def add_ceiling(facts: Facts, flags: Flags) -> Facts:
     """The facts with the roofline of the machine, or why that is not known; a hosted API has neither."""
-    if engines.by_name(facts.server.engine).hosted and flags == Flags():
+    if engines.find_by_name(facts.server.engine).hosted and flags == Flags():
         return facts
     if facts.targets:
         why = "several servers share the load: the batch of each is not known; measure one alone"

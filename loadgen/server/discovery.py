@@ -265,7 +265,7 @@ class ServerProbe:
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
             raise MeasureError(self.access.why_denied(listing))
         cards = _cards(listing)
-        if cards and engines.by_owner(untrusted.read_text(cards[0].get("owned_by"))) is not None:
+        if cards and engines.find_by_owner(untrusted.read_text(cards[0].get("owned_by"))) is not None:
             return None  # a gateway that passes on what the engine reports
         return self._served(engines.HOSTED, SelfDescription(), cards, model)
 
@@ -287,10 +287,12 @@ class ServerProbe:
             raise MeasureError(self.access.why_denied(listing))
         cards = _cards(listing)
         first = cards[0] if cards else {}
-        engine = engines.by_owner(untrusted.read_text(first.get("owned_by")))
+        engine = engines.find_by_owner(untrusted.read_text(first.get("owned_by")))
         if engine is None:
             paths = (await self._answer(client, "/openapi.json")).object.get("paths")
-            engine = engines.by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
+            engine = (
+                engines.find_by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
+            )
         own = described(engine, (await self._answer(client, engine.version_path)).object)
         return self._served(engine, own, cards, model)
 

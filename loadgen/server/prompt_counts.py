@@ -121,7 +121,7 @@ class PromptCounter:
 
     def _uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
         """The error of an answer that is not a count."""
-        why = answer.error or f"answers {refusals.message(answer.status, answer.body)}"
+        why = answer.error or f"answers {refusals.format_message(answer.status, answer.body)}"
         fix = "pass --tokenizer to need no answer"
         if answer.timed_out and self._flag:
             fix += f", or raise {self._flag}"

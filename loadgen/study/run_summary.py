@@ -319,7 +319,7 @@ def _remarks(facts: Facts) -> Iterator[str]:
         yield f"PARTIAL: {facts.partial}"
     if facts.sensed is None:
         return
-    engine = engines.by_name(facts.server.engine)
+    engine = engines.find_by_name(facts.server.engine)
     if facts.sensed.server is None and (facts.sensed.pss or facts.sensed.rss):
         yield "memory is the host's: no GPU memory was reported"
     elif facts.sensed.server is not None and engine.takes_all_memory:

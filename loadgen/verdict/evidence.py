@@ -244,7 +244,7 @@ class RunEvidence:
     @property
     def hosted(self) -> bool:
         """Whether the server is someone else's service, of which no more than its API is known."""
-        return engines.by_name(self.facts.server.engine).hosted
+        return engines.find_by_name(self.facts.server.engine).hosted
 
     @property
     def ignores_eos(self) -> bool:

@@ -14,15 +14,15 @@ from loadgen.engines.refusals import (
     Adaptation,
     AdaptedField,
     Refusal,
-    advice,
-    feature,
-    hint,
-    message,
-    paths,
-    read,
+    find_feature,
+    format_message,
+    list_paths,
+    read_refusals,
+    suggest_fix,
+    suggest_removal,
 )
 
-SENT = paths(
+SENT = list_paths(
     {
         "model": "m",
         "messages": [],
@@ -230,22 +230,22 @@ def body_of(error: object) -> bytes:
 @loop_over("name", CLEAR)
 def test_the_fields_that_an_api_does_not_take_are_read(name: str) -> None:
     error, fields = CLEAR[name]
-    assert read(body_of(error), SENT) == tuple(Refusal(field, clear=True) for field in fields)
+    assert read_refusals(body_of(error), SENT) == tuple(Refusal(field, clear=True) for field in fields)
 
 
 @loop_over("name", UNCLEAR)
 def test_what_may_be_about_a_value_is_named_and_no_more(name: str) -> None:
     error, field = UNCLEAR[name]
-    assert read(body_of(error), SENT) == ((Refusal(field),) if field else ())
+    assert read_refusals(body_of(error), SENT) == ((Refusal(field),) if field else ())
 
 
 def test_a_field_that_was_not_sent_is_none_of_ours() -> None:
-    assert read(body_of(openai("Unknown parameter: 'store'.")), SENT) == ()
+    assert read_refusals(body_of(openai("Unknown parameter: 'store'.")), SENT) == ()
 
 
 @loop_over("filler", ["a", '"', "'a", "a.", "\\", "unknown field ", "extra_forbidden', 'loc': ('body', '"])
 def test_a_long_error_is_read_in_no_time(filler: str) -> None:
-    assert read((filler * (1 << 17)).encode(), SENT) == ()
+    assert read_refusals((filler * (1 << 17)).encode(), SENT) == ()
 
 
 def adaptation(*names: tuple[str, str]) -> Adaptation:
@@ -285,15 +285,15 @@ def test_an_adaptation_is_reported_with_its_cost() -> None:
 
 def test_advice_speaks_of_flags() -> None:
     least = "pass --no-ignore-eos, and --min-tokens N where the server takes that"
-    assert advice("ignore_eos") == least
-    assert advice("temperature") == "leave out --temperature, or temperature in the profile"
-    assert advice("min_tokens", {"min_tokens": 1}) == "leave min_tokens out of --extra-body"
+    assert suggest_removal("ignore_eos") == least
+    assert suggest_removal("temperature") == "leave out --temperature, or temperature in the profile"
+    assert suggest_removal("min_tokens", {"min_tokens": 1}) == "leave min_tokens out of --extra-body"
     assert all("--" in field.advice for field in FIELDS.values())
 
 
 def test_a_message_is_one_line_with_the_status() -> None:
-    assert message(400, body_of(openai("no\nsuch"))) == "400: no such"
-    assert message(422, b"") == "422"
+    assert format_message(400, body_of(openai("no\nsuch"))) == "400: no such"
+    assert format_message(422, b"") == "422"
 
 
 @loop_over(
@@ -311,8 +311,8 @@ def test_a_message_is_one_line_with_the_status() -> None:
     ],
 )
 def test_a_failure_of_the_run_names_the_flag(detail: str, flag: str) -> None:
-    assert hint(detail).startswith(flag)
-    assert bool(hint(detail)) == bool(flag)
+    assert suggest_fix(detail).startswith(flag)
+    assert bool(suggest_fix(detail)) == bool(flag)
 
 
 IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}
@@ -352,10 +352,10 @@ IDS = {"prompt": [1, 2], "max_tokens": 1}
 def test_what_rows_ask_for_and_a_server_has_not_is_known_by_its_words(
     request_: dict[str, Any], error: str, name: str | None
 ) -> None:
-    found = feature(400, body_of(openai(error)), request_)
+    found = find_feature(400, body_of(openai(error)), request_)
     assert (found and found.name) == name
-    assert feature(401, body_of(openai(error)), request_) is None
-    assert feature(200, body_of(openai(error)), request_) is None
+    assert find_feature(401, body_of(openai(error)), request_) is None
+    assert find_feature(200, body_of(openai(error)), request_) is None
 
 
 def test_the_advice_on_each_feature_names_a_flag() -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.engines.engines import ENGINES, UNKNOWN, Engine, by_owner
+from loadgen.engines.engines import ENGINES, UNKNOWN, Engine, find_by_owner
 from loadgen.engines.refusals import Adaptation, AdaptedField
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
@@ -266,7 +266,7 @@ def test_sglangs_own_api_takes_text_too() -> None:
 
 def test_chat_says_the_length_in_the_engines_own_word() -> None:
     pytest.importorskip("transformers")
-    vllm = by_owner("vllm")
+    vllm = find_by_owner("vllm")
     assert vllm is not None
     words = ((TRANSFORMERS, "max_tokens"), (UNKNOWN, "max_tokens"), (vllm, "max_completion_tokens"))
     for engine, word in words:
@@ -284,7 +284,7 @@ def test_bodies_are_json_of_any_index_in_any_order() -> None:
 
 
 def test_vllm_is_known_by_its_signature() -> None:
-    engine = by_owner("vllm")
+    engine = find_by_owner("vllm")
     assert engine is not None
     assert engine.takes_ids
 

@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.engines.engines import UNKNOWN, by_name, by_owner
+from loadgen.engines.engines import UNKNOWN, find_by_name, find_by_owner
 from loadgen.plan import data_files, plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
@@ -58,7 +58,7 @@ def test_a_shipped_profile_says_which_file_it_reads(tmp_path: Path, monkeypatch:
 
 def test_the_edge_agents_requests_are_mlperfs() -> None:
     loaded = profile.load("agentic-edge", {"dataset_path": str(CONVERSATION)})
-    made = plan.make(loaded, ModelTarget(by_name("vLLM"), "m"), Seed(1))
+    made = plan.make(loaded, ModelTarget(find_by_name("vLLM"), "m"), Seed(1))
     body = made.payload(6)
     assert {key: value for key, value in body.items() if key not in ("messages", "tools")} == {
         "model": "m",
@@ -284,10 +284,10 @@ def test_goodput_of_whole_answers_takes_e2el() -> None:
 
 
 def test_engines_sign_their_models() -> None:
-    engine = by_owner("vllm")
+    engine = find_by_owner("vllm")
     assert engine is not None
     assert engine.name == "vLLM"
-    assert by_owner("") is None
+    assert find_by_owner("") is None
 
 
 @loop_over(

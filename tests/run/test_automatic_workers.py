@@ -49,7 +49,7 @@ def calibrated(tokens_per_s: float, bounded: bool = True) -> Calibration:
 
 
 def planned(**keys: object) -> Plan:
-    subject = ModelTarget(engines.by_owner("loadgen-null") or engines.UNKNOWN, "null")
+    subject = ModelTarget(engines.find_by_owner("loadgen-null") or engines.UNKNOWN, "null")
     lengths = {"num_prompts": 100, "input_len": 4, "output_len": 40}
     return plan.make(profile.build({**lengths, **keys}), subject, Seed(0))
 

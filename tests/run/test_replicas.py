@@ -34,7 +34,7 @@ from loadgen.study.series.trust import Trust
 WORKLOAD = profile.build(
     {"input_len": 8, "output_len": 3, "num_prompts": 4, "num_warmups": 2, "request_rate": 100}
 )
-VLLM, SGLANG = (engines.by_name(name) for name in ("vLLM", "SGLang"))
+VLLM, SGLANG = (engines.find_by_name(name) for name in ("vLLM", "SGLang"))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from loadgen.run.signals import Stopped
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress
 
-VLLM, SGLANG = (engines.by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
+VLLM, SGLANG = (engines.find_by_owner(owner) or engines.UNKNOWN for owner in ("vllm", "sglang"))
 OK = whole(b"")
 NOT_FOUND = whole(b'{"detail":"Not Found"}', "404 Not Found")
 DONE = whole(b'{"success":true}')

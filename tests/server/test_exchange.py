@@ -17,7 +17,7 @@ from loadgen.server import control, exchange
 from loadgen.server.discovery import ServerAddress, ServerProbe
 from loadgen.server.exchange import ControlAnswer as Exchanged
 
-SGLANG = engines.by_owner("sglang") or engines.UNKNOWN
+SGLANG = engines.find_by_owner("sglang") or engines.UNKNOWN
 LIMIT_S = 0.3
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.engines.refusals import past_context, refuse_turn
+from loadgen.engines.refusals import is_past_context, name_refused_part
 
 LONG = {
     "vLLM 0.6": "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens "
@@ -38,14 +38,14 @@ OTHERS = (
 
 @loop_over("name", LONG)
 def test_a_prompt_past_the_context_is_known_by_the_servers_words(name: str) -> None:
-    assert past_context(f"400: {LONG[name]}")
-    assert refuse_turn(LONG[name]) == ""
+    assert is_past_context(f"400: {LONG[name]}")
+    assert name_refused_part(LONG[name]) == ""
 
 
 @loop_over("message", OTHERS)
 def test_other_errors_are_no_end_of_a_conversation(message: str) -> None:
-    assert not past_context(message)
-    assert refuse_turn(message) == ""
+    assert not is_past_context(message)
+    assert name_refused_part(message) == ""
 
 
 @loop_over(
@@ -61,4 +61,4 @@ def test_other_errors_are_no_end_of_a_conversation(message: str) -> None:
     ],
 )  # fmt: skip
 def test_what_a_conversation_is_refused_for_has_a_name(message: str, what: str) -> None:
-    assert refuse_turn(message) == what
+    assert name_refused_part(message) == what

@@ -80,7 +80,7 @@ def planned(load: SelftestLoad, requests: int, tokens: int) -> Plan:
             "request_timeout": _PATIENCE_S,
         }
     )
-    engine = engines.by_owner("loadgen-null") or engines.UNKNOWN
+    engine = engines.find_by_owner("loadgen-null") or engines.UNKNOWN
     made, chat = plan.make(workload, ModelTarget(engine, "null"), Seed.drawn()), DIALECTS["chat"]
     if not load.chat:
         return made
