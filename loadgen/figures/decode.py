@@ -22,7 +22,7 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.failure import CUT_SHORT, Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.http1 import HttpBody
-from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, remark
+from loadgen.wire.openai import TOKEN, Dialect, Message, Usage, read_remark
 from loadgen.wire.typical import TypicalMessages
 
 _OBJECTS = "JSON objects in lines, not server-sent events: is it another API?"
@@ -205,7 +205,7 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.MALFORMED, answer.malformed), False
         if has_many_objects(answer.body):
             return Failure(FailureKind.MALFORMED, _OBJECTS), False
-        json = sse.one_line(answer.body)
+        json = sse.join_lines(answer.body)
         try:
             messages = self.dialect.messages(json)
         except NOT_JSON as error:
@@ -242,7 +242,7 @@ def _summary(messages: Sequence[Message], lines: bytes | bytearray) -> StreamSum
         return summary
     written = [json for json in bytes(lines).split(b"\n") if json.strip()]
     for at in summary.remarks:
-        fault = remark(written[at])
+        fault = read_remark(written[at])
         if fault is not None:
             return msgspec.structs.replace(summarize(messages[:at]), fault=fault)
     return summary

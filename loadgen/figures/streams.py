@@ -12,7 +12,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse, typical
-from loadgen.wire.http1 import Headers, HttpBody, unframe
+from loadgen.wire.http1 import Headers, HttpBody, unframe_response
 from loadgen.wire.openai import Dialect, Message
 from loadgen.wire.sse import PlainStream
 
@@ -45,7 +45,7 @@ def plain(dialect: Dialect, capture: Capture, keep_text: bool) -> DecodedStream 
     stream = sse.read_plain_stream(capture.raw)
     if stream is None:
         return None
-    messages: Sequence[Message] | None = None if keep_text else typical.read(dialect, stream)
+    messages: Sequence[Message] | None = None if keep_text else typical.read_typical(dialect, stream)
     lines = bytearray()
     if messages is None:
         lines = stream.lines()
@@ -100,7 +100,7 @@ def unframed(capture: Capture) -> HttpBody:
     ends = capture.read_ends()
     if not capture.framed:
         return HttpBody(capture.status, {}, capture.raw, ends, capture.failure is None, None)
-    answer = unframe(capture.raw, ends)
+    answer = unframe_response(capture.raw, ends)
     return replace(answer, complete=answer.complete and capture.failure is None)
 
 
@@ -140,7 +140,7 @@ def _up_to_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, st
     datas, ends, done, fault = sse.split_events(answer.body, answer.complete)
     good: list[bytes] = []
     malformed = ""
-    for data in map(sse.one_line, datas):
+    for data in map(sse.join_lines, datas):
         try:
             (_,) = dialect.messages(data)
         except (*NOT_JSON, ValueError) as error:

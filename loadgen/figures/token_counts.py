@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.wire.openai import CLOSING, ENDING, MAYBE, NOTHING, TOKEN, Message, Usage
-from loadgen.wire.typical import parsed
+from loadgen.wire.typical import list_parsed
 
 # Finish reasons of an answer that is not all it would have been, and what each means.
 FAILED_ENDS: Final = {
@@ -57,7 +57,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
     usage_at: list[int] = []
     remarks: list[int] = []
     repeated: list[int] = []
-    for at, message in parsed(messages):
+    for at, message in list_parsed(messages):
         choices = message.choices
         if message.error is not None:
             fault = message.fault()

@@ -75,7 +75,7 @@ def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
     """The JSON of an answer, a line for each of its events."""
     answer = streams.unframed(capture)
     if not streamed:
-        return sse.one_line(answer.body)
+        return sse.join_lines(answer.body)
     return sse.read_events(answer.body, answer.complete).lines
 
 

@@ -256,7 +256,7 @@ async def _ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int,
         return None
     finally:
         del answer.parser  # it refers to the answer, and cycles are not collected during a run
-    if "location" in answer.headers or http1.compressed(answer.headers):
+    if "location" in answer.headers or http1.explain_compression(answer.headers):
         return None
     return answer.status, b"".join(answer.pieces)
 

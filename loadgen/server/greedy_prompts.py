@@ -208,7 +208,7 @@ _MESSAGE_IDS = msgspec.json.Decoder(_MessageIds)
 
 def _token_ids(body: bytes, record: Record) -> list[int] | None:
     """The answer's token ids; empty if the server does not report them, None if they are malformed."""
-    lines = sse.one_line(body) if body.lstrip()[:1] == b"{" else sse.read_events(body, whole=False).lines
+    lines = sse.join_lines(body) if body.lstrip()[:1] == b"{" else sse.read_events(body, whole=False).lines
     try:
         messages = _MESSAGE_IDS.decode_lines(lines)
     except NOT_JSON:

@@ -10,7 +10,7 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.address import is_this_machine
-from loadgen.wire.certificates import why_untrusted
+from loadgen.wire.certificates import explain_distrust
 
 _LONGEST_MESSAGE = 200  # characters
 
@@ -65,7 +65,7 @@ async def exchanged(
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise  # the whole exchange takes too long
-        untrusted_server = why_untrusted(error)
+        untrusted_server = explain_distrust(error)
         return 0, b"", untrusted_server or _described(error), bool(untrusted_server)
     # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")

@@ -50,14 +50,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 def unconnected(error: Exception) -> Failure:
     """The failure of a request for which no connection could be made."""
-    from loadgen.wire.certificates import why_untrusted  # its ssl is not for every command to import
+    from loadgen.wire.certificates import explain_distrust  # its ssl is not for every command to import
 
     if getattr(error, "errno", 0) == errno.EADDRNOTAVAIL:
         return Failure(
             FailureKind.CONNECT,
             "no source port is free: wait a minute for those of closed connections, or pass --source-address",
         )
-    untrusted = why_untrusted(error)
+    untrusted = explain_distrust(error)
     return Failure(
         FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__
     )

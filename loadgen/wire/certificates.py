@@ -13,13 +13,13 @@ _DATES, _NAMES, _OWN = (9, 10), (62, 64), 18
 _DEEPEST: Final = 8  # causes of an error
 
 
-def why_untrusted(error: BaseException) -> str:
+def explain_distrust(error: BaseException) -> str:
     """What is wrong with a server's certificate, and what to do; "" of an error that is not about one."""
-    refusal = _certificate_error(error)
-    return "" if refusal is None else f"has a TLS certificate that {_wrong(refusal)}"
+    refusal = _find_certificate_error(error)
+    return "" if refusal is None else f"has a TLS certificate that {_explain_refusal(refusal)}"
 
 
-def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+def _find_certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
     """The certificate error among an error's causes."""
     for _ in range(_DEEPEST):
         if error is None or isinstance(error, ssl.SSLCertVerificationError):
@@ -28,7 +28,7 @@ def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationEr
     return None
 
 
-def _wrong(refusal: ssl.SSLCertVerificationError) -> str:
+def _explain_refusal(refusal: ssl.SSLCertVerificationError) -> str:
     reason = untrusted.read_text(refusal.verify_message or refusal.reason or "is not valid").rstrip(".")
     if refusal.verify_code in _DATES:
         return f"is out of date ({reason}): renew it, or {_INSECURE}"

@@ -216,17 +216,17 @@ class Heads:
     def _finished(self, rest: bytes) -> ResponseHead:
         head, parser = self._head, self._parser
         head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
-        head.keep_alive = parser.should_keep_alive() and not _closes_anyway(head.headers)
-        head.framing = _framing(head.status, head.headers, self._length)
+        head.keep_alive = parser.should_keep_alive() and not _is_closed_anyway(head.headers)
+        head.framing = _choose_framing(head.status, head.headers, self._length)
         return head
 
 
-def _closes_anyway(headers: Headers) -> bool:
+def _is_closed_anyway(headers: Headers) -> bool:
     """Whether a server is known to close a connection after such an answer, although it offers to keep it."""
     return headers.get("server") in _CLOSING_STREAMS and headers.get("transfer-encoding") == "chunked"
 
 
-def _framing(status: int, headers: Headers, head_length: int) -> Framing:
+def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:
     """RFC 9112, 6.3, for the answer to a POST."""
     if status in _WITHOUT_BODY:
         return NoBody()
@@ -237,7 +237,7 @@ def _framing(status: int, headers: Headers, head_length: int) -> Framing:
     return ContentLength(head_length + int(length)) if length.isdecimal() else UntilClose()
 
 
-def compressed(headers: Mapping[str, str]) -> str:
+def explain_compression(headers: Mapping[str, str]) -> str:
     """What is wrong with a response that is compressed, by which header; "" if it is not."""
     for name in ("content-encoding", "transfer-encoding"):
         for coding in headers.get(name, "").lower().split(","):
@@ -293,7 +293,7 @@ class Response:
         return np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
 
 
-def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
+def unframe_response(raw: bytes, read_ends: Int64) -> HttpBody:
     """The body of a response, each of its bytes in the read in which it arrived.
 
     `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's
@@ -319,14 +319,14 @@ def unframe(raw: bytes, read_ends: Int64) -> HttpBody:
     counts += [len(pieces)] * (len(read_ends) - len(counts))
     lengths = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum(response.lengths(), out=lengths[1:])
-    framing = _framing(response.status, response.headers, 0)
+    framing = _choose_framing(response.status, response.headers, 0)
     return HttpBody(
         status=response.status,
         headers=response.headers,
         body=b"".join(pieces),
         body_ends=lengths[counts],
         complete=response.complete or (response.status > 0 and isinstance(framing, UntilClose)),
-        malformed=malformed or compressed(response.headers) or None,
+        malformed=malformed or explain_compression(response.headers) or None,
     )
 
 

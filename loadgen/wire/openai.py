@@ -36,7 +36,7 @@ _NO_MESSAGE = "an error without a message"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
 
 
-def _phrase(parts: Iterable[str]) -> str:
+def _join_phrase(parts: Iterable[str]) -> str:
     return ": ".join(filter(None, map(str.strip, parts))) or _NO_MESSAGE
 
 
@@ -107,7 +107,7 @@ class ErrorObject(msgspec.Struct, gc=False):
     code: Code | str | None = None
 
     def __str__(self) -> str:
-        return _phrase(str(part) for part in (self.code, self.message) if part is not None)
+        return _join_phrase(str(part) for part in (self.code, self.message) if part is not None)
 
     def __bool__(self) -> bool:
         """Whether it holds anything: gateways write an empty one in messages that are whole."""
@@ -150,7 +150,7 @@ _TIMING: msgspec.json.Decoder[Timing | None] = msgspec.json.Decoder(Timing | Non
 _TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTimings | None)
 
 
-def _optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
+def _decode_optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
     """A part of a message that a server may leave out; None too where it means something else by it."""
     if not bytes(raw):
         return None
@@ -171,11 +171,11 @@ class Message(msgspec.Struct, gc=False):
 
     def timing(self) -> Timing | None:
         """The server's own times of the request; None where it does not report them."""
-        return _optional(self.metrics, _TIMING)
+        return _decode_optional(self.metrics, _TIMING)
 
     def slot_timings(self) -> SlotTimings | None:
         """llama.cpp's own times and counts of the request; None where there are none."""
-        return _optional(self.timings, _TIMINGS)
+        return _decode_optional(self.timings, _TIMINGS)
 
     def why(self) -> str:
         """What the server reports of an abort; "" where the API has no place for it."""
@@ -191,8 +191,8 @@ class Message(msgspec.Struct, gc=False):
         if error is None or error is False or (not error and self.choices):
             return None
         if isinstance(error, list):
-            return _phrase(read_error_text(bytes(part)) for part in error)
-        return _phrase(() if error is True else (str(error),))
+            return _join_phrase(read_error_text(bytes(part)) for part in error)
+        return _join_phrase(() if error is True else (str(error),))
 
 
 class Remark(msgspec.Struct, gc=False):
@@ -213,7 +213,7 @@ class Remark(msgspec.Struct, gc=False):
 _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 
 
-def remark(line: bytes) -> str | None:
+def read_remark(line: bytes) -> str | None:
     """What a message without choices reports went wrong; None if nothing did."""
     try:
         event = _REMARK.decode(line)
@@ -223,7 +223,7 @@ def remark(line: bytes) -> str | None:
     text = next((text for text in texts if text not in _EMPTY), None)
     if text is None or _ROLE in text:
         return None
-    return _phrase(read_error_text(part) for part in (code, text) if part not in _EMPTY)
+    return _join_phrase(read_error_text(part) for part in (code, text) if part not in _EMPTY)
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -409,11 +409,11 @@ class Dialect(msgspec.Struct, frozen=True):
 
     def token_seen(self, tail: bytes) -> bool:
         """Whether some message that may carry a token lies whole in bytes cut out of a response."""
-        return any(kind >= ENDING for kind in self._kinds(reversed(_lines(tail))))
+        return any(kind >= ENDING for kind in self._kinds(reversed(_split_lines(tail))))
 
     def token_messages(self, piece: bytes) -> int:
         """How many messages with text lie whole in bytes cut out of a response."""
-        return sum(kind == TOKEN for kind in self._kinds(_lines(piece)))
+        return sum(kind == TOKEN for kind in self._kinds(_split_lines(piece)))
 
     def _kinds(self, lines: Iterable[bytes]) -> Iterator[int]:
         for data in (line[5:] for line in lines if line.startswith(b"data:")):
@@ -425,7 +425,7 @@ class Dialect(msgspec.Struct, frozen=True):
             yield from kinds
 
 
-def _lines(cut: bytes) -> list[bytes]:
+def _split_lines(cut: bytes) -> list[bytes]:
     """The lines of bytes cut out of a response, without the framing of its chunks."""
     return _CHUNK_SEAM.sub(b"", cut).splitlines()
 

@@ -101,11 +101,11 @@ class Generate(Dialect, frozen=True):
 
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         answers: list[RawMessage] = self._answers.decode_lines(lines)
-        repeating = _repeating(answers)
+        repeating = _is_repeating(answers)
         before: dict[int, tuple[int, int]] = {}  # of each choice: tokens, and characters that are repeated
         messages = []
         for answer in answers:
-            messages.append(_since(*before.get(answer.index, (0, 0)), answer))
+            messages.append(_make_message(*before.get(answer.index, (0, 0)), answer))
             counted, characters = before.get(answer.index, (0, 0))
             if answer.meta_info is not None:
                 counted = answer.meta_info.completion_tokens
@@ -115,7 +115,7 @@ class Generate(Dialect, frozen=True):
         return messages
 
 
-def _repeating(answers: list[RawMessage]) -> bool:
+def _is_repeating(answers: list[RawMessage]) -> bool:
     """Whether a message repeats the text of those before: not with --incremental-streaming-output.
 
     Then all messages together list no more ids than there are tokens. Servers that list none repeat.
@@ -126,7 +126,7 @@ def _repeating(answers: list[RawMessage]) -> bool:
     return listed == 0 or listed > sum(counted.values())
 
 
-def _since(tokens: int, characters: int, answer: RawMessage) -> Message:
+def _make_message(tokens: int, characters: int, answer: RawMessage) -> Message:
     meta = answer.meta_info
     if meta is None:
         text = GenerateChoice(index=answer.index, text=answer.text, repeated=characters)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
-from loadgen.wire.http1 import HEAD_END, Headers, Response, compressed
+from loadgen.wire.http1 import HEAD_END, Headers, Response, explain_compression
 
 _DONE = b"[DONE]"
 _FIELD = b"data: "
@@ -37,7 +37,7 @@ class Events(msgspec.Struct, frozen=True):
     fault: bytes | None = None  # the data of an event that is an error by its name: the last one
 
 
-def one_line(data: bytes) -> bytes:
+def join_lines(data: bytes) -> bytes:
     """JSON on one line: newlines between its parts become blanks; a string holds no newline."""
     return data.replace(b"\n", b" ")
 
@@ -50,13 +50,13 @@ def read_events(body: bytes, whole: bool) -> Events:
     if plain := _read_plain(body):
         return plain
     datas, ends, done, fault = split_events(body, whole)
-    return Events(b"\n".join(map(one_line, datas)), np.array(ends, np.int64), done, fault)
+    return Events(b"\n".join(map(join_lines, datas)), np.array(ends, np.int64), done, fault)
 
 
 def _read_plain(body: bytes) -> Events | None:
     """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
-    found = _blanked(body, ends)
+    found = _blank_names(body, ends)
     if found is None:
         return None
     lines, done = found
@@ -67,7 +67,7 @@ def _read_plain(body: bytes) -> Events | None:
     return Events(lines, ends[:events] - 1, done)  # a data line, and its own newline
 
 
-def _blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
+def _blank_names(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
     """Events `data: …` as lines of JSON, the field's names blanked, and whether `[DONE]` closes them.
 
     `ends` is int64[events], where each event ends in the body, the last one with it. None where one is
@@ -81,7 +81,7 @@ def _blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
         return None  # no event at all: shorter than the field's name
     lines = bytearray(memoryview(body)[: ends[-1]])
     begins = np.concatenate((_FIRST, ends[:-1]))
-    fields, closes = _wherever(lines, len(_FIELD)), _wherever(lines, len(_CLOSE))
+    fields, closes = _slice_everywhere(lines, len(_FIELD)), _slice_everywhere(lines, len(_CLOSE))
     if begins[-1] >= len(fields) or fields[begins].tobytes() != _FIELD * len(ends):
         return None
     newlines = np.count_nonzero(np.frombuffer(lines, np.uint8) == _NEWLINE)
@@ -91,7 +91,7 @@ def _blanked(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
     return lines, done
 
 
-def _wherever(text: bytearray, length: int) -> NDArray[np.bytes_]:
+def _slice_everywhere(text: bytearray, length: int) -> NDArray[np.bytes_]:
     """`length` bytes from each position on: the text's own, so what is set there is set in the text."""
     return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
 
@@ -106,7 +106,10 @@ def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool
     ends: list[int] = []
     pending: list[bytes] = []
     pending_end, failed = 0, False
-    for line, end in (*_lines(body, whole), (b"", len(body))):  # an event may lack the empty line after it
+    for line, end in (
+        *_split_lines(body, whole),
+        (b"", len(body)),
+    ):  # an event may lack the empty line after it
         if line.startswith(b"data:"):
             pending.append(line[6:] if line.startswith(b"data: ") else line[5:])
             pending_end = end
@@ -128,7 +131,7 @@ def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool
     return datas, ends, False, None
 
 
-def _lines(body: bytes, whole: bool) -> list[tuple[bytes, int]]:
+def _split_lines(body: bytes, whole: bool) -> list[tuple[bytes, int]]:
     """Each line without its end, and the length of the body up to and with the first byte of that end."""
     begin = len(_BOM) if body.startswith(_BOM) else 0
     lines = []
@@ -177,7 +180,9 @@ class PlainStream(msgspec.Struct, frozen=True):
         """The data of each event in a line, with blanks for what is between it and the next."""
         begin = int(self.begins[0])
         lines = bytearray(memoryview(self.raw)[begin : int(self.ends[-1])])
-        wherever = np.ndarray(len(lines) - len(_BETWEEN) + 1, _void(len(_BETWEEN)), lines, strides=(1,))
+        wherever = np.ndarray(
+            len(lines) - len(_BETWEEN) + 1, _make_void_type(len(_BETWEEN)), lines, strides=(1,)
+        )
         wherever[self.ends[:-1] + 1 - begin] = np.void(_BETWEEN)
         return lines
 
@@ -190,7 +195,7 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
     """
     if len(raw) < _SMALLEST or not raw.endswith(_LAST_CHUNK):
         return None
-    head = _head(raw[: raw.find(HEAD_END) + len(HEAD_END)])
+    head = _read_head(raw[: raw.find(HEAD_END) + len(HEAD_END)])
     if head is None:
         return None
     done = raw.endswith(_LASTS)
@@ -203,7 +208,7 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
     # From the newline before it on: after its size, after its data, and what need not be looked at.
     fields, ends = places[2::_CONTROLS], places[3::_CONTROLS]
     lengths = ends - fields
-    if cut_lines(raw, ends, len(END)).tobytes() != END * count or not _sized(
+    if cut_lines(raw, ends, len(END)).tobytes() != END * count or not _has_sizes(
         raw, places[:-1:_CONTROLS], lengths
     ):
         return None
@@ -213,27 +218,27 @@ def read_plain_stream(raw: bytes) -> PlainStream | None:
 
 def cut_lines(raw: bytes, places: Int64, length: int) -> NDArray[np.void]:
     """`length` bytes from each place on, void[places]; raises IndexError where there are fewer."""
-    wherever = np.ndarray(len(raw) - length + 1, _void(length), raw, strides=(1,))
+    wherever = np.ndarray(len(raw) - length + 1, _make_void_type(length), raw, strides=(1,))
     return wherever[places]
 
 
 @lru_cache(maxsize=1024)  # to make one takes longer than to use it
-def _void(length: int) -> np.dtype[np.void]:
+def _make_void_type(length: int) -> np.dtype[np.void]:
     return np.dtype((np.void, length))
 
 
 @cache
-def _openings(form: bytes) -> NDArray[np.void]:
+def _list_openings(form: bytes) -> NDArray[np.void]:
     """What is before each chunk's data, void[lengths] from one byte on; zeros where no event is so long."""
     begins = [(form % length)[:_OPENING_BYTES] for length in range(_SHORTEST, _LONGEST + 1)]
     none = bytes(_OPENING_BYTES)
-    return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _void(_OPENING_BYTES))
+    return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _make_void_type(_OPENING_BYTES))
 
 
-def _sized(raw: bytes, places: Int64, lengths: Int64) -> bool:
+def _has_sizes(raw: bytes, places: Int64, lengths: Int64) -> bool:
     """Whether a byte more than each length is the size of an event's chunk; all digits in the same case."""
     written = cut_lines(raw, places, _OPENING_BYTES).tobytes()
-    return any(_openings(form).take(lengths, mode="clip").tobytes() == written for form in _FORMS)
+    return any(_list_openings(form).take(lengths, mode="clip").tobytes() == written for form in _FORMS)
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -244,7 +249,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=16)  # a server's heads are the same but for the second
-def _head(head: bytes) -> _Head | None:
+def _read_head(head: bytes) -> _Head | None:
     """What such a head holds; None of any other."""
     response = Response()
     try:
@@ -256,6 +261,6 @@ def _head(head: bytes) -> _Head | None:
     finally:
         del response.parser
     chunked = response.complete and not over and not response.pieces
-    if not chunked or response.status != 200 or compressed(response.headers):
+    if not chunked or response.status != 200 or explain_compression(response.headers):
         return None
     return _Head(response.headers, sum(byte < _PLAIN_BLANK for byte in head))

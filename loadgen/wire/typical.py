@@ -40,7 +40,7 @@ class TypicalMessages(Sequence[Message]):
         return self.parsed.get(self._every[at], self.typical)
 
 
-def parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
+def list_parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
     """Those messages, by their positions, that do not merely carry text, and maybe others."""
     return messages.parsed.items() if isinstance(messages, TypicalMessages) else enumerate(messages)
 
@@ -54,22 +54,22 @@ class _Template(msgspec.Struct, frozen=True):
     seconds: slice  # digits of a time that mean nothing here; empty where there is none
 
 
-def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
+def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
     """One message an event, if many are alike; texts are not kept. None where all are to be parsed."""
     count = len(stream.begins)
     if dialect.cumulative or count < _FEWEST:
         return None
     for at in (count // 2, count // 3, 1):
-        template = _template(dialect, _data(stream, at))
+        template = _make_template(dialect, _read_data(stream, at))
         if template is not None:
             break
     else:
         return None
     try:
-        odd = _odd(stream, template, _loose(stream, template))
+        odd = _find_odd(stream, template, _find_loose(stream, template))
         if 2 * len(odd) > count:
             return None
-        messages = dialect.messages(b"\n".join([_data(stream, at) for at in odd]))
+        messages = dialect.messages(b"\n".join([_read_data(stream, at) for at in odd]))
     except (*NOT_JSON, IndexError):  # UnicodeDecodeError of a text; IndexError: something short at the end
         return None
     # One without choices may be an error's remark, which is read from its line.
@@ -78,11 +78,11 @@ def read(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
     return TypicalMessages(template.message, dict(zip(odd, messages, strict=True)), count)
 
 
-def _data(stream: PlainStream, at: int) -> bytes:
+def _read_data(stream: PlainStream, at: int) -> bytes:
     return stream.raw[stream.begins[at] : stream.ends[at]]
 
 
-def _template(dialect: Dialect, line: bytes) -> _Template | None:
+def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
     """The template of a message that carries a text and nothing else; None of any other.
 
     That the text stands where it seems to is not guessed: with a letter more there, the message's text must
@@ -91,38 +91,38 @@ def _template(dialect: Dialect, line: bytes) -> _Template | None:
     """
     try:
         (message,) = dialect.messages(line)
-        text = _only_text(message)
+        text = _read_only_text(message)
         written = text.encode()
         begin = line.rfind(b'"%b"' % written) + 1
         if not begin or not text or _QUOTE in written or _ESCAPE in written:
             return None
         before, after = line[:begin], line[begin + len(written) :]
-        seconds = _seconds(before)
+        seconds = _find_seconds(before)
         zeros = b"0" * (seconds.stop - seconds.start)
         later = before[: seconds.start] + zeros + before[seconds.stop :]
         (longer,) = dialect.messages(b"%b%bx%b" % (later, written, after))
     except (*NOT_JSON, ValueError):  # ValueError: half a character, or no message at all
         return None
-    if _only_text(longer) != f"{text}x":
+    if _read_only_text(longer) != f"{text}x":
         return None
     return _Template(message, before, after, seconds)
 
 
-def _seconds(before: bytes) -> slice:
+def _find_seconds(before: bytes) -> slice:
     """Where the last digits of a message's time are, which is the value of a key that no dialect reads."""
     found = _CREATED.search(before)
     return slice(*found.span(1)) if found else _NOWHERE
 
 
-def _loose(stream: PlainStream, template: _Template) -> slice:
+def _find_loose(stream: PlainStream, template: _Template) -> slice:
     """The digits of the time if it changes from the first messages to the last."""
     same = template.before[: template.seconds.stop]
-    if _data(stream, 1).startswith(same) and _data(stream, len(stream.ends) - 2).startswith(same):
+    if _read_data(stream, 1).startswith(same) and _read_data(stream, len(stream.ends) - 2).startswith(same):
         return _NOWHERE
     return template.seconds
 
 
-def _only_text(message: Message) -> str:
+def _read_only_text(message: Message) -> str:
     """The text of a message that carries nothing else; "" of any other."""
     if message.error is not None or message.usage is not None or len(message.choices or ()) != 1:
         return ""
@@ -132,7 +132,7 @@ def _only_text(message: Message) -> str:
     return choice.content()
 
 
-def _odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
+def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
     """Which events are not of a template, the last one among them; digits at `loose` may be others.
 
     Raises UnicodeDecodeError where a text may be no UTF-8, IndexError where an event can be of no template.
@@ -145,15 +145,15 @@ def _odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
     if loose.stop:
         loose = slice(loose.start + more, loose.stop + more)
     alike = begins < ends
-    alike[_different(stream.raw, begins - len(before), before, loose)] = False
-    alike[_different(stream.raw, ends, after, _NOWHERE)] = False
+    alike[_find_different(stream.raw, begins - len(before), before, loose)] = False
+    alike[_find_different(stream.raw, ends, after, _NOWHERE)] = False
     at = alike.nonzero()[0]
     begins = begins[at]
-    alike[at[_not_plain(stream.raw, begins, ends[at] - begins)]] = False
+    alike[at[_find_escaped(stream.raw, begins, ends[at] - begins)]] = False
     return [*(~alike).nonzero()[0].tolist(), len(alike)]
 
 
-def _not_plain(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
+def _find_escaped(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
     """Which texts hold a quote or an escape; raises UnicodeDecodeError where one may be no UTF-8."""
     until = lengths.cumsum()
     inside = (begins - until + lengths).repeat(lengths) + np.arange(until[-1])
@@ -168,7 +168,7 @@ def _not_plain(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
     return found
 
 
-def _different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
+def _find_different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
     """From which places on the bytes are not the wanted ones, which are whole words; int64 positions.
 
     Where there are digits in all of `loose`, they are as good as those that are wanted.

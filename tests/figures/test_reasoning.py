@@ -76,7 +76,7 @@ def test_in_a_long_stream_too_of_which_few_messages_are_parsed(
     thinks = [delta(**{kind: f" thought{i}"}) for i in range(before)]
     says = [delta(content=f" word{i}") for i in range(after)]
     assert at(ROLE, *thinks, *says, END) == place
-    monkeypatch.setattr(typical, "read", lambda dialect, stream: None)
+    monkeypatch.setattr(typical, "read_typical", lambda dialect, stream: None)
     assert at(ROLE, *thinks, *says, END) == place
 
 

@@ -169,7 +169,7 @@ def http(data: bytes) -> None:
         framing, whole = head.framing, _Reads([raw])
         if framing.begins_well(head.rest) and not framing.done(whole):
             framing.checked(whole)
-    http1.unframe(raw, np.array([len(raw) // 2, len(raw)], np.int64))
+    http1.unframe_response(raw, np.array([len(raw) // 2, len(raw)], np.int64))
 
 
 def sse(data: bytes) -> None:
@@ -180,5 +180,5 @@ def sse(data: bytes) -> None:
         assert (quick.ends.tolist(), quick.done, quick.fault) == (ends, done, fault)
         lines = bytes(quick.lines).split(b"\n")
         assert [one.strip() for one in lines if one.strip()] == [
-            events.one_line(one).strip() for one in datas
+            events.join_lines(one).strip() for one in datas
         ]

@@ -65,12 +65,12 @@ def same(api: int, capture: Capture) -> bool:
     """Check that all ways give the same Record; whether the quickest was gone."""
     decoder = Decoder(APIS[api], streamed=True)
     quick = recorded.values(decoder.decode(capture))
-    with patch.object(typical, "read", lambda *_: None):
+    with patch.object(typical, "read_typical", lambda *_: None):
         assert recorded.values(decoder.decode(capture)) == quick
     with patch.object(sse, "read_plain_stream", lambda *_: None):
         assert recorded.values(decoder.decode(capture)) == quick
     plain = sse.read_plain_stream(capture.raw)
-    return plain is not None and typical.read(decoder.dialect, plain) is not None
+    return plain is not None and typical.read_typical(decoder.dialect, plain) is not None
 
 
 def few() -> AbstractContextManager[object]:

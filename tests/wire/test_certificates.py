@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from builders.loops import loop_over
-from loadgen.wire.certificates import why_untrusted
+from loadgen.wire.certificates import explain_distrust
 
 
 def refusal(code: int, message: str) -> ssl.SSLCertVerificationError:
@@ -25,7 +25,7 @@ def refusal(code: int, message: str) -> ssl.SSLCertVerificationError:
     ],
 )
 def test_each_kind_has_its_own_words(code: int, words: list[str]) -> None:
-    told = why_untrusted(refusal(code, "why."))
+    told = explain_distrust(refusal(code, "why."))
     assert [word for word in words if word not in told] == []
     assert told.startswith("has a TLS certificate that ")
 
@@ -33,5 +33,5 @@ def test_each_kind_has_its_own_words(code: int, words: list[str]) -> None:
 def test_the_cause_of_an_error_is_searched_and_no_other_error_is_one() -> None:
     outer = OSError("outer")
     outer.__cause__ = refusal(18, "x")
-    assert "is self-signed" in why_untrusted(outer)
-    assert why_untrusted(OSError("no route")) == ""
+    assert "is self-signed" in explain_distrust(outer)
+    assert explain_distrust(OSError("no route")) == ""

@@ -14,7 +14,7 @@ from loadgen.wire.http1 import (
     NoBody,
     ResponseHead,
     UntilClose,
-    unframe,
+    unframe_response,
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -39,7 +39,7 @@ class Reads(list[bytes]):
 
 
 def unframed(reads: list[bytes]) -> HttpBody:
-    return unframe(b"".join(reads), np.array([len(read) for read in reads], np.int64).cumsum())
+    return unframe_response(b"".join(reads), np.array([len(read) for read in reads], np.int64).cumsum())
 
 
 @pytest.mark.parametrize("before", [b"", CONTINUE, CONTINUE + b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"])

@@ -19,7 +19,7 @@ from loadgen.wire.openai import (
     Chat,
     Completions,
     Dialect,
-    remark,
+    read_remark,
 )
 from loadgen.wire.sglang import Generate
 
@@ -138,7 +138,7 @@ def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fa
     ],
 )
 def test_what_says_nothing_else_may_say_what_went_wrong(message: Any, fault: str | None) -> None:
-    assert remark(msgspec.json.encode(message)) == fault
+    assert read_remark(msgspec.json.encode(message)) == fault
 
 
 def event(message: dict[str, Any]) -> bytes:

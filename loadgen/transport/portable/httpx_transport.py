@@ -27,7 +27,7 @@ from loadgen.transport.portable.httpx_stream import Exchange, Link
 from loadgen.transport.sending.cancelling import Cancelling, cancelling_of
 from loadgen.transport.sending.gate import Gate, gates_of
 from loadgen.transport.sending.job import Counters, Health, Job, body_of
-from loadgen.wire.http1 import SWITCHED, SWITCHING, compressed
+from loadgen.wire.http1 import SWITCHED, SWITCHING, explain_compression
 
 _HOUSEKEEP_S = 0.02
 _JUDGE_S = 0.1
@@ -282,7 +282,7 @@ class HttpxTransport:
             exchange.retry_after = response.headers.get("retry-after", "")[:_LONGEST_HEADER]
             if exchange.status == SWITCHING:
                 return Failure(FailureKind.MALFORMED, SWITCHED)
-            if exchange.status == HTTPStatus.OK and (fault := compressed(response.headers)):
+            if exchange.status == HTTPStatus.OK and (fault := explain_compression(response.headers)):
                 return Failure(FailureKind.MALFORMED, fault)
             async for data in response.aiter_raw():
                 if exchange.given_up is not None:
