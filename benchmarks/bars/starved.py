@@ -10,7 +10,7 @@ from benchmarks.bars.streams import UNPACED, WIDE
 from benchmarks.bars.trials import Trial, Trials, details, interleaved, itl, ttft
 from benchmarks.clients.adapters import Client, Installed, Load
 from benchmarks.harness.page import Bar, Section, spread
-from loadgen.transport.ring.packet_ring import refusal
+from loadgen.transport.ring.packet_ring import explain_refusal
 
 _LOADS = (
     (WIDE, "1024 streams", 0.0002),
@@ -26,7 +26,7 @@ _UNMET = "could not run, see below"
 def ring(installed: Installed, repeats: int) -> Section:
     """Every segment's timestamp from a packet ring, against the same client reading every token."""
     title = "Packet ring (`--transport ring` against `--transport wire`)"
-    if why_not := refusal():
+    if why_not := explain_refusal():
         return Section(title, [Bar("packet ring", why_not, "", None)], [])
     bars: list[Bar] = []
     lines: list[str] = []

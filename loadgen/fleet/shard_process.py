@@ -35,7 +35,7 @@ from loadgen.run.progress import Display
 from loadgen.run.session import Session
 from loadgen.run.shards.start_at import Punctual, lead_s
 from loadgen.run.signals import SIGNALS
-from loadgen.transport.capture_process import end_with
+from loadgen.transport.capture_process import end_with_parent
 
 MOST_ORDER_BYTES = 64 << 20  # of one: a profile, options, words
 _PIECE_BYTES = 1 << 16
@@ -141,7 +141,7 @@ def run(line: DriverLine) -> None:
 
 def main() -> None:
     """The process; it ends with the actor that started it."""
-    end_with(os.getppid())
+    end_with_parent(os.getppid())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's processes block some
     line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))
     try:

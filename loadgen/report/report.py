@@ -31,7 +31,7 @@ from loadgen.report.report_parts import ReportOptions, Room, Section, made
 from loadgen.report.run_directory import Result
 from loadgen.report.screen import Colour, Mark, Screen
 from loadgen.server import answer_check, engine_config
-from loadgen.transport.failure import CUT_OFF, outcome
+from loadgen.transport.failure import CUT_OFF, describe_outcome
 from loadgen.verdict import reconcile, run_roofline, target_figures, verdict
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
@@ -160,7 +160,7 @@ def _failures(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _failure(kind: str, tally: FailureTally) -> str:
     """One kind of failure, or of what was cut off: how often, and its first error."""
-    return f"{outcome(kind)}: {tally.count} × {kind}" + (
+    return f"{describe_outcome(kind)}: {tally.count} × {kind}" + (
         f", the first: {tally.detail}" if tally.detail else ""
     )
 

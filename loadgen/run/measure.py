@@ -30,7 +30,7 @@ from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings.run import Sending
 from loadgen.transport import memory_room
-from loadgen.transport.capture_process import start
+from loadgen.transport.capture_process import start_capture
 from loadgen.transport.sending.job import Health, Job, Limits, Target
 from loadgen.transport.sending.session_job import SessionJob, TurnOrder
 from loadgen.transport.sending.share import WHOLE, Listed, Order, Share
@@ -185,7 +185,7 @@ def _in_one_process(plan: Plan, options: TransportOptions, watch: Watch) -> Firi
     job = job_of(plan, options, watch.rules)
     allow_files(job, options.transport)
     decoder = decoder_of(plan, options, watch.tokenizer is not None)
-    return OneProcess(decoder, start(job, options.transport), watch.journal, watch.rules)
+    return OneProcess(decoder, start_capture(job, options.transport), watch.journal, watch.rules)
 
 
 def decoder_of(plan: Plan, options: TransportOptions, counts: bool) -> Decoder:
@@ -264,7 +264,7 @@ def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, in
     repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
     share, most = options.part.share, plan.profile.max_concurrency
     streams = requests if most is None else min(share.slots(most), requests)
-    together = memory_room.open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
+    together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
     one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
     return min(one, max(together // _LARGEST, memory_room.MIB)), together
 

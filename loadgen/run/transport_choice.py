@@ -15,7 +15,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.layout import format_count
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.ring import source_ports
-from loadgen.transport.ring.packet_ring import local_address, refusal
+from loadgen.transport.ring.packet_ring import explain_refusal, find_local_address
 from loadgen.transport.sending.job import Target
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check(asked: str | None) -> str:
     """
     if asked in ("wire", "ring") and DEFAULT_TRANSPORT != "wire":
         raise UsageError(f"--transport {asked} needs Linux: use --transport httpx here")
-    why = refusal() if asked == "ring" else ""
+    why = explain_refusal() if asked == "ring" else ""
     return why and f"--transport ring: {why}: wire is used instead"
 
 
@@ -53,7 +53,7 @@ def likely(asked: str | None) -> str:
 
 def runnable() -> tuple[tuple[str, ...], str]:
     """The transports that run on this machine, and why the ring does not; "" where it does."""
-    why_not = refusal()
+    why_not = explain_refusal()
     return tuple(name for name in TRANSPORTS if not (why_not and name == "ring")), why_not
 
 
@@ -67,7 +67,7 @@ def choose(asked: str | None, target: Target, streams: int) -> TransportChoice:
     proxy = _proxy(target)
     if asked == "ring" and proxy:
         raise UsageError(f"--transport ring: {proxy}: add the host to NO_PROXY, or use --transport httpx")
-    if why_not := refusal() or proxy:
+    if why_not := explain_refusal() or proxy:
         return TransportChoice("wire", f"not ring: {why_not}")
     if asked == "ring":
         return TransportChoice("ring")
@@ -114,13 +114,13 @@ def sourced(
         if given:
             raise UsageError(f"--source-address: {proxy} applies to {target.host}: add it to NO_PROXY")
         return choice, target
-    source_ports.check(given, family)
+    source_ports.check_addresses(given, family)
     # On loopback each ring has ports of its own: where 127.0.0.1 has none left, another address's.
     alone = choice.name == "ring" and not given and str(address[0]).startswith("127.")
     if alone and math.ceil(connections / processes) <= _RING_SHARE * source_ports.PortRange.here().count:
         return choice, target
     try:
-        plan = source_ports.chosen(target.address, connections, given)
+        plan = source_ports.choose_sources(target.address, connections, given)
     except UsageError as error:
         if doubtful is None:
             raise
@@ -140,7 +140,7 @@ def _shares_machine(target: Target) -> bool:
     """Whether the server's address is one of this machine's: then a route to it begins with the same one."""
     family, address = target.address
     try:
-        return local_address(family, address)[0] == address[0]
+        return find_local_address(family, address)[0] == address[0]
     except OSError:
         return False
 

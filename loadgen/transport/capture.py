@@ -18,14 +18,14 @@ A_READ = 3  # entries of a read in what `Capture.fill` takes
 KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 
 
-def int64s(numbers: Iterable[int]) -> bytes:
+def pack_int64s(numbers: Iterable[int]) -> bytes:
     """Whole numbers as a capture keeps them."""
     return np.fromiter(numbers, np.int64).tobytes()
 
 
-def joined(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
+def join_reads(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
     """A capture's `raw` and `read_lengths`."""
-    return b"".join(reads), int64s(map(len, reads))
+    return b"".join(reads), pack_int64s(map(len, reads))
 
 
 class Capture(msgspec.Struct, tag="capture", array_like=True):
@@ -59,8 +59,8 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
 
     def fill(self, got: Sequence[Any]) -> None:
         """Take reads as the epoll transport gathers them: each as bytes, timespec, own time (ns)."""
-        self.raw, self.read_lengths = joined(got[::A_READ])
-        self.kernel, self.seen_ns = b"".join(got[1::A_READ]), int64s(got[2::A_READ])
+        self.raw, self.read_lengths = join_reads(got[::A_READ])
+        self.kernel, self.seen_ns = b"".join(got[1::A_READ]), pack_int64s(got[2::A_READ])
 
     def read_ends(self) -> Int64:
         """How much there was after each read, bytes, int64[reads]."""

@@ -19,7 +19,7 @@ from pkgutil import resolve_name
 from loadgen.base import clock
 from loadgen.base.errors import NO_MEMORY
 from loadgen.transport.capture import Capture
-from loadgen.transport.channel import Inbox, Outbox, pair
+from loadgen.transport.channel import Inbox, Outbox, open_pair
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job, Transport
 from loadgen.transport.sending.share import Order
@@ -116,7 +116,7 @@ class CaptureRun:
         self.inbox.sock.close()
 
 
-def start(
+def start_capture(
     job: Job, transport: str, counters: Counters | None = None, with_parent: bool = False
 ) -> CaptureRun:
     """Begin to send a job's requests from a process of their own; any thread may.
@@ -129,21 +129,23 @@ def start(
     flush_standard_streams()
     parent = os.getpid()
     with FORKING:
-        outbox, inbox = pair()
-        pid = fork()
+        outbox, inbox = open_pair()
+        pid = fork_process()
         if pid:
             outbox.sock.close()
     if pid:
-        schedule("SCHED_BATCH")  # a server on this machine and the child run first where cores are short
+        set_scheduling(
+            "SCHED_BATCH"
+        )  # a server on this machine and the child run first where cores are short
         return CaptureRun(pid, inbox, counters, job.order)
     code = 1
     try:
         if with_parent:
-            end_with(parent)
+            end_with_parent(parent)
         inbox.sock.close()
         gc.freeze()
         gc.disable()
-        schedule("SCHED_OTHER")  # an earlier run left the parent another one
+        set_scheduling("SCHED_OTHER")  # an earlier run left the parent another one
         ready = build(job, outbox, counters)
         if transport in _PRIVILEGED:
             drop_privileges()
@@ -153,12 +155,12 @@ def start(
     except (BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone: no one reads this
     except BaseException as error:
-        outbox.finish(CaptureFault(fault_of(error)))  # after what has finished
+        outbox.finish(CaptureFault(describe_fault(error)))  # after what has finished
     finally:
         os._exit(code)
 
 
-def fork() -> int:
+def fork_process() -> int:
     """As `os.fork`; the child leaves signals to this process, which gets those that come meanwhile after it.
 
     Python drops what a handler raises within the functions that it calls at a fork: the signal would be lost.
@@ -167,27 +169,27 @@ def fork() -> int:
     try:
         pid = os.fork()
         if not pid:
-            _unattended()
+            _leave_signals()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pid
 
 
-def _unattended() -> None:
+def _leave_signals() -> None:
     """Leave signals to the process that forked this one."""
     signal.set_wakeup_fd(-1)  # of the program's event loop
     for number in _PARENTS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Have the kernel kill this process once the one that forked it has ended (Linux)."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended by now
         os._exit(1)
 
 
-def fault_of(error: BaseException) -> str:
+def describe_fault(error: BaseException) -> str:
     """What ends a forked process, in a line for its parent; the whole of it goes to standard error.
 
     A traceback shows no values: no request, no key. Where memory has run out none says more than that.
@@ -219,7 +221,7 @@ def drop_privileges() -> None:
         ctypes.CDLL(None).capset(header, bytes(6 * 4))
 
 
-def schedule(policy: str) -> None:
+def set_scheduling(policy: str) -> None:
     """Take one of the kernel's scheduling policies, where there is one of that name."""
     if hasattr(os, policy):
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ Message = Capture | Health | CaptureFault
 Fill = Callable[[], None]
 
 
-def pair() -> tuple[Outbox, Inbox]:
+def open_pair() -> tuple[Outbox, Inbox]:
     """The two ends, to be divided between the processes after the fork."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)

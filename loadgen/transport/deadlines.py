@@ -60,7 +60,7 @@ class Deadlines:
         return None
 
 
-def closed_while_idle(stream: Stream, now_ns: int) -> bool:
+def is_closed_while_idle(stream: Stream, now_ns: int) -> bool:
     """Whether a kept connection was lost so soon after a request that no answer can have begun.
 
     For the caller to know: that the connection had served before, and that no byte came.
@@ -68,7 +68,7 @@ def closed_while_idle(stream: Stream, now_ns: int) -> bool:
     return now_ns - stream.sent_ns - stream.excused_ns <= _RACE_NS
 
 
-def unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
+def fail_unanswered(stream: Stream, now_ns: int, error: Exception | None) -> Failure:
     """The failure of a request whose connection was lost without a byte of an answer."""
     after_s = (now_ns - stream.sent_ns) / SECOND_NS
     why = f" ({error})" if error is not None and str(error) else ""
@@ -165,18 +165,18 @@ class Stalls:
             return
         stream.looked_ns, began_ns = now_ns, self.now_ns()
         reads = stream.since(stream.scanned)
-        read = last_token_read(reads, self.token_seen)
+        read = find_last_token_read(reads, self.token_seen)
         if read is not None:
             stream.begun = True
             stream.progress_ns = max(stream.progress_ns, stream.seen_at(stream.scanned + read))
             self.token_ns = max(self.token_ns, stream.progress_ns)
             stream.scanned += read
         else:
-            stream.scanned += unfinished(reads)
+            stream.scanned += find_unfinished_read(reads)
         self._spent_ns += self.now_ns() - began_ns
 
 
-def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:
+def find_last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> int | None:
     """The read in which the last token came whole; None where none did.
 
     A message may begin in one read and end in a later one, so reads are not judged one by one: the last one,
@@ -197,7 +197,7 @@ def last_token_read(reads: list[bytes], token_seen: Callable[[bytes], bool]) -> 
     return bisect_left(each, True, first, count - 1, key=lambda i: token_seen(b"".join(reads[first : i + 1])))
 
 
-def unfinished(reads: list[bytes]) -> int:
+def find_unfinished_read(reads: list[bytes]) -> int:
     """The read from which a message may not be over yet: the last one in which an event ended."""
     least = max(len(reads) - _MOST_READS, 0)
     ended = (i for i in range(len(reads) - 1, least, -1) if b"\n\n" in reads[i] or b"\r\n\r\n" in reads[i])

@@ -36,7 +36,7 @@ CUT_SHORT = frozenset({FailureKind.TRUNCATED, FailureKind.USER_CANCELLED})  # th
 NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would have done
 
 
-def outcome(kind: str) -> str:
+def describe_outcome(kind: str) -> str:
     """The words for what became of requests of a kind: they failed, or this side ended them."""
     return "not finished" if kind in CUT_OFF else "failed"
 
@@ -48,7 +48,7 @@ class Failure(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def unconnected(error: Exception) -> Failure:
+def fail_unconnected(error: Exception) -> Failure:
     """The failure of a request for which no connection could be made."""
     from loadgen.wire.certificates import explain_distrust  # its ssl is not for every command to import
 

@@ -19,45 +19,47 @@ _OF_LIMITS = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
 READ_COST = 200  # bytes that a read takes, whatever it brought: its objects and timestamps
 
 
-def open_bytes(streams: int, longest: int, processes: int = 1, root: Path = _ROOT) -> int:
+def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path = _ROOT) -> int:
     """How many bytes the answers of one process may hold together, so that no load ends it.
 
     What `streams` answers of `longest` tokens need and some more, at most a share of what is free. Of the
     machine's memory each of the `processes` has its part; a limit on a process is its own.
     """
     needed = _USUAL_BYTES + streams * longest * _TOKEN_BYTES
-    shared = min(_free_of_machine(root)) // processes
-    return max(min(needed, min((shared, *_free_of_process(root))) // _SHARE), _LEAST_BYTES)
+    shared = min(_find_free_of_machine(root)) // processes
+    return max(min(needed, min((shared, *_find_free_of_process(root))) // _SHARE), _LEAST_BYTES)
 
 
-def _free_of_machine(root: Path) -> Iterator[int]:
+def _find_free_of_machine(root: Path) -> Iterator[int]:
     """What the machine has free, and what each control group that this process is in has left."""
     yield psutil.virtual_memory().available
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, place = rest.partition(":")
         if not controllers:
-            yield from _free_of_groups(root / "sys/fs/cgroup", place, "memory.max", "memory.current")
+            yield from _find_free_of_groups(root / "sys/fs/cgroup", place, "memory.max", "memory.current")
         elif "memory" in controllers.split(","):
             base = root / "sys/fs/cgroup/memory"
-            yield from _free_of_groups(base, place, "memory.limit_in_bytes", "memory.usage_in_bytes")
+            yield from _find_free_of_groups(base, place, "memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def _free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iterator[int]:
+def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iterator[int]:
     """What a group and each one above it have left of their limits; page cache that can go is free."""
     inside = Path(os.path.normpath("/" + place.lstrip("/"))).relative_to("/")
     for group in (base / inside, *(base / above for above in inside.parents)):
-        most, used = _number(group / limit), _number(group / usage)
+        most, used = _read_number(group / limit), _read_number(group / usage)
         if most is None or used is None:
             continue
-        kept = dict(line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line)
+        kept = dict(
+            line.split(" ", 1) for line in _read_text(group / "memory.stat").splitlines() if " " in line
+        )
         cache = kept.get("inactive_file", "0")
         yield max(most - used + (int(cache) if cache.isdecimal() else 0), 0)
 
 
-def _free_of_process(root: Path) -> Iterator[int]:
+def _find_free_of_process(root: Path) -> Iterator[int]:
     """What the limits of a process leave this one: of its addresses, and of its data."""
-    status = _text(root / "proc/self/status").splitlines()
+    status = _read_text(root / "proc/self/status").splitlines()
     sizes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Vm")}
     for limit, name in _OF_LIMITS:
         soft, _ = resource.getrlimit(limit)
@@ -65,13 +67,13 @@ def _free_of_process(root: Path) -> Iterator[int]:
             yield max(soft - int(sizes.get(name, "0")) * 1024, 0)
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     """The number in a file; None where there is none, as in `max`."""
-    text = _text(path).strip()
+    text = _read_text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """What a file of the system holds; "" where it cannot be read."""
     try:
         return path.read_text("ascii", "replace")

@@ -42,23 +42,23 @@ class Losses(NamedTuple):
 UNKNOWN_LOSSES = Losses()
 
 
-def losses_of(sock: Informed | None) -> Losses:
+def read_losses(sock: Informed | None) -> Losses:
     """The counts of a connection's socket; unknown where it is closed, or the kernel has none."""
-    info = b"" if sock is None or not _TCP_INFO else _info(sock, _BYTES)
-    again = _count(info, _TOTAL_RETRANS)
+    info = b"" if sock is None or not _TCP_INFO else _read_info(sock, _BYTES)
+    again = _read_count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a
     # long request slowly gets such probes on loopback too.
-    needless = max(_count(info, _DSACK_DUPS), 0)
-    return Losses(_count(info, _RCV_OOOPACK), UNKNOWN if again < 0 else max(again - needless, 0))
+    needless = max(_read_count(info, _DSACK_DUPS), 0)
+    return Losses(_read_count(info, _RCV_OOOPACK), UNKNOWN if again < 0 else max(again - needless, 0))
 
 
-def least_rtt_ns(sock: Informed) -> int:
+def read_least_rtt_ns(sock: Informed) -> int:
     """The shortest time that an acknowledgement of the peer's took; 0 where the kernel reports none."""
-    rtt_us = _count(_info(sock, _MIN_RTT + _COUNT.size), _MIN_RTT)
+    rtt_us = _read_count(_read_info(sock, _MIN_RTT + _COUNT.size), _MIN_RTT)
     return rtt_us * 1000 if 0 <= rtt_us < _NO_RTT else 0
 
 
-def _info(sock: Informed, most_bytes: int) -> bytes:
+def _read_info(sock: Informed, most_bytes: int) -> bytes:
     """The kernel's report on a connection; empty where it is closed."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, most_bytes)
@@ -66,7 +66,7 @@ def _info(sock: Informed, most_bytes: int) -> bytes:
         return b""
 
 
-def _count(info: bytes, at: int) -> int:
+def _read_count(info: bytes, at: int) -> int:
     if len(info) < at + _COUNT.size:
         return UNKNOWN
     (count,) = _COUNT.unpack_from(info, at)

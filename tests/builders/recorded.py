@@ -12,7 +12,7 @@ import numpy as np
 
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
-from loadgen.transport.capture import Capture, joined
+from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
 from loadgen.wire.sglang import Generate
@@ -59,7 +59,7 @@ def capture(
     """A capture of these reads at these times (read i at i + 1 µs by default); unframed with a status."""
     arrived = np.array(at_ns if at_ns is not None else [1000 * (i + 1) for i in range(len(data))], np.int64)
     kernel = np.stack(np.divmod(arrived + OFFSET_NS, 1_000_000_000), axis=1)
-    raw, read_lengths = joined(data)
+    raw, read_lengths = join_reads(data)
     return Capture(
         index=3,
         slot=1,

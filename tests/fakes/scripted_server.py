@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
 from loadgen.transport.capture import Capture
-from loadgen.transport.channel import Inbox, Outbox, pair
+from loadgen.transport.channel import Inbox, Outbox, open_pair
 from loadgen.transport.epoll.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.portable.httpx_transport import HttpxTransport
@@ -260,7 +260,7 @@ class Driver:
     counters: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
-        self.outbox, self.inbox = pair()
+        self.outbox, self.inbox = open_pair()
 
     def run(self) -> Driven:
         """Run the job to its end while a thread drains the pipe."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from fakes.packet_filters import ACK, SYN, packet, passed
 from loadgen.transport.network import Poller
-from loadgen.transport.ring.packet_filter import HEADERS, program
-from loadgen.transport.ring.packet_ring import Address, Frames, frame_type
+from loadgen.transport.ring.packet_filter import HEADERS, build_program
+from loadgen.transport.ring.packet_ring import Address, Frames, make_frame_type
 
 if TYPE_CHECKING:
     from fakes.virtual_network import VirtualServer
@@ -31,7 +31,7 @@ def frame(data: bytes, kept: int, wall_ns: int) -> bytes:
 
 def frames(whole: Sequence[bytes]) -> Frames:
     """Frames as they are taken from the ring."""
-    return np.frombuffer(b"".join(whole), frame_type(HEADERS[socket.AF_INET], FRAME_BYTES))
+    return np.frombuffer(b"".join(whole), make_frame_type(HEADERS[socket.AF_INET], FRAME_BYTES))
 
 
 class VirtualRing:
@@ -50,7 +50,7 @@ class VirtualRing:
 
     def admit(self, local: str, ports: Sequence[range]) -> None:
         """Take segments to these ports of a local address, and no others."""
-        self.program = program(socket.AF_INET, [self.server.address], local, ports)
+        self.program = build_program(socket.AF_INET, [self.server.address], local, ports)
 
     def see(self, port: int, seq: int, payload: bytes, opens: bool = False) -> None:
         """A piece of a connection, or its begin, comes to a port of the client's."""

@@ -19,8 +19,8 @@ from loadgen.server.exchange import ControlLoop
 from loadgen.server.prometheus import SAMPLED, select
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.capture import Capture
-from loadgen.transport.capture_process import CaptureRun, fault_of
-from loadgen.transport.channel import Outbox, pair
+from loadgen.transport.capture_process import CaptureRun, describe_fault
+from loadgen.transport.channel import Outbox, open_pair
 from loadgen.transport.sending.job import CaptureFault, Counters, Health, Job
 
 BASE_URL = VirtualServer(lambda asked: Answer([])).base_url
@@ -30,10 +30,10 @@ _LARGEST_BYTES = 1 << 20
 
 def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process take place on a virtual server's network and clock."""
-    patch.setattr(measure, "start", partial(_started, server))
+    patch.setattr(measure, "start_capture", partial(_started, server))
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "_local", lambda access: None)  # no process of this machine is the server
-    patch.setattr(transport_choice, "refusal", lambda: "")  # a virtual ring needs no capability
+    patch.setattr(transport_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
     patch.setattr(session, "git_state", lambda: "")  # which starts a process, as this does
     patch.setattr(throttling, "snapshot", throttling.HostState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
@@ -72,7 +72,7 @@ class _ThreadRun(CaptureRun):
 
 
 def _started(server: VirtualServer, job: Job, transport: str) -> CaptureRun:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     run = _ThreadRun(job, inbox, lambda: _send(server, job, transport, outbox, run.counters))
     return run
 
@@ -81,7 +81,7 @@ def _send(server: VirtualServer, job: Job, transport: str, outbox: Outbox, count
     try:
         last: Health | CaptureFault = server.transport(transport)(job, outbox, counters).run()
     except Exception as error:
-        last = CaptureFault(fault_of(error))
+        last = CaptureFault(describe_fault(error))
     outbox.finish(last)
 
 

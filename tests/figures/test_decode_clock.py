@@ -21,7 +21,7 @@ from loadgen.figures.decode import Decoder, arrivals
 from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Records
-from loadgen.transport.capture import Capture, int64s, joined
+from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.verdict import verdict
 from loadgen.wire.openai import DIALECTS
 
@@ -38,7 +38,7 @@ def stamped(shifts_s: list[float | None]) -> Capture:
     wall = [
         0 if s is None else int(t) + offset_ns + int(s * 1e9) for t, s in zip(arrived, shifts_s, strict=True)
     ]
-    raw, read_lengths = joined(data)
+    raw, read_lengths = join_reads(data)
     return Capture(
         index=0,
         slot=0,
@@ -48,7 +48,7 @@ def stamped(shifts_s: list[float | None]) -> Capture:
         raw=raw,
         read_lengths=read_lengths,
         seen_ns=(arrived + LATE_NS).tobytes(),
-        kernel=b"".join(int64s(divmod(ns, 10**9)) for ns in wall),
+        kernel=b"".join(pack_int64s(divmod(ns, 10**9)) for ns in wall),
         realtime_offset_ns=offset_ns,
     )
 
@@ -121,8 +121,8 @@ def read_at(seen_ms: list[float], kernel_ms: list[float | None], **more: Any) ->
         intended_ns=SENT_NS,
         sent_ns=SENT_NS,
         end_ns=10**15,
-        seen_ns=int64s(SENT_NS + round(ms * 1e6) for ms in seen_ms),
-        kernel=b"".join(int64s(divmod(ns, 10**9)) for ns in wall),
+        seen_ns=pack_int64s(SENT_NS + round(ms * 1e6) for ms in seen_ms),
+        kernel=b"".join(pack_int64s(divmod(ns, 10**9)) for ns in wall),
         **more,
     )
 

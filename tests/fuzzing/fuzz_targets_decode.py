@@ -13,7 +13,7 @@ from loadgen.figures.metrics import compute
 from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.figures.token_counts import SILENT_TOKENS
-from loadgen.transport.capture import NO_STAMP, Capture, int64s, joined
+from loadgen.transport.capture import NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST, Dialect
 from loadgen.wire.sglang import Generate
@@ -53,7 +53,7 @@ def decode_any(data: bytes) -> None:
 
 def captured(reads: list[bytes], status: int, clock: int = 0) -> Capture:
     """These reads, one each millisecond; the clock of the kernel's timestamps may be set again and again."""
-    raw, read_lengths = joined(reads)
+    raw, read_lengths = join_reads(reads)
     seen_ns = [SENT_NS + STEP_NS * (i + 1) for i in range(len(reads))]
     shift_ns = [((i * clock) % 7 - 3) * clock * STEP_NS // 8 for i in range(len(reads))]
     walls = [seen + OFFSET_NS - 1000 + shift for seen, shift in zip(seen_ns, shift_ns, strict=True)]
@@ -67,9 +67,9 @@ def captured(reads: list[bytes], status: int, clock: int = 0) -> Capture:
         status=status,
         raw=raw,
         read_lengths=read_lengths,
-        seen_ns=int64s(seen_ns),
+        seen_ns=pack_int64s(seen_ns),
         kernel=b"".join(
-            NO_STAMP if clock and i % 5 == 4 else int64s(divmod(ns, 10**9)) for i, ns in enumerate(walls)
+            NO_STAMP if clock and i % 5 == 4 else pack_int64s(divmod(ns, 10**9)) for i, ns in enumerate(walls)
         ),
         realtime_offset_ns=OFFSET_NS,
     )

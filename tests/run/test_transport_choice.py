@@ -20,7 +20,7 @@ SHARED = "client and server share this machine"
 
 @pytest.fixture(autouse=True)
 def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_choice, "refusal", lambda: "")
+    monkeypatch.setattr(transport_choice, "explain_refusal", lambda: "")
     monkeypatch.setattr(transport_choice, "DEFAULT_TRANSPORT", "wire")
 
 
@@ -47,7 +47,7 @@ def test_a_ring_is_taken_where_tokens_may_be_read_late(
 def test_without_privilege_wire_is_used_and_the_reason_given(
     asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_choice, "refusal", lambda: FORBIDDEN)
+    monkeypatch.setattr(transport_choice, "explain_refusal", lambda: FORBIDDEN)
     assert choose(asked, HERE, 64) == TransportChoice("wire", f"not ring: {FORBIDDEN}")
     told = f"--transport ring: {FORBIDDEN}: wire is used instead"
     assert check(asked) == (told if asked == "ring" else "")
@@ -92,8 +92,8 @@ PAIR = ("127.0.0.1", "127.0.0.2")
 
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (32768, 60999))
-    monkeypatch.setattr(source_ports, "ports_to", lambda *_: ())
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_ports, "list_used_ports", lambda *_: ())
 
 
 @pytest.mark.usefixtures("ports")

@@ -57,7 +57,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_a_run_delivers_every_capture_and_its_health(server: Target, transport: str) -> None:
-    run = capture_process.start(job(server, 12), transport)
+    run = capture_process.start_capture(job(server, 12), transport)
     captures = [capture for capture in run.captures() if capture is not None]
     assert sorted(capture.index for capture in captures) == list(range(12))
     assert run.health is not None
@@ -67,7 +67,7 @@ def test_a_run_delivers_every_capture_and_its_health(server: Target, transport: 
 
 
 def test_a_killed_capturing_process_leaves_finished_requests(server: Target) -> None:
-    run = capture_process.start(job(server, 1000, 8), "wire")
+    run = capture_process.start_capture(job(server, 1000, 8), "wire")
     captures: list[Capture] = []
     for capture in run.captures():
         if capture is None:
@@ -89,7 +89,7 @@ def test_a_fault_in_the_capturing_process_is_told(server: Target, capfd: pytest.
     def body(index: int) -> bytes:
         raise RuntimeError("no body today")
 
-    run = capture_process.start(job_of(server, 3, 1, body=body), "wire")
+    run = capture_process.start_capture(job_of(server, 3, 1, body=body), "wire")
     assert [capture for capture in run.captures() if capture is not None] == []
     assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
     assert "no body today" in capfd.readouterr().err
@@ -101,7 +101,9 @@ def test_a_fault_amid_the_run_loses_only_what_was_under_way(server: Target) -> N
             raise RuntimeError("no body today")
         return b'{"stream":true,"prompt":[1,2],"max_tokens":4}'
 
-    run = capture_process.start(job_of(server, 100, 2, body=body), "httpx")  # the wire builds far ahead
+    run = capture_process.start_capture(
+        job_of(server, 100, 2, body=body), "httpx"
+    )  # the wire builds far ahead
     captures = [capture for capture in run.captures() if capture is not None]
     assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
     assert sorted(capture.index for capture in captures) == list(range(run.counters.sent))
@@ -112,7 +114,7 @@ def test_a_fault_amid_the_run_loses_only_what_was_under_way(server: Target) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_a_terminal_sends_to_all_is_for_the_parent_to_decide(server: Target, number: int) -> None:
-    run = capture_process.start(job(server, 12, 40), "wire")
+    run = capture_process.start_capture(job(server, 12, 40), "wire")
     captures = []
     for capture in run.captures():
         if capture is None and run.pid and run.counters.sent:
@@ -126,7 +128,7 @@ def test_what_a_terminal_sends_to_all_is_for_the_parent_to_decide(server: Target
 @pytest.mark.parametrize("transport", ["wire", "httpx"])
 def test_a_process_that_was_stopped_blames_nobody(server: Target, transport: str) -> None:
     limits = Limits(stall_timeout_ns=1_500_000_000, request_timeout_ns=2_500_000_000)
-    run = capture_process.start(replace(job(server, 4, 100), limits=limits), transport)
+    run = capture_process.start_capture(replace(job(server, 4, 100), limits=limits), transport)
     captures, stopped = [], False
     for capture in run.captures():
         if capture is not None:
@@ -155,7 +157,7 @@ def test_tokens_for_ever_fill_no_memory(transport: str) -> None:
         return Answer([HEAD, *[endless] * 5000]) if asked.number == 1 else stream(3, gap_s=0.03)
 
     with ScriptedServer(script) as flooding:
-        run = capture_process.start(job_of(flooding.target(), 10, 2), transport)
+        run = capture_process.start_capture(job_of(flooding.target(), 10, 2), transport)
         captures, peak_kb = [], 0
         for capture in run.captures():
             if capture is not None:
@@ -181,7 +183,7 @@ def test_closed_standard_streams_keep_nobody_from_starting(
             stream = io.StringIO()
             stream.close()
         monkeypatch.setattr(sys, name, stream)
-    run = capture_process.start(job(server, 4), "wire")
+    run = capture_process.start_capture(job(server, 4), "wire")
     assert len([capture for capture in run.captures() if capture is not None]) == 4
     assert run.died == ""
 
@@ -193,13 +195,13 @@ def test_a_fault_without_a_standard_error_is_told_all_the_same(
         raise RuntimeError("no body today")
 
     monkeypatch.setattr(sys, "stderr", None)
-    run = capture_process.start(job_of(server, 3, 1, body=body), "httpx")
+    run = capture_process.start_capture(job_of(server, 3, 1, body=body), "httpx")
     list(run.captures())
     assert run.died == "the capturing process died (status 1): RuntimeError: no body today"
 
 
 def test_a_stop_ends_the_run_with_its_health(server: Target) -> None:
-    run = capture_process.start(job(server, 1000, 200), "wire")
+    run = capture_process.start_capture(job(server, 1000, 200), "wire")
     captures = []
     for capture in run.captures():
         if capture is None:
@@ -211,7 +213,7 @@ def test_a_stop_ends_the_run_with_its_health(server: Target) -> None:
 
 
 def test_a_kill_ends_it_at_once_and_may_be_said_twice(server: Target) -> None:
-    run = capture_process.start(job(server, 1000, 1000), "wire")
+    run = capture_process.start_capture(job(server, 1000, 1000), "wire")
     pid = run.pid
     run.kill()
     run.kill()
@@ -225,7 +227,7 @@ def test_the_capturing_process_ends_with_its_parent(server: Target, transport: s
     middle = os.fork()
     if middle == 0:
         try:
-            run = capture_process.start(job(server, 100_000, 100), transport)
+            run = capture_process.start_capture(job(server, 100_000, 100), transport)
             os.write(says, b"%d\n" % run.pid)
             time.sleep(60)
         finally:
@@ -254,7 +256,7 @@ def test_a_signal_in_a_fork_comes_after_what_python_calls_there() -> None:
     os.register_at_fork(after_in_parent=called)
     before = signal.signal(signal.SIGTERM, lambda *_: order.append("signal"))
     try:
-        pid = capture_process.fork()
+        pid = capture_process.fork_process()
         if not pid:
             os._exit(0)
     finally:

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from loadgen.transport.capture import Capture, int64s
-from loadgen.transport.channel import Inbox, Message, Outbox, pair
+from loadgen.transport.capture import Capture, pack_int64s
+from loadgen.transport.channel import Inbox, Message, Outbox, open_pair
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import CaptureFault, Health
 
@@ -25,7 +25,7 @@ def capture(index: int, size: int = 10) -> Capture:
         sent_ns=-1,
         end_ns=7,
         raw=bytes([index % 256]) * (size - 1) + b".",
-        read_lengths=int64s([size - 1, 1]),
+        read_lengths=pack_int64s([size - 1, 1]),
         failure=Failure(FailureKind.STALL, "é") if index % 2 else None,
     )
 
@@ -39,7 +39,7 @@ def drained(inbox: Inbox) -> list[Message]:
 
 
 def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     sent = [capture(i) for i in range(5)]
     for each in sent:
         outbox.put(each)
@@ -48,14 +48,14 @@ def test_what_goes_in_comes_out_and_the_health_is_last() -> None:
 
 
 def test_last_words_come_after_what_had_finished() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     outbox.put(capture(0))
     outbox.finish(CaptureFault("RuntimeError: no"))
     assert drained(inbox) == [capture(0), CaptureFault("RuntimeError: no")]
 
 
 def test_all_that_waits_is_given_its_bytes_once_and_in_its_order() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     given: list[int] = []
     for i in range(4):
         outbox.put(capture(i), 10, partial(given.append, i), at_once=i == 2)
@@ -69,13 +69,13 @@ def test_all_that_waits_is_given_its_bytes_once_and_in_its_order() -> None:
 
 
 def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     bare = Capture(index=0, slot=0, intended_ns=1, sent_ns=2, end_ns=3)
     filled = replace(
         bare,
         raw=b"onethree",
-        read_lengths=int64s([3, 5]),
-        seen_ns=int64s([11, 12]),
+        read_lengths=pack_int64s([3, 5]),
+        seen_ns=pack_int64s([11, 12]),
         kernel=b"k" * 16 + b"K" * 16,
     )
     reads = [b"one", b"k" * 16, 11, b"three", b"K" * 16, 12]
@@ -89,7 +89,7 @@ def test_reads_are_joined_when_the_pipe_is_given_them_and_not_before() -> None:
 
 @loop_over("cut", [1, 7, 8, 9, 50])
 def test_messages_cut_anywhere_are_put_together(cut: int) -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     sent = [capture(i) for i in range(3)]
     for each in sent:
         outbox.put(each)
@@ -107,7 +107,7 @@ def test_messages_cut_anywhere_are_put_together(cut: int) -> None:
 
 
 def test_a_full_pipe_blocks_nobody_and_loses_nothing() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     sent = [capture(i, 1 << 20) for i in range(30)]
     for each in sent:
         outbox.put(each)
@@ -129,7 +129,7 @@ def test_a_full_pipe_blocks_nobody_and_loses_nothing() -> None:
 
 
 def test_a_stop_is_seen_once_it_is_asked_for() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     assert not outbox.stop_asked
     inbox.stop()
     assert outbox.stop_asked
@@ -138,7 +138,7 @@ def test_a_stop_is_seen_once_it_is_asked_for() -> None:
 
 
 def test_a_reader_that_is_gone_means_stop() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     inbox.sock.close()
     assert outbox.stop_asked
     with pytest.raises(BrokenPipeError):
@@ -147,7 +147,7 @@ def test_a_reader_that_is_gone_means_stop() -> None:
 
 
 def test_a_reader_that_is_gone_with_something_unread_means_stop() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     outbox.put(capture(0))
     outbox.flush_some()
     inbox.sock.close()
@@ -156,7 +156,7 @@ def test_a_reader_that_is_gone_with_something_unread_means_stop() -> None:
 
 
 def test_a_stop_after_the_end_loses_nothing() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     outbox.put(capture(0))
     outbox.finish(HEALTH)
     inbox.stop()
@@ -165,7 +165,7 @@ def test_a_stop_after_the_end_loses_nothing() -> None:
 
 
 def test_a_sender_that_dies_before_the_stop_is_a_normal_end() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     outbox.put(capture(0))
     outbox.flush_some()
     inbox.stop()
@@ -174,7 +174,7 @@ def test_a_sender_that_dies_before_the_stop_is_a_normal_end() -> None:
 
 
 def test_a_message_cut_by_the_senders_death_is_left_out() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     outbox.put(capture(0))
     outbox.flush_some()
     outbox.sock.send(b"\xff\0\0\0\0\0\0\0abc")
@@ -183,7 +183,7 @@ def test_a_message_cut_by_the_senders_death_is_left_out() -> None:
 
 
 def test_an_outbox_counts_only_what_it_holds() -> None:
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     assert isinstance(outbox, Outbox)
     assert not outbox.flush_some()
     assert not outbox.blocked

@@ -15,15 +15,15 @@ from fakes.virtual_time import VirtualTime
 from loadgen.base.clock import WallOffset
 from loadgen.base.errors import UsageError
 from loadgen.run.options import parse
-from loadgen.transport.capture import Capture, int64s, joined
+from loadgen.transport.capture import Capture, join_reads, pack_int64s
 from loadgen.transport.deadlines import (
     Deadlines,
     Stalls,
     Stream,
-    closed_while_idle,
-    last_token_read,
-    unanswered,
-    unfinished,
+    fail_unanswered,
+    find_last_token_read,
+    find_unfinished_read,
+    is_closed_while_idle,
 )
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
@@ -92,13 +92,13 @@ class Counted:
     ],
 )
 def test_the_read_in_which_the_last_token_came_whole(reads: list[bytes], found: int | None) -> None:
-    assert last_token_read(reads, Completions().token_seen) == found
+    assert find_last_token_read(reads, Completions().token_seen) == found
 
 
 def test_a_message_that_has_begun_is_looked_at_again() -> None:
-    assert unfinished([UNKNOWN, UNKNOWN, TOKEN[:30]]) == 1
-    assert unfinished([b"a\n\n", *[b"x"] * 5000]) == 5001 - 1024
-    assert unfinished([]) == 0
+    assert find_unfinished_read([UNKNOWN, UNKNOWN, TOKEN[:30]]) == 1
+    assert find_unfinished_read([b"a\n\n", *[b"x"] * 5000]) == 5001 - 1024
+    assert find_unfinished_read([]) == 0
 
 
 @pytest.mark.parametrize("limit_s", [3, 300])
@@ -179,13 +179,13 @@ def test_only_what_is_lost_at_once_met_the_close_of_an_idle_connection(
     after_ns: int, excused_ns: int, idle: bool
 ) -> None:
     stream = Made(sent_ns=SECOND, excused_ns=excused_ns)
-    assert closed_while_idle(stream, SECOND + after_ns) is idle
+    assert is_closed_while_idle(stream, SECOND + after_ns) is idle
 
 
 def test_how_long_a_request_was_held_is_said() -> None:
     said = "the connection was closed after 1.00 s without a byte of an answer"
-    assert unanswered(Made(sent_ns=SECOND), 2 * SECOND, None).detail == said
-    assert unanswered(Made(sent_ns=SECOND), 2 * SECOND, OSError("x")).detail == f"{said} (x)"
+    assert fail_unanswered(Made(sent_ns=SECOND), 2 * SECOND, None).detail == said
+    assert fail_unanswered(Made(sent_ns=SECOND), 2 * SECOND, OSError("x")).detail == f"{said} (x)"
 
 
 # The clock's offset.
@@ -232,7 +232,7 @@ def test_reads_on_both_sides_of_a_step_have_their_own_offset(step_ns: int, undon
     wall_ns = true_ns + offset_ns + np.where(stepped, step_ns, 0)
     timespecs = np.stack([wall_ns // SECOND, wall_ns % SECOND], axis=1)
     timespecs[5] = 0  # one without
-    raw, read_lengths = joined([b"x"] * 30)
+    raw, read_lengths = join_reads([b"x"] * 30)
     capture = Capture(
         index=0,
         slot=0,
@@ -241,7 +241,7 @@ def test_reads_on_both_sides_of_a_step_have_their_own_offset(step_ns: int, undon
         end_ns=0,
         raw=raw,
         read_lengths=read_lengths,
-        seen_ns=int64s((true_ns + lag_ns).tolist()),
+        seen_ns=pack_int64s((true_ns + lag_ns).tolist()),
         kernel=timespecs.astype(np.int64).tobytes(),
         realtime_offset_ns=offset_ns if undone else offset_ns + step_ns,
         earlier_offsets_ns=(offset_ns, offset_ns + step_ns) if undone else (offset_ns,),

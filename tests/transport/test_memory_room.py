@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fakes.scripted_server import HEAD, Answer, Asked, ScriptedServer, chunk, job_of, stream, token
 from loadgen.transport import capture_process
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.memory_room import MIB, MemoryGauge, open_bytes
+from loadgen.transport.memory_room import MIB, MemoryGauge, limit_open_bytes
 
 STATUS = "VmSize:\t 102400 kB\nVmData:\t 51200 kB\n"
 
@@ -46,7 +46,7 @@ def _free(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_answers_may_hold_what_was_asked_for_and_a_fourth_of_what_is_free(
     streams: int, longest: int, processes: int, room: int, tmp_path: Path
 ) -> None:
-    assert open_bytes(streams, longest, processes, machine(tmp_path)) == room
+    assert limit_open_bytes(streams, longest, processes, machine(tmp_path)) == room
 
 
 @pytest.mark.usefixtures("_free")
@@ -76,7 +76,7 @@ def test_answers_may_hold_what_was_asked_for_and_a_fourth_of_what_is_free(
     ids=["version 2", "version 1", "no limit", "a place outside"],
 )
 def test_a_control_group_is_the_machine(files: dict[str, str], room: int, tmp_path: Path) -> None:
-    assert open_bytes(64, 8, root=machine(tmp_path, **files)) == room
+    assert limit_open_bytes(64, 8, root=machine(tmp_path, **files)) == room
 
 
 @pytest.mark.usefixtures("_free")
@@ -85,7 +85,7 @@ def test_a_limit_of_the_process_counts_what_it_holds_already(
 ) -> None:
     limits = {resource.RLIMIT_AS: 600 * MIB, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which],) * 2)
-    assert open_bytes(64, 8, root=machine(tmp_path)) == 125 * MIB
+    assert limit_open_bytes(64, 8, root=machine(tmp_path)) == 125 * MIB
 
 
 def test_a_gauge_tells_when_the_process_has_grown(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_largest_answers_are_cut_and_the_others_go_on(transport: str) -> Non
     with ScriptedServer(script) as flooding:
         job = job_of(flooding.target(), 24, 8)
         job = replace(job, limits=replace(job.limits, open_bytes=16 * MIB))
-        run = capture_process.start(job, transport)
+        run = capture_process.start_capture(job, transport)
         captures = [capture for capture in run.captures() if capture is not None]
     assert run.died == ""
     kinds = [capture.failure and capture.failure.kind for capture in captures]

@@ -184,7 +184,7 @@ def test_a_record_over_many_segments_arrives_with_its_last_one(serve: Serve, cha
 def test_what_falls_back_has_the_sockets_timestamps(
     serve: Serve, channel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring_transport, "in_order", lambda *_: None)
+    monkeypatch.setattr(ring_transport, "order_segments", lambda *_: None)
     server, target = serve(lambda _: stream(10, GAP_S), channel)
     with server:
         driven = drive(job_of(target(), 6, 2), "ring")

@@ -14,7 +14,7 @@ from fakes.own_network import inside, ip
 from fakes.rings import needs_ring
 from fakes.scripted_server import Driven, ScriptedServer, drive, job_of, kinds, stream
 from loadgen.transport import capture_process
-from loadgen.transport.ring.packet_ring import refusal
+from loadgen.transport.ring.packet_ring import explain_refusal
 
 
 @needs_ring
@@ -22,7 +22,7 @@ from loadgen.transport.ring.packet_ring import refusal
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_the_capturing_process_has_no_privilege_left() -> None:
     with ScriptedServer(lambda _: stream(10, 0.01)) as server:
-        run = capture_process.start(job_of(server.target(), 20, 2), "ring")
+        run = capture_process.start_capture(job_of(server.target(), 20, 2), "ring")
         seen: set[str] = set()
         segments = 0
         for capture in run.captures():
@@ -77,7 +77,7 @@ def test_without_a_ring_a_run_is_whole_and_says_why(
     assert why in driven.health.instead
     assert "sockets" in driven.health.instead
     assert (driven.health.segments, driven.health.fallen_back) == (0, 0)
-    assert grant in refusal.__wrapped__()
+    assert grant in explain_refusal.__wrapped__()
 
 
 # Other links.

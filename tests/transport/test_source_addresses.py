@@ -25,7 +25,7 @@ from fakes.scripted_server import (
 from loadgen.base.errors import UsageError
 from loadgen.transport.ring import source_ports
 from loadgen.transport.ring.packet_ring import Address
-from loadgen.transport.ring.source_ports import PortRange, SourcePlan, chosen, ports_to
+from loadgen.transport.ring.source_ports import PortRange, SourcePlan, choose_sources, list_used_ports
 from loadgen.transport.sending.share import Share
 
 HERE = (int(socket.AF_INET), ("127.0.0.1", 8000))
@@ -40,7 +40,7 @@ def free(family: int, source: str, server: Address) -> Iterable[int]:
 
 @pytest.fixture(autouse=True)
 def routed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "local_address", lambda *_: ("10.0.0.1", 0))
+    monkeypatch.setattr(source_ports, "find_local_address", lambda *_: ("10.0.0.1", 0))
 
 
 @loop_over(
@@ -57,20 +57,22 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_connections_come_from_as_many_addresses_as_they_need(
     server: tuple[int, Address], connections: int, addresses: tuple[str, ...]
 ) -> None:
-    assert chosen(server, connections, (), USUAL, free).addresses == addresses
+    assert choose_sources(server, connections, (), USUAL, free).addresses == addresses
 
 
 def test_addresses_that_were_given_are_all_used() -> None:
-    assert chosen(AWAY, 1, ["10.0.0.1", "10.0.0.2"], USUAL, free) == SourcePlan(("10.0.0.1", "10.0.0.2"))
+    assert choose_sources(AWAY, 1, ["10.0.0.1", "10.0.0.2"], USUAL, free) == SourcePlan(
+        ("10.0.0.1", "10.0.0.2")
+    )
 
 
 def test_ports_in_use_are_not_counted_upon() -> None:
     def half(family: int, source: str, server: Address) -> Iterable[int]:
         return [*range(40000, 40500), *range(40000, 40500), 80]
 
-    assert chosen(HERE, 600, (), NARROW, half).addresses == ("127.0.0.1", "127.0.0.2")
+    assert choose_sources(HERE, 600, (), NARROW, half).addresses == ("127.0.0.1", "127.0.0.2")
     reserved = replace(NARROW, reserved=frozenset(range(40100, 40600)))
-    assert chosen(HERE, 600, (), reserved, free).addresses == ("127.0.0.1", "127.0.0.2")
+    assert choose_sources(HERE, 600, (), reserved, free).addresses == ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_too_few_ports_are_refused_with_what_to_do(
     connections: int, given: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        chosen(AWAY, connections, given, NARROW, free)
+        choose_sources(AWAY, connections, given, NARROW, free)
     assert words in str(refused.value)
 
 
@@ -101,8 +103,8 @@ def test_too_few_ports_are_refused_with_what_to_do(
 )
 def test_an_address_that_cannot_be_ours_is_refused(family: int, address: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        source_ports.check([address], family)
-    source_ports.check(["127.0.0.1", "127.9.8.7"], socket.AF_INET)
+        source_ports.check_addresses([address], family)
+    source_ports.check_addresses(["127.0.0.1", "127.9.8.7"], socket.AF_INET)
 
 
 def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +122,11 @@ def test_the_kernels_tables_give_the_ports_in_use(tmp_path: Path, monkeypatch: p
     table.write_text(
         "  sl  local_address\n" + "".join(f"   {i}: {row}\n" for i, row in enumerate(rows)), "ascii"
     )
-    assert [*ports_to(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == [0x9C40, 0x9C44]
-    assert [*ports_to(socket.AF_INET, "10.0.0.1", ("10.0.0.2", 8080))] == [0x9C46, 0x9C44]
+    assert [*list_used_ports(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == [0x9C40, 0x9C44]
+    assert [*list_used_ports(socket.AF_INET, "10.0.0.1", ("10.0.0.2", 8080))] == [0x9C46, 0x9C44]
     table.unlink()
-    assert [*ports_to(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == []
-    assert [*ports_to(socket.AF_INET6, "::1", ("::1", 8080))] == []
+    assert [*list_used_ports(socket.AF_INET, "127.0.0.1", ("127.0.0.1", 8080))] == []
+    assert [*list_used_ports(socket.AF_INET6, "::1", ("::1", 8080))] == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_reserved_ports_are_not_the_kernels_to_give(
 ) -> None:
     (tmp_path / "reserved").write_text(text, "ascii")
     monkeypatch.setattr(source_ports, "_RESERVED", tmp_path / "reserved")
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (32768, 60999))
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (32768, 60999))
     assert PortRange.here().count == count
 
 

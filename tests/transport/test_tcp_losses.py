@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
 from loadgen.figures.record import UNKNOWN
-from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, least_rtt_ns, losses_of
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, read_least_rtt_ns, read_losses
 
 
 def info(out_of_order: int, retransmitted: int, size: int = 240, twice: int = 0) -> bytes:
@@ -51,7 +51,7 @@ class Kernel:
     ],
 )
 def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses) -> None:
-    assert losses_of(Kernel(found)) == losses
+    assert read_losses(Kernel(found)) == losses
 
 
 @loop_over(
@@ -65,11 +65,11 @@ def test_a_kernel_reports_what_it_counts(found: bytes | OSError, losses: Losses)
     ],
 )
 def test_a_kernel_reports_the_shortest_round_trip(found: bytes | OSError, rtt_ns: int) -> None:
-    assert least_rtt_ns(Kernel(found)) == rtt_ns
+    assert read_least_rtt_ns(Kernel(found)) == rtt_ns
 
 
 def test_without_a_socket_nothing_is_known() -> None:
-    assert losses_of(None) == UNKNOWN_LOSSES
+    assert read_losses(None) == UNKNOWN_LOSSES
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.report.journal import Journal
 from loadgen.run import measure, progress
 from loadgen.run.measure import Outcome, TransportOptions, Watch
-from loadgen.transport.capture import Capture, int64s
+from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.transport.sending.job import Counters, Health, Job
 
 S_NS = 1_000_000_000
@@ -40,7 +40,7 @@ POLLS = 20  # between two waves
 
 EVENTS = [*[token()] * (MESSAGES - 1), token("z", "length"), usage(MESSAGES), DONE]
 READS = [HEAD + chunk(EVENTS[0]), *map(chunk, EVENTS[1:-1]), chunk(EVENTS[-1]) + LAST]
-RAW, LENGTHS = b"".join(READS), int64s(map(len, READS))
+RAW, LENGTHS = b"".join(READS), pack_int64s(map(len, READS))
 AFTER_NS: Int64 = (1 + np.arange(len(READS), dtype=np.int64)) * GAP_NS
 
 
@@ -146,7 +146,7 @@ def run_of_a_day(monkeypatch: pytest.MonkeyPatch, journal: Journal) -> tuple[Day
         return days[0]
 
     monkeypatch.setattr(clock, "now_ns", own.now_ns)
-    monkeypatch.setattr(measure, "start", start)
+    monkeypatch.setattr(measure, "start_capture", start)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         watch = Watch(progress.LineDisplay(nowhere), "day", journal=journal)
         outcome = measure.measure(a_day(), TransportOptions(target_of("127.0.0.1", 9)), watch)

@@ -22,7 +22,7 @@ from loadgen import cli
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.shards import command
-from loadgen.transport.capture_process import CaptureRun, start
+from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import Job
 from loadgen.transport.sending.start import At
 
@@ -231,9 +231,9 @@ def test_a_shard_that_is_not_ready_in_time_measures_nothing(
         if isinstance(job.start, At):
             while time.monotonic_ns() <= job.start.instant_ns:
                 time.sleep(0.01)
-        return start(job, transport)
+        return start_capture(job, transport)
 
-    monkeypatch.setattr("loadgen.run.measure.start", late)
+    monkeypatch.setattr("loadgen.run.measure.start_capture", late)
     with ScriptedServer(CountingApi(owner="vllm")) as server:
         # However long the machine takes, the instant is ahead once, and has passed when the process is ready.
         assert bench(server, f"{CLOSED} --start-at +2") in (1, 2)

@@ -13,7 +13,7 @@ from builders import recorded
 from builders.loops import loop_over
 from figures.test_decode import DONE, HEAD, LAST, USAGE, event, stream
 from loadgen.figures.decode import Decoder
-from loadgen.transport.capture import Capture, int64s
+from loadgen.transport.capture import Capture, pack_int64s
 from loadgen.wire import sse
 from loadgen.wire.openai import DIALECTS
 
@@ -150,5 +150,5 @@ def test_a_short_answer_is_left_to_the_other_way() -> None:
 
 
 def test_no_bytes_at_all_are_no_answer() -> None:
-    empty = Capture(0, 0, 1, 2, 3, read_lengths=int64s([]))
+    empty = Capture(0, 0, 1, 2, 3, read_lengths=pack_int64s([]))
     assert not found(empty)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loadgen.run.firing import NO_HEALTH
 from loadgen.transport.sending.job import Health
-from loadgen.transport.sending.session_job import joined_digest
+from loadgen.transport.sending.session_job import join_digests
 
 
 def joined(several: Sequence[Health]) -> Health:
@@ -30,6 +30,6 @@ def joined(several: Sequence[Health]) -> Health:
         fallen_back=sum(health.fallen_back for health in several),
         held_segments=sum(health.held_segments for health in several),
         reconnects=sum(health.reconnects for health in several),
-        bodies_digest=joined_digest(health.bodies_digest for health in several),
+        bodies_digest=join_digests(health.bodies_digest for health in several),
         instead=next((health.instead for health in several if health.instead), ""),
     )

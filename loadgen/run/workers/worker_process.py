@@ -17,7 +17,7 @@ from loadgen.run.progress import Progress
 from loadgen.run.saturation import BegunRequest, begun_of
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_pipe import EndedRequests, WorkerEnd, WorkerResult
-from loadgen.transport.capture_process import CaptureRun, end_with, fault_of, start
+from loadgen.transport.capture_process import CaptureRun, describe_fault, end_with_parent, start_capture
 from loadgen.transport.failure import Failure
 from loadgen.transport.sending.job import Counters, Job
 
@@ -62,7 +62,7 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
     """Do a worker's task in a process that was just forked, and end it; this never returns."""
     code = 1
     try:
-        end_with(parent)
+        end_with_parent(parent)
         gc.freeze()
         gc.disable()
         if task.cpus:
@@ -74,14 +74,14 @@ def work(task: WorkerTask, pipe: WorkerEnd, parent: int) -> None:
         pass  # the parent is gone, and no one reads this; what was forked here ends with this process
     except BaseException as error:
         with suppress(OSError):
-            pipe.send(WorkerResult(None, fault_of(error)))
+            pipe.send(WorkerResult(None, describe_fault(error)))
     finally:
         os._exit(code)
 
 
 def _result(task: WorkerTask, pipe: WorkerEnd) -> WorkerResult:
     """Send, decode and journal; what is left to say at the end."""
-    run = start(task.job, task.transport, task.counters, with_parent=True)
+    run = start_capture(task.job, task.transport, task.counters, with_parent=True)
     process = OneProcess(task.decoder, run, task.journal, StopRules())
     progress, rows = Progress("", None, task.counters), EndedRows(task.saturation)
 

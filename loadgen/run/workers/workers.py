@@ -28,7 +28,7 @@ from loadgen.run.workers.worker_pipe import EndedRequests, ParentEnd, WorkerEnd,
 from loadgen.run.workers.worker_process import WorkerTask, work
 from loadgen.run.workers.worker_run import WorkerRun
 from loadgen.transport.capture import Capture
-from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork, schedule
+from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Counters, Health
 from loadgen.transport.sending.share import Queue, Shared
@@ -129,7 +129,7 @@ class Workers:
                 ends.callback(pipes[-1][0].sock.close)
                 ends.callback(self._close_unused, pipes[-1][1])
             for number, (task, (theirs, ours)) in enumerate(zip(tasks, pipes, strict=True)):
-                pid = fork()
+                pid = fork_process()
                 if not pid:
                     for other, mine in pipes:  # or the end of one worker would not be noticed by the others
                         mine.sock.close()
@@ -137,7 +137,7 @@ class Workers:
                             other.sock.close()
                     work(task, theirs, parent)
                 self.runs.append(WorkerRun(f"worker {number} of {self.workers}", task, ours, pid))
-        schedule("SCHED_BATCH")
+        set_scheduling("SCHED_BATCH")
 
     def _close_unused(self, end: ParentEnd) -> None:
         if all(run.pipe is not end for run in self.runs):

@@ -27,7 +27,7 @@ from loadgen.study.pages.cards import Card, thin
 from loadgen.study.pages.formatting import Entry, FigureTable, Number, number
 from loadgen.study.pages.panel import Panel
 from loadgen.study.run_summary import Reported, short_name
-from loadgen.transport.failure import outcome
+from loadgen.transport.failure import describe_outcome
 from loadgen.verdict import run_roofline
 from loadgen.verdict.evidence import least_samples
 from loadgen.verdict.run_facts import Facts
@@ -123,7 +123,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     metrics, findings = _with_percentiles(run), run.verdict.findings
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
     failures = run.whole.failures.items()
-    notes += [f"{outcome(kind)}: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
+    notes += [f"{describe_outcome(kind)}: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
         notes += answer_check.lines(run.facts.fingerprint)
     return {

@@ -36,7 +36,7 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.network import Network, Received, Socket, bind_source
 from loadgen.transport.sending.job import Limits, Target
-from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, read_losses
 from loadgen.wire.http1 import ContentLength, Framing, Heads, Malformed
 
 SO_TIMESTAMPNS = 35  # Linux's number on every architecture but SPARC and PA-RISC; `socket` has no name for it
@@ -252,7 +252,7 @@ class Slot(_Exchange):
 
     def note_losses(self) -> None:
         """Note what the kernel reports of the answer's segments, once it has ended."""
-        before, self.losses = self.losses, losses_of(self.sock)
+        before, self.losses = self.losses, read_losses(self.sock)
         self.lost = self.losses.since(before)
 
     def close(self) -> None:

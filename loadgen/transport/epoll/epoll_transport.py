@@ -12,7 +12,7 @@ from functools import partial
 from loadgen.base.clock import SECOND_NS, WallOffset
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
-from loadgen.transport.deadlines import Deadlines, closed_while_idle, unanswered
+from loadgen.transport.deadlines import Deadlines, fail_unanswered, is_closed_while_idle
 from loadgen.transport.epoll.connection import (
     DIALING,
     MOST_READ_BYTES,
@@ -23,13 +23,13 @@ from loadgen.transport.epoll.connection import (
     State,
 )
 from loadgen.transport.epoll.pool import RECV, SEND, Pool
-from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, fail_unconnected
 from loadgen.transport.memory_room import MemoryGauge
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.sending.cancelling import Cancelling
 from loadgen.transport.sending.job import Counters, Health, Job
-from loadgen.transport.sending.senders import sender_of
-from loadgen.transport.sending.start import started_ns
+from loadgen.transport.sending.senders import make_sender
+from loadgen.transport.sending.start import wait_for_start
 from loadgen.wire.http1 import LONGEST_TAIL
 
 _ANCILLARY_BYTES = 64
@@ -57,7 +57,7 @@ class EpollTransport:
         self.pool = Pool(job, self.network, self._opened)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
-        self.out, self.sender = sender_of(job, self.pool, counters, self._send)
+        self.out, self.sender = make_sender(job, self.pool, counters, self._send)
         self.swept_ns = self.now_ns()
         self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
@@ -112,7 +112,7 @@ class EpollTransport:
         """Send every request and deliver a capture for each; after a stop, for those that were sent."""
         cpu_ns = self.network.cpu_ns()
         self._open_first()
-        begin_ns = self.swept_ns = started_ns(self.job.start, self.now_ns, self._turn)
+        begin_ns = self.swept_ns = wait_for_start(self.job.start, self.now_ns, self._turn)
         self.sender.begin(begin_ns)
         send_due, cancelling = self.sender.send_due, self.sender.cancelling
         if not self.stopping:
@@ -412,21 +412,21 @@ class EpollTransport:
             self._drop_idle(slot)
             return
         now_ns, came = self.now_ns(), len(slot.intake)
-        if not came and slot.served and not slot.resends and closed_while_idle(slot, now_ns):
+        if not came and slot.served and not slot.resends and is_closed_while_idle(slot, now_ns):
             self.pool.drop(slot)
             slot.resends = 1
             self.pool.dial(slot)
             return
         slot.keep_alive = False
         cut = Failure(FailureKind.TRUNCATED, str(error)) if error else None
-        self._end(slot, cut if came else unanswered(slot, now_ns, error))
+        self._end(slot, cut if came else fail_unanswered(slot, now_ns, error))
 
     def _refused(self, slot: Slot, error: Exception) -> None:
         """A connection could not be made: the request that was due on it fails."""
         if slot.index < 0:
             self.sender.take_unsent(slot)
         if slot.index >= 0:
-            self._end(slot, unconnected(error))
+            self._end(slot, fail_unconnected(error))
         else:
             slot.retry_ns = self.now_ns() + _SWEEP_NS
 

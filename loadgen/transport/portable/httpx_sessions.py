@@ -9,7 +9,7 @@ from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.portable.httpx_stream import Exchange
 from loadgen.transport.sending.job import Job
 from loadgen.transport.sending.session_job import SessionJob
-from loadgen.transport.sending.session_sending import TurnPace, pace_of
+from loadgen.transport.sending.session_sending import TurnPace, make_pace
 from loadgen.transport.sending.turn_queue import TurnQueue
 
 Exchanged = Callable[[Exchange], Awaitable[Failure | None]]
@@ -21,7 +21,7 @@ class HttpxSessions:
     def __init__(self, job: Job, sessions: SessionJob, begin_ns: int) -> None:
         self.job, self.begin_ns = job, begin_ns
         self.turns = TurnQueue(job, sessions)
-        self.pace: TurnPace = pace_of(sessions, begin_ns)
+        self.pace: TurnPace = make_pace(sessions, begin_ns)
 
     async def run(self, first: Exchange, exchange: Exchanged) -> None:
         """Send all turns of the session of a first one, as long as each succeeds."""

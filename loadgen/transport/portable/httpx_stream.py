@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 
 from loadgen.transport.capture import A_READ, Capture
-from loadgen.transport.deadlines import Stream, unanswered
+from loadgen.transport.deadlines import Stream, fail_unanswered
 from loadgen.transport.epoll.connection import quicken_acks, shorten_ack_delay
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.sending.share import Share
-from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, losses_of
+from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, read_losses
 from loadgen.wire.http1 import LONGEST_HEAD_BYTES
 
 _SHOWN_BYTES = 40  # of what is no HTTP
@@ -44,7 +44,7 @@ class Link:
             data: bytes = await read(*arguments, **named)
             if sock is not None:
                 quicken_acks(sock)
-                self.losses = losses_of(sock)
+                self.losses = read_losses(sock)
             self.received += len(data)
             if len(self.begin) < _SHOWN_BYTES:
                 self.begin += data[: _SHOWN_BYTES - len(self.begin)]
@@ -129,7 +129,7 @@ class Exchange(Stream):
         ended = isinstance(error, httpx.NetworkError) or self.link.closed
         if ended and not self.came:
             cause = error if isinstance(error, httpx.NetworkError) else None
-            return unanswered(self, self.now_ns(), cause)
+            return fail_unanswered(self, self.now_ns(), cause)
         malformed = isinstance(error, httpx.RemoteProtocolError) and not ended and not http2
         kind = FailureKind.MALFORMED if malformed else FailureKind.TRUNCATED
         return Failure(kind, str(error) or type(error).__name__)

@@ -19,14 +19,14 @@ from loadgen.base.address import is_loopback
 from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
-from loadgen.transport.deadlines import Deadlines, closed_while_idle
-from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, unconnected
+from loadgen.transport.deadlines import Deadlines, is_closed_while_idle
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, fail_unconnected
 from loadgen.transport.memory_room import READ_COST
 from loadgen.transport.portable.httpx_sessions import HttpxSessions
 from loadgen.transport.portable.httpx_stream import Exchange, Link
-from loadgen.transport.sending.cancelling import Cancelling, cancelling_of
-from loadgen.transport.sending.gate import Gate, gates_of
-from loadgen.transport.sending.job import Counters, Health, Job, body_of
+from loadgen.transport.sending.cancelling import Cancelling, make_cancelling
+from loadgen.transport.sending.gate import Gate, make_gates
+from loadgen.transport.sending.job import Counters, Health, Job, split_body
 from loadgen.wire.http1 import SWITCHED, SWITCHING, explain_compression
 
 _HOUSEKEEP_S = 0.02
@@ -59,7 +59,7 @@ class HttpxTransport:
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
         self.sessions: HttpxSessions | None = None
-        self.cancelling = cancelling_of(job)
+        self.cancelling = make_cancelling(job)
         self.on_sent = self.cancelling.sent if self.cancelling is not None else lambda _: None
         self.under_way: dict[int, Exchange] = {}
         self.links: list[Link] = []
@@ -86,7 +86,7 @@ class HttpxTransport:
         for _ in range(self.job.first_slots):
             self._add_slot()
         self.begin_ns = await self._started_ns(stop)
-        self.gates = gates_of(self.job, self.begin_ns)
+        self.gates = make_gates(self.job, self.begin_ns)
         if self.job.sessions is not None:
             self.sessions = HttpxSessions(self.job, self.job.sessions, self.begin_ns)
         aside = [asyncio.create_task(self._housekeep()), asyncio.create_task(self._watch())]
@@ -251,11 +251,11 @@ class HttpxTransport:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             if not exchange.resends:
                 exchange.sent_ns = 0
-            return unconnected(error)
+            return fail_unconnected(error)
         except httpx.TransportError as error:
             # The server may have closed an idle connection just as we wrote: sent again, once.
             fresh = exchange.connect_begin_ns or exchange.resends or exchange.came
-            if fresh or not closed_while_idle(exchange, self.now_ns()):
+            if fresh or not is_closed_while_idle(exchange, self.now_ns()):
                 return exchange.lost(error, self.job.http2)
         exchange.resends = 1
         return await self._answer(exchange)
@@ -266,7 +266,7 @@ class HttpxTransport:
         request = client.build_request(
             "POST",
             job.target.url,
-            content=body_of(exchange.request) or job.body(exchange.index),
+            content=split_body(exchange.request) or job.body(exchange.index),
             headers=[
                 ("content-type", "application/json"),
                 ("accept-encoding", "identity"),

@@ -94,7 +94,9 @@ class _Program:
         return self.labels[label] - after if label else 0
 
 
-def program(family: int, servers: Sequence[tuple[str, int]], local: str, ports: Sequence[range]) -> bytes:
+def build_program(
+    family: int, servers: Sequence[tuple[str, int]], local: str, ports: Sequence[range]
+) -> bytes:
     """The filter for segments from `servers` (address, port) to a local address and ranges of its ports."""
     headers, out = HEADERS[socket.AddressFamily(family)], _Program()
     tcp = headers.size
@@ -107,22 +109,22 @@ def program(family: int, servers: Sequence[tuple[str, int]], local: str, ports: 
         out.add(_LOAD_HALF, headers.fragment)
         out.jump(_IF_SET, 0x1FFF, then="drop")
     for number, (address, port) in enumerate(servers):
-        _address(out, headers.source, family, address, otherwise=f"server {number + 1}")
+        _match_address(out, headers.source, family, address, otherwise=f"server {number + 1}")
         out.add(_LOAD_HALF, tcp)
         out.jump(_IF_EQUAL, port, then="ours")
         out.label(f"server {number + 1}")
     out.label("drop")
     out.add(_RETURN, _DROP)
     out.label("ours")
-    _address(out, headers.destination, family, local, otherwise="not to us")
+    _match_address(out, headers.destination, family, local, otherwise="not to us")
     out.go("to us")
     out.label("not to us")
     out.add(_RETURN, _DROP)
     out.label("to us")
     out.add(_LOAD_HALF, tcp + 2)
-    _among(out, ports)
+    _match_ports(out, ports)
     out.label("port")
-    _tail(out, headers)
+    _add_tail(out, headers)
     out.label("ordinary")
     out.add(_RETURN, headers.ordinary)
     out.label("marked")
@@ -130,14 +132,14 @@ def program(family: int, servers: Sequence[tuple[str, int]], local: str, ports: 
     return out.assembled()
 
 
-def _address(out: _Program, at: int, family: int, address: str, otherwise: str) -> None:
+def _match_address(out: _Program, at: int, family: int, address: str, otherwise: str) -> None:
     packed = socket.inet_pton(family, address.partition("%")[0])
     for i in range(0, len(packed), 4):
         out.add(_LOAD_WORD, at + i)
         out.jump(_IF_EQUAL, int.from_bytes(packed[i : i + 4]), otherwise=otherwise)
 
 
-def _among(out: _Program, ports: Sequence[range]) -> None:
+def _match_ports(out: _Program, ports: Sequence[range]) -> None:
     """Go on where a port is in one of the ascending ranges: two comparisons for one range, else a search."""
     if not ports:
         out.add(_RETURN, _DROP)
@@ -147,9 +149,9 @@ def _among(out: _Program, ports: Sequence[range]) -> None:
         out.jump(_IF_AT_LEAST, start, otherwise=f"below {start}")
         out.go(f"from {start}")
         out.label(f"below {start}")
-        _among(out, ports[:middle])
+        _match_ports(out, ports[:middle])
         out.label(f"from {start}")
-        _among(out, ports[middle:])
+        _match_ports(out, ports[middle:])
     else:
         out.jump(_IF_AT_LEAST, ports[0].start, otherwise=f"not {ports[0]}")
         out.jump(_IF_GREATER, ports[0].stop - 1, then=f"not {ports[0]}")
@@ -158,7 +160,7 @@ def _among(out: _Program, ports: Sequence[range]) -> None:
         out.add(_RETURN, _DROP)
 
 
-def _tail(out: _Program, headers: Headers) -> None:
+def _add_tail(out: _Program, headers: Headers) -> None:
     """Mark a SYN, and a payload that has the end's mark or is too short to; drop what has no payload."""
     tcp = headers.size
     out.add(_LOAD_BYTE, tcp + 13)

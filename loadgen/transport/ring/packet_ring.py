@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from loadgen.transport.epoll.connection import SO_TIMESTAMPNS
 from loadgen.transport.network import Poller
-from loadgen.transport.ring.packet_filter import HEADERS, Headers, program
+from loadgen.transport.ring.packet_filter import HEADERS, Headers, build_program
 
 _SOL_PACKET, _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_IGNORE_OUTGOING = 263, 5, 6, 10, 23
 _SO_ATTACH_FILTER = 26
@@ -71,7 +71,7 @@ class SegmentSource(Protocol):
     def close(self) -> None: ...
 
 
-def frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
+def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
     """What is read of a frame: struct tpacket2_hdr, and of the headers of IP and TCP; the V fields are bytes.
 
     `header` holds tp_len, tp_snaplen, tp_mac, tp_net, tp_sec and tp_nsec; `tcp` the first 16 bytes.
@@ -89,7 +89,7 @@ def frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
     return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": frame_bytes})
 
 
-def local_address(family: int, server: Address) -> Address:
+def find_local_address(family: int, server: Address) -> Address:
     """Our end's address of a connection to a server; raises OSError where no route leads to it."""
     with socket.socket(family, socket.SOCK_DGRAM) as unsent:  # connected, it is given a route
         unsent.connect(server)
@@ -107,7 +107,7 @@ class PacketRing:
         self.family, self.servers = family, [(str(host), int(port)) for host, port, *_ in servers]
         if any(host.startswith("::ffff:") for host, _ in self.servers):
             raise OSError(f"{self.servers[0][0]} is an IPv4 address in IPv6's form")
-        self.local = local_address(family, servers[0])
+        self.local = find_local_address(family, servers[0])
         self.headers = HEADERS[socket.AddressFamily(family)]
         self.bound = False
         frame_bytes = 128 if self.headers.marked + _DATA <= 128 else 256
@@ -118,7 +118,7 @@ class PacketRing:
         except OSError:
             self.sock.close()
             raise
-        self.frames = np.frombuffer(self.memory, frame_type(self.headers, frame_bytes))
+        self.frames = np.frombuffer(self.memory, make_frame_type(self.headers, frame_bytes))
         self.status = self.frames["status"]
         self._words, self._stride = memoryview(self.memory).cast("I"), frame_bytes // 4
         self.next = self.taken = 0  # frame to read; how many before it are read, and still ours
@@ -138,7 +138,7 @@ class PacketRing:
 
     def admit(self, local: str, ports: Sequence[range]) -> None:
         """Take segments to these ports of a local address, and no others."""
-        code = program(self.family, self.servers, local, ports)
+        code = build_program(self.family, self.servers, local, ports)
         held = ctypes.create_string_buffer(code, len(code))
         attached = struct.pack("HL", len(code) // 8, ctypes.addressof(held))
         self.sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
@@ -210,7 +210,7 @@ def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
 
 
 @cache
-def refusal() -> str:
+def explain_refusal() -> str:
     """Why no packet ring can be had here, and what to grant; "" where it can."""
     if not hasattr(socket, "AF_PACKET"):
         return "packet sockets are Linux's"

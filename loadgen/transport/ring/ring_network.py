@@ -18,7 +18,7 @@ from loadgen.transport.epoll.connection import ReadBuffer, State
 from loadgen.transport.network import Network, Poller, Socket
 from loadgen.transport.ring.packet_ring import Frames, SegmentSource
 from loadgen.transport.ring.ring_sockets import RingSocket, SealedSocket
-from loadgen.transport.ring.segments import TAIL, Rows, SegmentLog, payload
+from loadgen.transport.ring.segments import TAIL, Rows, SegmentLog, measure_payload
 from loadgen.transport.ring.source_ports import SourcePorts
 
 _WAITING_BYTES = 64 << 20  # unread in all sockets together, about
@@ -164,7 +164,7 @@ class RingPoller:
 
     def _show(self, rows: Rows) -> None:
         """Note what is to be read of connections with segments that are to be looked at."""
-        sizes = payload(rows, self.source.headers)
+        sizes = measure_payload(rows, self.source.headers)
         for port, seq, size in zip(rows["port"].tolist(), rows["seq"].tolist(), sizes.tolist(), strict=True):
             sock = self.by_port.get(port)
             if sock is None:

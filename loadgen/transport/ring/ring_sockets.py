@@ -172,12 +172,12 @@ class SealedSocket(RingSocket):
         return _RECORD_HEAD + length if len(buffer) >= _RECORD_HEAD + length else 0
 
 
-def places(got: Sequence[Any]) -> Int64:
+def list_places(got: Sequence[Any]) -> Int64:
     """Where in their connection the records end that a SealedSocket gave, int64[reads]."""
     return -np.frombuffer(b"".join(got[1::A_READ]), np.int64)[::2]
 
 
-def unplaced(got: Sequence[Any]) -> list[Any]:
+def restore_timestamps(got: Sequence[Any]) -> list[Any]:
     """Those reads with the sockets' timestamps where they have their places."""
     stamped = list(got)
     for i in range(1, len(stamped), A_READ):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, int64s
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, pack_int64s
 from loadgen.transport.channel import Outbox
 from loadgen.transport.epoll.connection import READ_BYTES, Slot, State
 from loadgen.transport.epoll.epoll_transport import EpollTransport
@@ -24,11 +24,17 @@ from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.network import Network, SystemNetwork
 from loadgen.transport.ring.packet_ring import PacketRing, SegmentSource
 from loadgen.transport.ring.ring_network import SEQUENCE, RingNetwork, RingPoller
-from loadgen.transport.ring.ring_sockets import ANCILLARY_BYTES, RingSocket, SealedSocket, places, unplaced
-from loadgen.transport.ring.segments import Rows, held_back, in_order, joined, payload
+from loadgen.transport.ring.ring_sockets import (
+    ANCILLARY_BYTES,
+    RingSocket,
+    SealedSocket,
+    list_places,
+    restore_timestamps,
+)
+from loadgen.transport.ring.segments import Rows, count_held_back, join_rows, measure_payload, order_segments
 from loadgen.transport.ring.source_ports import SourcePorts
 from loadgen.transport.sending.job import Counters, Health, Job
-from loadgen.transport.tcp_losses import least_rtt_ns
+from loadgen.transport.tcp_losses import read_least_rtt_ns
 
 _SPARE_FILES = 128
 _LEAST_DRAINED = 16  # reads of an answer that is given up: more than a socket lets wait
@@ -116,7 +122,7 @@ class RingTransport(EpollTransport):
         sock.delivered_bytes = end
         sock.owed += 1
         size = sum(map(len, got[::A_READ]))
-        rtt_ns = 0 if self.job.target.delay_acks else least_rtt_ns(sock)
+        rtt_ns = 0 if self.job.target.delay_acks else read_least_rtt_ns(sock)
         fill = partial(self._fill, capture, got, sock, span, rtt_ns)
         self.outbox.put(capture, size, fill)
 
@@ -130,11 +136,11 @@ class RingTransport(EpollTransport):
         sealed = isinstance(sock, SealedSocket)
         if found is None:
             self.fallen_back += len(got) > 0
-            capture.fill(unplaced(got) if sealed else got)
+            capture.fill(restore_timestamps(got) if sealed else got)
             return
         ends, rows = found
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
-        record_ends = places(got) - span[0] if sealed else None
+        record_ends = list_places(got) - span[0] if sealed else None
         # Across a step of the wall clock it is not known what came as soon as the client had read.
         if not (self.job.target.delay_acks or capture.earlier_offsets_ns):
             sizes = map(len, got[::A_READ])
@@ -142,7 +148,7 @@ class RingTransport(EpollTransport):
             self._note_held(ends, rows, np.fromiter(got[2::A_READ], np.int64), read_ends, rtt_ns)
         if record_ends is not None:  # of each record the segment that completed it
             rows = rows[ends.searchsorted(record_ends)]
-            capture.read_lengths = int64s(map(len, got[::A_READ]))
+            capture.read_lengths = pack_int64s(map(len, got[::A_READ]))
         else:
             lengths = np.minimum(ends, len(capture.raw))
             lengths[1:] -= lengths[:-1].copy()
@@ -155,7 +161,7 @@ class RingTransport(EpollTransport):
     def _note_held(self, ends: Int64, rows: Rows, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> None:
         """Count the segments of an answer that waited for an acknowledgement which this process sent late."""
         came_ns = rows["seconds"].astype(np.int64) * SECOND_NS + rows["nanoseconds"] - self.wall.now_ns
-        self.held_back += held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
+        self.held_back += count_held_back(came_ns, ends, read_ns, read_ends, rtt_ns)
 
     def _close(self) -> None:
         if self.ring is not None:
@@ -195,7 +201,7 @@ class _Ring:
         found = self._found(sock, rows, span)
         if found is None:  # it was read before its last segments were taken
             self.poller.take()
-            rows = joined(rows, self._rows(sock))
+            rows = join_rows(rows, self._rows(sock))
             found = self._found(sock, rows, span)
         if found is None:
             return None
@@ -215,7 +221,7 @@ class _Ring:
             return None
         begin, end = span
         begin_seq = (sock.begin_seq + begin) % SEQUENCE
-        found = in_order(rows, payload(rows, self.source.headers), begin_seq, end - begin)
+        found = order_segments(rows, measure_payload(rows, self.source.headers), begin_seq, end - begin)
         if found is not None and found[1][-1] + 1 < len(rows):
             rest = rows[found[1][-1] + 1 :]
             offsets = (rest["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32)

@@ -37,12 +37,12 @@ _NOTHING = np.zeros(1, np.int64)
 _LATE_NS, _NEAR_NS, _OF_CHANCE = 2_000_000, 100_000, 3
 
 
-def joined(earlier: Rows, later: Rows) -> Rows:
+def join_rows(earlier: Rows, later: Rows) -> Rows:
     """Segments one after another; numpy's own concatenation drops the bytes between the fields."""
     return np.frombuffer(earlier.tobytes() + later.tobytes(), SEGMENT)
 
 
-def payload(rows: Rows, headers: Headers) -> Int64:
+def measure_payload(rows: Rows, headers: Headers) -> Int64:
     """Bytes of payload of each segment, int64[segments]."""
     total = rows["ip_length"].astype(np.int64) + headers.excess
     if not rows["ip_length"].all():  # too long for the field
@@ -111,7 +111,7 @@ class SegmentLog:
             self._kept[port] = bytearray(rows.tobytes())
 
 
-def in_order(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tuple[Int64, Int64] | None:
+def order_segments(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tuple[Int64, Int64] | None:
     """How much of a response there was after which of its segments; None where some byte's are missing.
 
     `begin_seq` is the sequence number of its first byte, `total` its length; `sizes` is as from `payload`.
@@ -130,10 +130,10 @@ def in_order(rows: Rows, sizes: Int64, begin_seq: int, total: int) -> tuple[Int6
     if (first <= before[:-1]).all():
         new = ends > before[:-1]  # others were sent again
         return ends[new], of_it[new]
-    return _merged(first, ends, of_it, total)
+    return _merge_segments(first, ends, of_it, total)
 
 
-def held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:
+def count_held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt_ns: int) -> int:
     """How many segments came as soon as the one before them was read, late; less what may be chance.
 
     A server with Nagle's algorithm waits for the acknowledgement, which leaves with the read. Without it,
@@ -150,7 +150,7 @@ def held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int64, rtt
     return int(at_once - _OF_CHANCE * before)
 
 
-def _merged(first: Int64, ends: Int64, of_it: Int64, total: int) -> tuple[Int64, Int64] | None:
+def _merge_segments(first: Int64, ends: Int64, of_it: Int64, total: int) -> tuple[Int64, Int64] | None:
     """As `in_order`, where segments came out of order."""
     there = 0
     waiting: dict[int, int] = {}  # pieces that came before what precedes them, by where they begin

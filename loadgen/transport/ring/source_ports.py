@@ -21,7 +21,7 @@ import msgspec
 from loadgen.base.errors import UsageError
 from loadgen.transport.network import Network, Socket
 from loadgen.transport.ring.packet_filter import MOST_RANGES
-from loadgen.transport.ring.packet_ring import Address, SegmentSource, local_address
+from loadgen.transport.ring.packet_ring import Address, SegmentSource, find_local_address
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _USUAL_RANGE = (32768, 60999)
@@ -59,7 +59,7 @@ class SourcePorts:
         if found is None:
             return False
         if not self._admit(self.ports.union(port for _, port in found)):
-            _close(found)
+            _close_sockets(found)
             return False
         self._unused += found
         self._enough = max(self._enough, len(self.ports) // 4)
@@ -88,9 +88,9 @@ class SourcePorts:
 
     def _release(self) -> None:
         """Let go of the ports that are held, the filter first; as many as leave it few ranges."""
-        spare = _FEW_RANGES - sum(1 for _ in _ranges(sorted(self.ports)))
+        spare = _FEW_RANGES - sum(1 for _ in _join_ranges(sorted(self.ports)))
         gone: list[int] = []
-        for run in sorted(_ranges(sorted(self._held)), key=lambda run: (self._divides(run), -len(run))):
+        for run in sorted(_join_ranges(sorted(self._held)), key=lambda run: (self._divides(run), -len(run))):
             if spare < self._divides(run) and self._divides(run) > 0:
                 break
             spare -= self._divides(run)
@@ -107,12 +107,12 @@ class SourcePorts:
     def close(self) -> None:
         """Close what is unused or held, once no packet is taken any more; the others close at their end."""
         self._closed = True
-        _close([*self._unused, *((sock, port) for port, sock in self._held.items())])
+        _close_sockets([*self._unused, *((sock, port) for port, sock in self._held.items())])
 
     def _admit(self, ports: set[int]) -> bool:
         """Make these ports ours; False where the kernel has no room for the filter."""
         try:
-            self.source.admit(str(self.local[0]), [*_ranges(sorted(ports))])
+            self.source.admit(str(self.local[0]), [*_join_ranges(sorted(ports))])
         except OSError:
             return False
         self.ports = ports
@@ -120,7 +120,7 @@ class SourcePorts:
 
     def _bound(self, count: int) -> list[tuple[Socket, int]] | None:
         """Free ports, each bound, from a random one on; None where there are too few, or too scattered."""
-        low, high = local_ports()
+        low, high = read_local_ports()
         size = high - low + 1
         first, found = random.randrange(size), []  # nosec B311
         with contextlib.suppress(OSError):  # as many files are open as may be
@@ -132,10 +132,10 @@ class SourcePorts:
                     found.append((sock, port))
                 if len(found) == count:
                     break
-        scattered = sum(1 for _ in _ranges(sorted({*self.ports, *(port for _, port in found)})))
+        scattered = sum(1 for _ in _join_ranges(sorted({*self.ports, *(port for _, port in found)})))
         if len(found) == count and scattered <= MOST_RANGES:
             return found
-        _close(found)
+        _close_sockets(found)
         return None
 
     def _at(self, port: int) -> Socket | None:
@@ -149,12 +149,12 @@ class SourcePorts:
         return sock
 
 
-def _close(found: Iterable[tuple[Socket, int]]) -> None:
+def _close_sockets(found: Iterable[tuple[Socket, int]]) -> None:
     for sock, _ in found:
         sock.close()
 
 
-def _ranges(ports: list[int]) -> Iterator[range]:
+def _join_ranges(ports: list[int]) -> Iterator[range]:
     """Ascending ports as ranges."""
     begin = 0
     for i, port in enumerate(ports, 1):
@@ -163,7 +163,7 @@ def _ranges(ports: list[int]) -> Iterator[range]:
             begin = i
 
 
-def local_ports() -> tuple[int, int]:
+def read_local_ports() -> tuple[int, int]:
     """The first and last port that this machine gives to connections."""
     try:
         low, high = map(int, _RANGE.read_text("ascii").split())
@@ -190,8 +190,8 @@ class PortRange(msgspec.Struct, frozen=True):
     @classmethod
     def here(cls) -> PortRange:
         """This machine's."""
-        low, high = local_ports()
-        return cls(low, high, frozenset(port for port in _reserved() if low <= port <= high))
+        low, high = read_local_ports()
+        return cls(low, high, frozenset(port for port in _read_reserved_ports() if low <= port <= high))
 
     @property
     def count(self) -> int:
@@ -205,7 +205,7 @@ class SourcePlan(msgspec.Struct, frozen=True):
     why: str = ""  # in words; "" where there are none, or they were given
 
 
-def check(addresses: Sequence[str], family: int) -> None:
+def check_addresses(addresses: Sequence[str], family: int) -> None:
     """Raises UsageError for an address that is not one of this machine's, or not of the server's family."""
     kind = "an IPv4 address" if family == socket.AF_INET else "an IPv6 address"
     for address in addresses:
@@ -225,7 +225,7 @@ def check(addresses: Sequence[str], family: int) -> None:
                 ) from None
 
 
-def chosen(
+def choose_sources(
     server: tuple[int, Address],
     connections: int,
     given: Sequence[str] = (),
@@ -236,21 +236,21 @@ def chosen(
 
     Raises UsageError where they have too few ports, with what to do.
     """
-    ports, occupied = ports or PortRange.here(), occupied or ports_to
+    ports, occupied = ports or PortRange.here(), occupied or list_used_ports
     family, address = server
     if not given and connections <= ports.count // 2:
         return SourcePlan()  # not looked at closely: looking takes time where there are many connections
     loopback = family == socket.AF_INET and str(address[0]).startswith("127.")
-    names = given or (_loopback() if loopback else [str(local_address(family, address)[0])])
+    names = given or (_list_loopback() if loopback else [str(find_local_address(family, address)[0])])
     free, used = 0, []
     for name in names:
-        taken = len({port for port in occupied(family, name, address) if _gives(ports, port)})
+        taken = len({port for port in occupied(family, name, address) if _has_port(ports, port)})
         free += max(ports.count - taken - _SPARE, 0)
         used.append(name)
         if not given and free >= connections:
             break
     if free < connections:
-        raise UsageError(_too_few(connections, free, used, ports, address))
+        raise UsageError(_explain_shortage(connections, free, used, ports, address))
     if given or len(used) == 1:
         return SourcePlan(tuple(given))
     return SourcePlan(
@@ -260,16 +260,16 @@ def chosen(
     )
 
 
-def ports_to(family: int, source: str, server: Address) -> Iterable[int]:
+def list_used_ports(family: int, source: str, server: Address) -> Iterable[int]:
     """The local ports of an address that cannot connect to a server now: connected, closing, or listened on.
 
     As /proc/net/tcp has them; none where it cannot be read. On loopback a connection that is only in
     TIME_WAIT is replaced after a second (net.ipv4.tcp_tw_reuse).
     """
     replaced = _TIME_WAIT if source.startswith("127.") else ""
-    packed = _packed(family, source)
+    packed = _pack_address(family, source)
     anywhere = "0" * len(packed)
-    peer = f"{_packed(family, str(server[0]))}:{int(server[1]):04X}"
+    peer = f"{_pack_address(family, str(server[0]))}:{int(server[1]):04X}"
     try:
         with _TABLES[socket.AddressFamily(family)].open("r", encoding="ascii") as lines:
             next(lines, "")
@@ -284,7 +284,7 @@ def ports_to(family: int, source: str, server: Address) -> Iterable[int]:
         return
 
 
-def _packed(family: int, address: str) -> str:
+def _pack_address(family: int, address: str) -> str:
     """An address as /proc/net/tcp writes it: words of 32 bits, each in this machine's order of bytes."""
     data = socket.inet_pton(family, address.partition("%")[0])
     return "".join(
@@ -293,15 +293,17 @@ def _packed(family: int, address: str) -> str:
     )
 
 
-def _loopback() -> list[str]:
+def _list_loopback() -> list[str]:
     return [f"127.0.0.{last}" for last in range(1, _MOST_LOOPBACK + 1)]
 
 
-def _gives(ports: PortRange, port: int) -> bool:
+def _has_port(ports: PortRange, port: int) -> bool:
     return ports.low <= port <= ports.high and port not in ports.reserved
 
 
-def _too_few(connections: int, free: int, addresses: Sequence[str], ports: PortRange, server: Address) -> str:
+def _explain_shortage(
+    connections: int, free: int, addresses: Sequence[str], ports: PortRange, server: Address
+) -> str:
     """Why connections cannot be made, and what to do."""
     named = addresses[0] if len(addresses) == 1 else f"{len(addresses)} addresses"
     need = math.ceil(connections / max(ports.count - _SPARE, 1))
@@ -320,7 +322,7 @@ def _too_few(connections: int, free: int, addresses: Sequence[str], ports: PortR
     )
 
 
-def _reserved() -> Iterable[int]:
+def _read_reserved_ports() -> Iterable[int]:
     """The ports that are kept out of that range, written as 8080,9000-9010."""
     try:
         parts = _RESERVED.read_text("ascii").strip().split(",")

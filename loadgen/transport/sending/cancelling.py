@@ -109,7 +109,7 @@ class AfterTokens:
         return _SCAN_NS if self._counted else NEVER_NS
 
 
-def cancelling_of(job: Job) -> Cancelling | None:
+def make_cancelling(job: Job) -> Cancelling | None:
     """What gives up requests of a job; None where none is to be."""
     cancellations = job.cancellations
     if cancellations is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.transport.deadlines import Stream, unfinished
+from loadgen.transport.deadlines import Stream, find_unfinished_read
 from loadgen.transport.sending.job import Job
 
 NEVER_NS = 1 << 62
@@ -112,7 +112,7 @@ class PrefillGate:
         if reads and self.token_seen(b"".join(reads)):
             self.opened_ns = max(self.opened_ns, stream.seen_at(prefill.scanned + len(reads) - 1))
             return False
-        prefill.scanned += unfinished(reads)
+        prefill.scanned += find_unfinished_read(reads)
         return True
 
     def wait_ns(self, now_ns: int) -> int:
@@ -126,7 +126,7 @@ class PrefillGate:
         self._ended_ns = end_ns
 
 
-def gates_of(job: Job, begin_ns: int) -> tuple[Gate, ...]:
+def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
     """The gates of a job that began at that time; most have none."""
     gates: list[Gate] = []
     if job.concurrency_steps is not None:

@@ -166,7 +166,7 @@ class Job(msgspec.Struct, frozen=True):
         return min(self.most_slots, max(16, int(2 * self.rate_per_s)))
 
 
-def body_of(request: bytes) -> bytes:
+def split_body(request: bytes) -> bytes:
     """The body of a whole HTTP request."""
     return request.partition(b"\r\n\r\n")[2]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from loadgen.transport.epoll.connection import Slot
 from loadgen.transport.epoll.pool import Pool
 from loadgen.transport.failure import Failure
-from loadgen.transport.sending.cancelling import cancelling_of
-from loadgen.transport.sending.gate import NEVER_NS, SPIN_NS, Gate, gates_of
+from loadgen.transport.sending.cancelling import make_cancelling
+from loadgen.transport.sending.gate import NEVER_NS, SPIN_NS, Gate, make_gates
 from loadgen.transport.sending.job import Counters, Job
 from loadgen.transport.sending.outgoing import Outgoing
 
@@ -23,12 +23,12 @@ class Sender:
         self.now_ns = pool.network.now_ns
         self.begin_ns = 0
         self.gates: tuple[Gate, ...] = ()
-        self.cancelling = cancelling_of(job)
+        self.cancelling = make_cancelling(job)
         self._send_due = self._send_closed if job.offsets_ns is None else self._send_open
 
     def begin(self, begin_ns: int) -> None:
         """Take the time from which the plan's times count."""
-        self.begin_ns, self.gates = begin_ns, gates_of(self.job, begin_ns)
+        self.begin_ns, self.gates = begin_ns, make_gates(self.job, begin_ns)
 
     def send_due(self) -> None:
         """Send what is due to the slots that are free, and see to it that some are."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loadgen.transport.sending.turn_queue import TurnQueue
 
 
-def sender_of(
+def make_sender(
     job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
 ) -> tuple[Outgoing | TurnQueue, Sender]:
     """What a job still has to send, and what gives it to the slots of a pool."""

@@ -88,13 +88,13 @@ class BodiesDigest:
 
     def hex(self) -> str:
         """The fingerprint so far; "" without a body."""
-        return _hex(self._sum)
+        return _format_hex(self._sum)
 
 
-def joined_digest(digests: Iterable[str]) -> str:
+def join_digests(digests: Iterable[str]) -> str:
     """The fingerprint of all bodies that several processes sent; "" if empty."""
-    return _hex(sum(int(digest, 16) for digest in digests if digest))
+    return _format_hex(sum(int(digest, 16) for digest in digests if digest))
 
 
-def _hex(bodies: int) -> str:
+def _format_hex(bodies: int) -> str:
     return f"{bodies % (1 << 8 * _DIGEST_BYTES):0{2 * _DIGEST_BYTES}x}" if bodies else ""

@@ -67,7 +67,7 @@ class UserRate:
         return max(planned_ns, end_ns)
 
 
-def pace_of(sessions: SessionJob, begin_ns: int) -> TurnPace:
+def make_pace(sessions: SessionJob, begin_ns: int) -> TurnPace:
     """The pace of a job's turns that begins at a time."""
     return UserRate(sessions, begin_ns) if sessions.users else Delays(sessions)
 
@@ -80,13 +80,13 @@ class SessionSender(Sender):
     ) -> None:
         super().__init__(job, pool, turns.first, counters, send)
         self.turns = turns
-        self.pace = pace_of(turns.sessions, 0)
+        self.pace = make_pace(turns.sessions, 0)
         self._waiting: list[Waiting] = []  # a heap
         self._due_ns: dict[Slot, int] = {}  # of the slots in it
 
     def begin(self, begin_ns: int) -> None:
         super().begin(begin_ns)
-        self.pace = pace_of(self.turns.sessions, begin_ns)
+        self.pace = make_pace(self.turns.sessions, begin_ns)
         slots = list(self.pool.free)
         self.pool.free.clear()
         for slot in slots:

@@ -107,7 +107,7 @@ class Queue:
 
     def __init__(self, indices: Int64) -> None:
         self._length = len(indices)
-        self._file = _shared_file(indices.astype(np.int64).tobytes()) if indices.size else -1
+        self._file = _make_shared_file(indices.astype(np.int64).tobytes()) if indices.size else -1
 
     def __len__(self) -> int:
         return self._length
@@ -154,7 +154,7 @@ class Shared:
         return [index for index in self.taken(sent) if index not in have]
 
 
-def _shared_file(data: bytes) -> int:
+def _make_shared_file(data: bytes) -> int:
     """A file without a name that holds this, whose position only one process moves at a time."""
     file = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC)
     try:

@@ -75,7 +75,7 @@ class TogetherStart:
         return int(self._view[0])
 
 
-def started_ns(start: RunStart, now_ns: Callable[[], int], turn: Callable[[float], bool]) -> int:
+def wait_for_start(start: RunStart, now_ns: Callable[[], int], turn: Callable[[float], bool]) -> int:
     """When the start was, once it has come.
 
     `turn` is called with how long it may take, in seconds; once it gives True this returns at once.

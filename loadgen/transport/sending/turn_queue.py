@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.transport.capture import A_READ, NO_STAMP, Capture, int64s, joined
-from loadgen.transport.sending.job import Job, body_of
+from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
+from loadgen.transport.sending.job import Job, split_body
 from loadgen.transport.sending.outgoing import Outgoing
 from loadgen.transport.sending.session_job import Answer, BodiesDigest, SessionJob, TurnOrder
 
@@ -86,9 +86,9 @@ class TurnQueue:
         if turn.judged:
             return turn.succeeded
         turn.judged, capture, got = True, turn.capture, turn.got
-        capture.raw, capture.read_lengths = joined(got[::A_READ])
+        capture.raw, capture.read_lengths = join_reads(got[::A_READ])
         reads = got[2::A_READ]
-        capture.seen_ns, capture.kernel = int64s(reads), NO_STAMP * len(reads)
+        capture.seen_ns, capture.kernel = pack_int64s(reads), NO_STAMP * len(reads)
         answer = self.sessions.answer_of(capture)
         turn.got, turn.succeeded = (), answer is not None
         if answer is None:
@@ -128,13 +128,13 @@ class TurnQueue:
         elif not self.first.build_ahead():
             if not self._sent:
                 return False
-            self._digest.add(body_of(self._sent.popleft()))
+            self._digest.add(split_body(self._sent.popleft()))
         return True
 
     def bodies_digest(self) -> str:
         """A fingerprint of the bodies that were sent."""
         while self._sent:
-            self._digest.add(body_of(self._sent.popleft()))
+            self._digest.add(split_body(self._sent.popleft()))
         return self._digest.hex()
 
     def _build(self, index: int) -> bytes:

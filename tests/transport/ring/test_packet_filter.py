@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from builders.loops import loop_over
 from fakes.packet_filters import ACK, FIN, SYN, packet, passed
-from loadgen.transport.ring.packet_filter import HEADERS, MOST_RANGES, program
+from loadgen.transport.ring.packet_filter import HEADERS, MOST_RANGES, build_program
 
 RST, PUSH = 0x04, 0x08
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -38,7 +38,7 @@ both = pytest.mark.parametrize("family", [V4, V6], ids=["IPv4", "IPv6"])
 
 @cache
 def ours(family: Family, servers: int = 3) -> bytes:
-    return program(family, SERVERS[family][:servers], US[family], PORTS)
+    return build_program(family, SERVERS[family][:servers], US[family], PORTS)
 
 
 def kept(data: bytes, family: Family = V4, length: int = 0, servers: int = 3) -> int:
@@ -103,7 +103,7 @@ def test_every_byte_of_an_address_is_compared(family: Family) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 600, MOST_RANGES])
 def test_ports_at_every_boundary_are_ours_or_not(count: int) -> None:
     ranges = spaced(count) if count < 600 else [range(2000 + 3 * i, 2001 + 3 * i) for i in range(count)]
-    code = program(V4, SERVERS[V4], US[V4], ranges)
+    code = build_program(V4, SERVERS[V4], US[V4], ranges)
     wanted = {port for ports in ranges for port in ports}
     near = {edge + by for ports in ranges for edge in (ports.start, ports.stop) for by in (-2, -1, 0, 1)}
     found = {p for p in near if passed(code, packet(SERVERS[V4][0], (US[V4], p), b"data: token"))}
@@ -120,7 +120,7 @@ def test_ports_at_every_boundary_are_ours_or_not(count: int) -> None:
     ],
 )
 def test_the_first_and_the_last_port_can_be_ours(ranges: list[range], ports: set[int]) -> None:
-    code = program(V4, SERVERS[V4], US[V4], ranges)
+    code = build_program(V4, SERVERS[V4], US[V4], ranges)
     near = (0, 1, 2, 65534, 65535)
     assert {p for p in near if passed(code, packet(SERVERS[V4][0], (US[V4], p), b"abcdef"))} == ports
 
@@ -133,7 +133,7 @@ def test_exactly_the_ports_of_a_set_pass(wanted: set[int]) -> None:
             ranges[-1] = range(ranges[-1].start, port + 1)
         else:
             ranges.append(range(port, port + 1))
-    code = program(V4, SERVERS[V4][:1], US[V4], ranges)
+    code = build_program(V4, SERVERS[V4][:1], US[V4], ranges)
     to = (packet(SERVERS[V4][0], (US[V4], port), b"data: token") for port in range(402))
     assert {port for port, data in enumerate(to) if passed(code, data)} == wanted
 
@@ -257,7 +257,9 @@ programs = pytest.mark.parametrize(("family", "servers", "ranges"), PROGRAMS)
 def test_every_jump_is_forward_and_every_path_returns(
     family: Family, servers: int, ranges: Sequence[range]
 ) -> None:
-    lines = [*struct.iter_unpack("HBBI", program(family, SERVERS[family][:servers], US[family], ranges))]
+    lines = [
+        *struct.iter_unpack("HBBI", build_program(family, SERVERS[family][:servers], US[family], ranges))
+    ]
     assert len(lines) <= LONGEST_PROGRAM
     for at, (code, then, otherwise, k) in enumerate(lines, 1):
         assert code in CODES | JUMPS | {GO, RETURN}
@@ -273,7 +275,7 @@ def test_every_jump_is_forward_and_every_path_returns(
 
 @programs
 def test_the_kernel_takes_every_program(family: Family, servers: int, ranges: Sequence[range]) -> None:
-    code = program(family, SERVERS[family][:servers], US[family], ranges)
+    code = build_program(family, SERVERS[family][:servers], US[family], ranges)
     held = ctypes.create_string_buffer(code, len(code))
     filtering = struct.pack("HL", len(code) // 8, ctypes.addressof(held))
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -287,6 +289,6 @@ def test_the_kernel_takes_every_program(family: Family, servers: int, ranges: Se
 
 def test_a_search_among_many_ports_is_short() -> None:
     ports = random.Random(1).sample(range(1, 65000, 2), MOST_RANGES)
-    code = program(V4, SERVERS[V4], US[V4], [range(port, port + 1) for port in sorted(ports)])
+    code = build_program(V4, SERVERS[V4], US[V4], [range(port, port + 1) for port in sorted(ports)])
     assert len(code) // 8 <= 6 * MOST_RANGES + 60
     assert all(passed(code, packet(SERVERS[V4][0], (US[V4], port), b"data")) for port in ports)

@@ -32,7 +32,7 @@ from fakes.scripted_server import (
     stream,
     whole,
 )
-from loadgen.transport.channel import pair
+from loadgen.transport.channel import open_pair
 from loadgen.transport.ring import packet_ring
 from loadgen.transport.ring.packet_ring import PacketRing
 from loadgen.transport.ring.ring_transport import RingTransport
@@ -224,7 +224,7 @@ def strangers(server: ScriptedServer) -> Iterator[None]:
 
 def run_of(server: ScriptedServer, count: int, concurrency: int) -> tuple[RingTransport, list[Any]]:
     """A run in this thread, and all that it delivered."""
-    outbox, inbox = pair()
+    outbox, inbox = open_pair()
     # Read seldom: where each segment is read at once, this thread delays the server's in the same process.
     target = replace(server.target(), delay_acks=True)
     transport = RingTransport(job_of(target, count, concurrency), outbox, Counters())

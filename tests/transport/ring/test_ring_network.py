@@ -153,7 +153,7 @@ def test_without_enough_ports_there_is_no_ring(files: int, monkeypatch: pytest.M
 
 
 def test_ports_that_others_have_are_no_one_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (40000, 40003))
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (40000, 40003))
     server = Tapped(lambda _: stream(5, GAP_S))
     assert "no 5 source ports" in drive(job_of(server.target(), 5, 5), "ring", server).health.instead
 

@@ -22,10 +22,10 @@ from loadgen.transport.ring.segments import (
     TAIL,
     Rows,
     SegmentLog,
-    held_back,
-    in_order,
-    joined,
-    payload,
+    count_held_back,
+    join_rows,
+    measure_payload,
+    order_segments,
 )
 
 V4, V6 = HEADERS[socket.AF_INET], HEADERS[socket.AF_INET6]
@@ -43,7 +43,7 @@ def rows_of(pieces: Pieces, begin_seq: int) -> tuple[Rows, Int64]:
 
 def found(pieces: Pieces, total: int, begin_seq: int = 1000) -> list[tuple[int, int]] | None:
     """How much there was after which segment."""
-    arrived = in_order(*rows_of(pieces, begin_seq), begin_seq, total)
+    arrived = order_segments(*rows_of(pieces, begin_seq), begin_seq, total)
     return None if arrived is None else list(zip(*map(np.ndarray.tolist, arrived), strict=True))
 
 
@@ -70,7 +70,7 @@ def held(came_ms: Sequence[float], read_ms: Sequence[float], of_reads: Sequence[
     """How many of an answer's segments were held back, of ten bytes each; a read takes some of them."""
     came_ns, read_ns = ((np.array(times) * MS).astype(np.int64) for times in (came_ms, read_ms))
     ends = 10 * np.arange(1, len(came_ms) + 1)
-    return held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
+    return count_held_back(came_ns, ends, read_ns, 10 * np.cumsum(of_reads), round(rtt_ms * MS))
 
 
 @loop_over(
@@ -179,7 +179,7 @@ def sizes_of(total: Sequence[int], words: Sequence[int], seen: Sequence[int], v6
     rows = np.zeros(len(total), SEGMENT)
     rows["ip_length"], rows["length"] = total, seen
     rows["tcp_words"] = [count << 4 | 0x0F for count in words]
-    return [int(size) for size in payload(rows, V6 if v6 else V4)]
+    return [int(size) for size in measure_payload(rows, V6 if v6 else V4)]
 
 
 @loop_over(
@@ -203,7 +203,7 @@ def test_payload_is_that_of_packets() -> None:
     log = SegmentLog()
     log.open(PORT)
     add(log, frames([frame(segment(PORT, 7, text), 36, 1) for text in texts]))
-    assert payload(log.take(PORT), V4).tolist() == [len(text) for text in texts]
+    assert measure_payload(log.take(PORT), V4).tolist() == [len(text) for text in texts]
 
 
 # The log.
@@ -267,7 +267,7 @@ def test_segments_of_two_takes_can_be_put_back() -> None:
     add(log, taken((PORT, 1)), seen_ns=7)
     rows = log.take(PORT)
     add(log, taken((PORT, 2), (PORT, 3)), seen_ns=8)
-    rows = joined(rows, log.take(PORT))
+    rows = join_rows(rows, log.take(PORT))
     assert (seqs(rows), rows["seen_ns"].tolist()) == ([1, 2, 3], [7, 8, 8])
     log.put_back(PORT, rows[rows["seq"] > 1])
     add(log, taken((PORT, 4)), seen_ns=9)

@@ -77,7 +77,7 @@ class Port:
 
 @pytest.fixture(autouse=True)
 def _thousand_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (LOW, HIGH))
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, HIGH))
 
 
 def flat(ranges: Sequence[range]) -> set[int]:
@@ -147,7 +147,7 @@ def test_a_process_that_may_open_no_more_files_has_no_ports_and_no_leak() -> Non
 
 
 def test_loopback_too_scattered_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (LOW, LOW + 3999))
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, LOW + 3999))
     machine = Machine({("127.0.0.1", LOW + i) for i in range(0, 4000, 2)}, local=("127.0.0.1", 0))
     ports = machine.ports()
     assert ports.reserve(MOST_RANGES + 50)
@@ -167,7 +167,7 @@ def test_loopback_in_part_occupied_stays_where_it_is() -> None:
 
 
 def test_another_address_too_scattered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (LOW, LOW + 3999))
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (LOW, LOW + 3999))
     machine = Machine({(LOCAL, LOW + i) for i in range(0, 4000, 2)})
     ports = machine.ports()
     assert not ports.reserve(MOST_RANGES + 50)
@@ -272,7 +272,7 @@ def test_where_every_port_is_under_way_there_is_none() -> None:
 def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source_ports, "local_ports", lambda: (10000, 59999))
+    monkeypatch.setattr(source_ports, "read_local_ports", lambda: (10000, 59999))
     machine, order = Machine(), random.Random(3)
     ports = machine.ports()
     ports.reserve(5000)
@@ -308,7 +308,7 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
             ports.ended(under_way[port], port)  # type: ignore[arg-type]
         ports._release()
     assert len(machine.admitted) <= max(most, 2)
-    left = len(list(source_ports._ranges(sorted({*under_way} - gone))))
+    left = len(list(source_ports._join_ranges(sorted({*under_way} - gone))))
     if left <= most:
         assert flat(machine.admitted) == {*under_way} - gone
 
@@ -340,9 +340,9 @@ def test_the_machines_range_is_read_or_the_usual_one(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(source_ports, "_RANGE", tmp_path / "range")
-    assert source_ports.local_ports() == (32768, 60999)
+    assert source_ports.read_local_ports() == (32768, 60999)
     (tmp_path / "range").write_text(text)
-    assert source_ports.local_ports() == (found or (32768, 60999))
+    assert source_ports.read_local_ports() == (found or (32768, 60999))
 
 
 def test_no_one_else_gets_a_port_that_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:

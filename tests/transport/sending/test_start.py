@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from loadgen.transport.sending.start import At, AtOnce, RunStart, Together, started_ns
+from loadgen.transport.sending.start import At, AtOnce, RunStart, Together, wait_for_start
 
 MS = 1_000_000
 
@@ -38,14 +38,14 @@ class Ticking:
 )
 def test_a_run_begins_at_its_instant(start: RunStart, began_ns: int, turns: int) -> None:
     clock = Ticking(50 * MS)
-    assert started_ns(start, clock.now_ns, clock.turn) == began_ns
+    assert wait_for_start(start, clock.now_ns, clock.turn) == began_ns
     assert len(clock.turns) == turns
     assert clock.time_ns == max(began_ns, 50 * MS)
 
 
 def test_a_stop_ends_the_wait() -> None:
     clock = Ticking(50 * MS, stop_after=2)
-    assert started_ns(Together(2).of(0), clock.now_ns, clock.turn) == 51 * MS
+    assert wait_for_start(Together(2).of(0), clock.now_ns, clock.turn) == 51 * MS
     assert len(clock.turns) == 2
 
 
