@@ -26,7 +26,7 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "servers")]
 from benchmarks.harness.page import markdown  # noqa: E402
 from benchmarks.simulated.populations import Made, Population, real, recorded  # noqa: E402
 from loadgen.base.arrays import Float64  # noqa: E402
-from loadgen.host.environment import describe  # noqa: E402
+from loadgen.host.environment import describe_machine  # noqa: E402
 from loadgen.study.compare.statistics import Estimate, estimate_more_runs, estimate_ratio, judge_family  # noqa: E402  # noqa: E402
 
 ALPHA = 0.05
@@ -312,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _machine(began: float) -> list[str]:
     from scipy import __version__ as scipy_version
 
-    facts = describe()
+    facts = describe_machine()
     return [
         f"- {facts['cpu']}, {facts['cpus']} CPUs usable; {facts['python']}, numpy {facts['numpy']}, scipy"
         f" {scipy_version}; {datetime.now(UTC):%Y-%m-%d}, {time.perf_counter() - began:.0f} s, seed {SEED}",

@@ -44,7 +44,7 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in ("OPENAI_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"):
             patch.delenv(name, raising=False)
         patch.setattr(os, "fsync", lambda file: None)  # no test cuts the power
-        patch.setattr(session, "git_state", lambda: "")  # a process for each run
+        patch.setattr(session, "read_git_state", lambda: "")  # a process for each run
         patch.setattr(discovery, "_POLLS_PER_S", 50)
         patch.setattr(scraper, "_SCRAPES_PER_S", 50)
         patch.setattr(scraper, "_BETWEEN_S", 0.02)

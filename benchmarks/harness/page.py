@@ -9,7 +9,7 @@ import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadgen.host.environment import describe
+from loadgen.host.environment import describe_machine
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _loop_s() -> float:
 
 
 def _machine() -> list[str]:
-    facts = describe()
+    facts = describe_machine()
     load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
     return [
         f"- {facts['cpu']}, {facts['cpus']} CPUs usable, {facts['machine']}, {platform.system()} "

@@ -13,8 +13,8 @@ import msgspec
 from pydantic import BaseModel
 
 from loadgen.base import clock, untrusted
-from loadgen.host.environment import system_text
-from loadgen.host.sensor import guarded
+from loadgen.host.environment import read_system_text
+from loadgen.host.sensor import call_guarded
 
 _PROC = Path("/proc")
 _BUSY = 3  # of a CPU's columns: user, nice and system; interrupts are no one's
@@ -63,32 +63,32 @@ class CpuTimes(msgspec.Struct, frozen=True):
     allowed: frozenset[int]  # CPUs that server and client may run on
 
 
-def read(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
+def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
     """The times now; what cannot be read is left out."""
     own, mine = os.times(), os.getpid()
-    server = _processes(server_pids, proc)
-    ours = _processes(set(_descendants(mine, proc)) - set(server_pids), proc)
+    server = _read_processes(server_pids, proc)
+    ours = _read_processes(set(_list_descendants(mine, proc)) - set(server_pids), proc)
     return CpuTimes(
         at_ns=clock.now_ns(),
         ticks=int(time.clock_gettime(time.CLOCK_BOOTTIME) * _ticks_per_s()),
-        busy_s=dict(_busy_s(system_text(proc / "stat"))),
+        busy_s=dict(_read_busy_s(read_system_text(proc / "stat"))),
         server=server,
         ours=ours,
         own_s=own.user + own.system + own.children_user + own.children_system,
-        waiting_us=_waiting_us(system_text(proc / "pressure" / "cpu")),
-        allowed=frozenset(_allowed((mine, *server))),
+        waiting_us=_read_waiting_us(read_system_text(proc / "pressure" / "cpu")),
+        allowed=frozenset(_list_allowed_cpus((mine, *server))),
     )
 
 
-def used(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
+def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
     """The use between two readings; None where the kernel does not count it."""
     duration_s = (after.at_ns - before.at_ns) / 1e9
     cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
     if duration_s <= 0 or not cpus:
         return None
     busy_s = sum(after.busy_s[cpu] - before.busy_s[cpu] for cpu in cpus)
-    server_s = _rise_s(before.server, after.server, before.ticks)
-    client_s = after.own_s - before.own_s + _rise_s(before.ours, after.ours, before.ticks)
+    server_s = _sum_rise_s(before.server, after.server, before.ticks)
+    client_s = after.own_s - before.own_s + _sum_rise_s(before.ours, after.ours, before.ticks)
     known = server_known or bool(after.server)
     waiting = None
     if before.waiting_us is not None and after.waiting_us is not None:
@@ -123,13 +123,13 @@ class CpuWatch:
         finally:
             after = self._read()
             if before is not None and after is not None:
-                self.use = used(before, after, self.server_known)
+                self.use = subtract_times(before, after, self.server_known)
 
     def _read(self) -> CpuTimes | None:
-        return guarded("the CPUs", lambda: read(self.pids()), lambda _: None)
+        return call_guarded("the CPUs", lambda: read_times(self.pids()), lambda _: None)
 
 
-def words(use: CpuUse) -> str:
+def format_use(use: CpuUse) -> str:
     """The use in a line."""
     parts = [] if use.server is None else [f"server {use.server:.2f}"]
     parts.append(f"client {use.client:.2f}")
@@ -140,7 +140,7 @@ def words(use: CpuUse) -> str:
     return f"busy CPUs of {use.cpus}: {', '.join(parts)}{waited}"
 
 
-def _rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
+def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime], began: int) -> float:
     """How much these processes took; one that was not seen before counts whole if it is that new."""
     total = 0.0
     for pid, now in after.items():
@@ -152,33 +152,33 @@ def _rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTime],
     return total
 
 
-def _processes(pids: Iterable[int], proc: Path) -> dict[int, ProcessTime]:
+def _read_processes(pids: Iterable[int], proc: Path) -> dict[int, ProcessTime]:
     found = {}
     for pid in pids:
         # The name stands in parentheses and may hold anything.
-        fields = system_text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        fields = read_system_text(proc / str(pid) / "stat").rpartition(")")[2].split()
         if len(fields) >= _COLUMNS:
             ticks = sum(map(int, fields[_OWN]))
             found[pid] = ProcessTime(ticks / _ticks_per_s(), int(fields[_STARTED]))
     return found
 
 
-def _descendants(pid: int, proc: Path) -> Iterator[int]:
+def _list_descendants(pid: int, proc: Path) -> Iterator[int]:
     """The processes below one, as the kernel lists the children of its threads."""
     for children in (proc / str(pid) / "task").glob("*/children"):
-        for child in system_text(children).split():
+        for child in read_system_text(children).split():
             yield int(child)
-            yield from _descendants(int(child), proc)
+            yield from _list_descendants(int(child), proc)
 
 
-def _busy_s(stat: str) -> Iterator[tuple[int, float]]:
+def _read_busy_s(stat: str) -> Iterator[tuple[int, float]]:
     for line in stat.splitlines():
         name, *columns = line.split()
         if name.startswith("cpu") and (number := untrusted.read_digits(name[3:])) is not None:
             yield number, sum(map(int, columns[:_BUSY])) / _ticks_per_s()
 
 
-def _waiting_us(pressure: str) -> int | None:
+def _read_waiting_us(pressure: str) -> int | None:
     """The total of the line `some`; None where the kernel has no pressure stall information."""
     for line in pressure.splitlines():
         if line.startswith("some "):
@@ -186,7 +186,7 @@ def _waiting_us(pressure: str) -> int | None:
     return None
 
 
-def _allowed(pids: Iterable[int]) -> Iterator[int]:
+def _list_allowed_cpus(pids: Iterable[int]) -> Iterator[int]:
     """The CPUs that any of these processes may run on."""
     if not hasattr(os, "sched_getaffinity"):
         return

@@ -10,28 +10,37 @@ from pathlib import Path
 import psutil
 
 from loadgen.base import clock, untrusted
-from loadgen.host.jetson import board
-from loadgen.host.nvml import Gpus, gpus
-from loadgen.host.sensor import SAMPLING_SHARE, Absent, Quantity, Queries, Reading, Sensor, guarded, name_of
+from loadgen.host.jetson import find_board
+from loadgen.host.nvml import Gpus, find_gpus
+from loadgen.host.sensor import (
+    SAMPLING_SHARE,
+    Absent,
+    Quantity,
+    Queries,
+    Reading,
+    Sensor,
+    call_guarded,
+    name_of,
+)
 
 
-def sensors(root: Path = Path("/")) -> list[Sensor]:
+def find_sensors(root: Path = Path("/")) -> list[Sensor]:
     """The sensors of this machine; an Absent in place of GPUs that are not there, or cannot be read."""
-    devices = guarded("NVML", gpus, Absent)
-    own = guarded("the board's sensors", lambda: board(root), Absent)
+    devices = call_guarded("NVML", find_gpus, Absent)
+    own = call_guarded("the board's sensors", lambda: find_board(root), Absent)
     return [devices, *([] if own is None else [own]), Processes(), System()]
 
 
-def facts(sensors: Sequence[Sensor]) -> dict[str, str]:
+def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
     """What they report of this machine, for the environment."""
-    each = (guarded(name_of(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
+    each = (call_guarded(name_of(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
     return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
 
-def device_memory_bytes() -> int | None:
+def read_device_memory_bytes() -> int | None:
     """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
-    devices = guarded("NVML", gpus, Absent)
-    return guarded("NVML", devices.used_bytes, lambda _: None) if isinstance(devices, Gpus) else None
+    devices = call_guarded("NVML", find_gpus, Absent)
+    return call_guarded("NVML", devices.used_bytes, lambda _: None) if isinstance(devices, Gpus) else None
 
 
 # For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:
@@ -54,10 +63,10 @@ class Processes(Sensor):
         began_ns = self._now_ns()
         if began_ns >= self._pss_due_ns:
             # Only Linux has PSS: elsewhere psutil's answer has no such attribute.
-            self._pss = _summed("pss_bytes", "its PSS", lambda p: p.memory_full_info().pss, pids)
+            self._pss = _sum_processes("pss_bytes", "its PSS", lambda p: p.memory_full_info().pss, pids)
             took_ns = self._now_ns() - began_ns
             self._pss_due_ns = began_ns + max(int(_PSS_S * 1e9), int(took_ns / SAMPLING_SHARE))
-        rss = _summed("rss_bytes", "its RSS", lambda p: p.memory_info().rss, pids)
+        rss = _sum_processes("rss_bytes", "its RSS", lambda p: p.memory_info().rss, pids)
         return Reading.merged((rss, self._pss))
 
 
@@ -70,18 +79,18 @@ class System(Sensor):
         return Reading({("system_bytes", ""): memory.total - memory.available})
 
 
-def _summed(
+def _sum_processes(
     quantity: Quantity, name: str, size: Callable[[psutil.Process], int], pids: Sequence[int]
 ) -> Reading:
     """The sum over the processes, never of a part of them: nothing where one of them refuses."""
     queries = Queries("a process of the server", OSError, AttributeError)
-    sizes = [queries.get(name, partial(_size, size, pid)) for pid in pids]
+    sizes = [queries.get(name, partial(_read_size, size, pid)) for pid in pids]
     readable = [size for size in sizes if size is not None]
     values = {(quantity, ""): sum(readable)} if len(readable) == len(sizes) else {}
     return Reading(values, missing=queries.missing)
 
 
-def _size(size: Callable[[psutil.Process], int], pid: int) -> int:
+def _read_size(size: Callable[[psutil.Process], int], pid: int) -> int:
     try:
         return size(psutil.Process(pid))
     except psutil.NoSuchProcess:

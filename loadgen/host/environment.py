@@ -25,24 +25,24 @@ _MOST_BYTES = 1 << 26  # of a file of the system: Debian's list of packages has 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def describe() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Facts of this machine, as words."""
     described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "platform": _platform(),
-        "os": _os_name(),
+        "platform": _describe_platform(),
+        "os": _read_os_name(),
         "machine": platform.machine(),
-        "cpu": _cpu_model(),
+        "cpu": _read_cpu_model(),
         "cpus": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "memory": _memory(),
+        "memory": _read_memory(),
     }
-    settings = {name: untrusted.read_text(system_text(Path(path))) for name, path in _SETTINGS.items()}
-    optional = {**settings, **{name: _version(name) for name in _PACKAGES}}
+    settings = {name: untrusted.read_text(read_system_text(Path(path))) for name, path in _SETTINGS.items()}
+    optional = {**settings, **{name: _find_version(name) for name in _PACKAGES}}
     return {**described, **{name: text for name, text in optional.items() if text}}
 
 
-def _version(package: str) -> str:
+def _find_version(package: str) -> str:
     """That of the code in use, else of what is installed; "" where it is not."""
     if loaded := getattr(sys.modules.get(package), "__version__", ""):
         return str(loaded)
@@ -54,7 +54,7 @@ def _version(package: str) -> str:
     return next((line[9:].strip() for line in head.splitlines() if line.startswith("Version: ")), "")
 
 
-def command_output(*command: str, timeout_s: float) -> str:
+def run_command(*command: str, timeout_s: float) -> str:
     """What a command about this machine prints; "" where there is no such command, or it fails.
 
     It gets only what it needs of the environment: no key, no hook's GIT_DIR.
@@ -70,7 +70,7 @@ def command_output(*command: str, timeout_s: float) -> str:
     return "" if done.returncode else done.stdout.decode("utf-8", "replace").strip()
 
 
-def git_state(root: Path = _ROOT) -> str:
+def read_git_state(root: Path = _ROOT) -> str:
     """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
 
     It starts a process of some milliseconds, so it is no part of `describe()`.
@@ -78,10 +78,10 @@ def git_state(root: Path = _ROOT) -> str:
     if not (root / ".git").exists():
         return ""
     git = ("git", "--no-optional-locks", "-C", str(root))
-    return command_output(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*", timeout_s=_GIT_S)
+    return run_command(*git, "describe", "--always", "--dirty=+dirty", "--exclude=*", timeout_s=_GIT_S)
 
 
-def _platform() -> str:
+def _describe_platform() -> str:
     """As platform.platform(), which starts a process to learn what it does not print."""
     if not hasattr(os, "uname"):
         return platform.platform()
@@ -94,14 +94,14 @@ def _platform() -> str:
     return f"{name}-with-{libc.replace(' ', '')}" if libc else name
 
 
-def _os_name() -> str:
+def _read_os_name() -> str:
     try:
         return untrusted.read_text(platform.freedesktop_os_release().get("PRETTY_NAME", ""))
     except (OSError, ValueError):  # no such file, or none of UTF-8
         return platform.system()
 
 
-def _memory() -> str:
+def _read_memory() -> str:
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # no such name, or no such system
@@ -109,16 +109,16 @@ def _memory() -> str:
     return f"{total / 2**30:.1f} GiB"
 
 
-def _cpu_model() -> str:
-    lines = system_text(Path("/proc/cpuinfo")).splitlines()
+def _read_cpu_model() -> str:
+    lines = read_system_text(Path("/proc/cpuinfo")).splitlines()
     if not lines:
         return untrusted.read_text(platform.processor())
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
-    board = system_text(Path("/proc/device-tree/model"))  # ARM: no name of the processor
+    board = read_system_text(Path("/proc/device-tree/model"))  # ARM: no name of the processor
     return untrusted.read_text(next(named, board or platform.machine()))
 
 
-def system_text(path: Path) -> str:
+def read_system_text(path: Path) -> str:
     """The text of a file of the system, of any bytes, without zero bytes at its end; "" if unreadable."""
     try:
         with path.open("rb") as file:

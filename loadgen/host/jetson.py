@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.host.environment import system_text
+from loadgen.host.environment import read_system_text
 from loadgen.host.sensor import Absent, Quantity, Queries, Reading
 
 _LABEL = re.compile(r"in(\d+)_label")
@@ -39,11 +39,11 @@ class Rail(msgspec.Struct, frozen=True):
     def watts(self) -> float:
         """Power now; raises OSError or ValueError where it cannot be read."""
         if self.power is not None:
-            return _number(self.power, 1e6)
-        return _number(self.voltage) * _number(self.current) / 1e6
+            return _read_number(self.power, 1e6)
+        return _read_number(self.voltage) * _read_number(self.current) / 1e6
 
 
-def board(root: Path = Path("/")) -> Board | Absent | None:
+def find_board(root: Path = Path("/")) -> Board | Absent | None:
     """The Jetson's own sensors; Absent where it is one and shows none; None on another machine."""
     here = Board(root)
     if here.rails or here.clocks or (here.zones and here.model):
@@ -56,20 +56,22 @@ class Board:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
-        self.model = system_text(root / "proc/device-tree/model")
-        self.rails = _rails(root / "sys/class/hwmon")
-        zones = _children(root / "sys/class/thermal", "thermal_zone*")
-        self.zones = {kind: zone / "temp" for zone in zones if (kind := system_text(zone / "type")) in _ZONES}
-        clocks = _children(root / "sys/class/devfreq", "*")
+        self.model = read_system_text(root / "proc/device-tree/model")
+        self.rails = _find_rails(root / "sys/class/hwmon")
+        zones = _list_children(root / "sys/class/thermal", "thermal_zone*")
+        self.zones = {
+            kind: zone / "temp" for zone in zones if (kind := read_system_text(zone / "type")) in _ZONES
+        }
+        clocks = _list_children(root / "sys/class/devfreq", "*")
         self.clocks = {
             clock.name: clock / "cur_freq" for clock in clocks if _GPU_CLOCKS.fullmatch(clock.name)
         }
         self.memory_clocks = [clock / "cur_freq" for clock in clocks if clock.name == _MEMORY_CLOCK]
-        coolers = _children(root / "sys/class/thermal", "cooling_device*")
+        coolers = _list_children(root / "sys/class/thermal", "cooling_device*")
         self.alerts = {
             kind: cooler / "cur_state"
             for cooler in coolers
-            if (kind := system_text(cooler / "type")).endswith("throttle-alert")
+            if (kind := read_system_text(cooler / "type")).endswith("throttle-alert")
         }
         labels = {rail.label for rail in self.rails if rail.known}
         whole = [label for label in _TOTALS if label in labels][:1]
@@ -77,8 +79,10 @@ class Board:
 
     def facts(self) -> dict[str, str]:
         """Model, release of Jetson Linux and JetPack, power mode, the rails taken for the total."""
-        release = re.match(r"# R(\d+) .*?REVISION: ([\d.]+)", system_text(self.root / "etc/nv_tegra_release"))
-        packages = system_text(self.root / "var/lib/dpkg/status")
+        release = re.match(
+            r"# R(\d+) .*?REVISION: ([\d.]+)", read_system_text(self.root / "etc/nv_tegra_release")
+        )
+        packages = read_system_text(self.root / "var/lib/dpkg/status")
         jetpack = re.search(r"^Package: nvidia-jetpack\n(?:.+\n)*?Version: (.+)$", packages, re.M)
         facts = {
             "jetson": self.model,
@@ -100,55 +104,55 @@ class Board:
         if not self.rails:
             queries.refuse("its power", "there is no INA monitor under /sys/class/hwmon")
         for zone, path in self.zones.items():
-            queries.note(("temperature_c", zone), f"temperature {zone}", partial(_number, path, 1e3))
+            queries.note(("temperature_c", zone), f"temperature {zone}", partial(_read_number, path, 1e3))
         for name, path in self.clocks.items():
-            queries.note(("sm_mhz", name), f"clock {name}", partial(_number, path, 1e6))
+            queries.note(("sm_mhz", name), f"clock {name}", partial(_read_number, path, 1e6))
         for path in self.memory_clocks:
-            queries.note(("memory_mhz", _MEMORY_CLOCK), "memory clock", partial(_number, path, 1e6))
-        states = {kind: queries.get(kind, partial(_number, path)) for kind, path in self.alerts.items()}
+            queries.note(("memory_mhz", _MEMORY_CLOCK), "memory clock", partial(_read_number, path, 1e6))
+        states = {kind: queries.get(kind, partial(_read_number, path)) for kind, path in self.alerts.items()}
         alerts = {kind.removesuffix(_ALERT): state for kind, state in states.items() if state is not None}
         held = tuple((kind, "throttle alert") for kind, state in alerts.items() if state > 0)
         return Reading(queries.values, held if alerts else None, queries.missing)
 
     def _power_mode(self) -> str:
         """The mode's name by its number, which is all that nvpmodel keeps; reading it needs no rights."""
-        match = re.search(r"pmode:(\d{1,9})\b", system_text(self.root / "var/lib/nvpmodel/status"))
+        match = re.search(r"pmode:(\d{1,9})\b", read_system_text(self.root / "var/lib/nvpmodel/status"))
         if match is None:
             return ""
-        number, modes = int(match[1]), system_text(self.root / "etc/nvpmodel.conf")
+        number, modes = int(match[1]), read_system_text(self.root / "etc/nvpmodel.conf")
         name = re.search(rf"POWER_MODEL\s+ID={number}\s+NAME=(\S+)", modes)
         return f"{name[1]} ({number})" if name else str(number)
 
 
-def _rails(hwmon: Path) -> list[Rail]:
+def _find_rails(hwmon: Path) -> list[Rail]:
     """Every channel of every INA chip that has a current; a sum of shunt voltages has none."""
     rails = []
-    for chip in _children(hwmon, "hwmon*"):
-        name = system_text(chip / "name")
+    for chip in _list_children(hwmon, "hwmon*"):
+        name = read_system_text(chip / "name")
         if not name.startswith("ina"):
             continue
         labels = {
-            m[1]: system_text(path)
-            for path in _children(chip, "in*_label")
+            m[1]: read_system_text(path)
+            for path in _list_children(chip, "in*_label")
             if (m := _LABEL.fullmatch(path.name))
         }
         # The INA238 and others of one channel bear their label themselves, and in0 is their shunt's.
-        own = system_text(chip / "label")
+        own = read_system_text(chip / "label")
         for channel, label in (labels or {"1": own}).items():
             paths = [chip / f"{kind}{channel}_input" for kind in ("power", "in", "curr")]
             power = paths[0] if paths[0].exists() else None
-            used = label != "NC" and system_text(chip / f"in{channel}_enable") != "0"
+            used = label != "NC" and read_system_text(chip / f"in{channel}_enable") != "0"
             if used and (power or paths[2].exists()):
                 rails.append(Rail(label or f"{name} {chip.name}", bool(label), power, *paths[1:]))
     return rails
 
 
-def _children(directory: Path, pattern: str) -> list[Path]:
+def _list_children(directory: Path, pattern: str) -> list[Path]:
     """Sorted, as sysfs is not: the same rails in the same order in every run."""
     return sorted(directory.glob(pattern))
 
 
-def _number(path: Path, unit: float = 1) -> float:
+def _read_number(path: Path, unit: float = 1) -> float:
     """The number in a file of sysfs, in multiples of a unit; raises OSError or ValueError."""
     text = path.read_text("ascii", "replace").strip()
     if not text:

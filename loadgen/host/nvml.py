@@ -27,7 +27,7 @@ _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
 )
 
 
-def gpus(library: str = _LIBRARY) -> Gpus | Absent:
+def find_gpus(library: str = _LIBRARY) -> Gpus | Absent:
     """The NVIDIA GPUs of this machine; where it has none, why."""
     try:
         ctypes.CDLL(library)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadgen.base import clock
-from loadgen.host.sensor import Quantity, Reading, Sample, Sensor, guarded, read_safely
+from loadgen.host.sensor import Quantity, Reading, Sample, Sensor, call_guarded, read_safely
 
 if TYPE_CHECKING:
     from loadgen.host.sensor_summary import SensorSummary
@@ -58,7 +58,7 @@ class Sampler:
     def sensed(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """The summary of the samples between two times of CLOCK_MONOTONIC."""
         # Its models are built once a run is over.
-        from loadgen.host.sensor_summary import SensorSummary, Window, summary
+        from loadgen.host.sensor_summary import SensorSummary, Window, summarize_window
 
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
 
@@ -72,7 +72,9 @@ class Sampler:
             )
 
         idle = tuple(self.idle)
-        sensed = guarded("summing up the samples", lambda: summary(window, idle, self.before_bytes), failed)
+        sensed = call_guarded(
+            "summing up the samples", lambda: summarize_window(window, idle, self.before_bytes), failed
+        )
         return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
 
     @contextlib.contextmanager
@@ -117,7 +119,7 @@ class Sampler:
                 self.errors = (*self.errors, why)
             return earlier
 
-        return guarded("finding the server's processes", lambda: tuple(self.pids()), failed)
+        return call_guarded("finding the server's processes", lambda: tuple(self.pids()), failed)
 
     def _sample(self, pids: tuple[int, ...]) -> Sample:
         # Timed before: the sensors of power come first, and one of memory may take long after them.

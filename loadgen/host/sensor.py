@@ -84,7 +84,7 @@ class Absent(msgspec.Struct, frozen=True):
         return Reading(missing=(self.why,))
 
 
-def guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
+def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
     """What `ask` returns; where it raises anything, what `otherwise` makes of the reason in words.
 
     The only place where a sensor is called, and one of few that catch everything: drivers and libraries
@@ -104,12 +104,14 @@ def name_of(sensor: object) -> str:
 
 def read_safely(sensor: Sensor, pids: Sequence[int]) -> Reading:
     """One sensor's reading of finite numbers; what it fails at, or reports beyond them, is missing."""
-    return guarded(
-        name_of(sensor), lambda: _possible(sensor, sensor.read(pids)), lambda why: Reading(missing=(why,))
+    return call_guarded(
+        name_of(sensor),
+        lambda: _keep_possible(sensor, sensor.read(pids)),
+        lambda why: Reading(missing=(why,)),
     )
 
 
-def _possible(sensor: Sensor, reading: Reading) -> Reading:
+def _keep_possible(sensor: Sensor, reading: Reading) -> Reading:
     # Beyond 2⁵³, not finite or no number at all: no sensor can measure that.
     values = reading.values.items()
     odd = [

@@ -51,11 +51,13 @@ class SensorSummary(BaseModel, extra="forbid", frozen=True):
         return self.energy.joules / output_tokens if self.energy is not None and output_tokens > 0 else None
 
 
-def summary(window: Window, idle: Sequence[Sample] = (), before_bytes: int | None = None) -> SensorSummary:
+def summarize_window(
+    window: Window, idle: Sequence[Sample] = (), before_bytes: int | None = None
+) -> SensorSummary:
     """The samples of a window as figures; `idle` are those taken while the server was idle."""
-    gpus, gpus_how = _gpus(window)
+    gpus, gpus_how = _choose_gpus(window)
     left_out = [where for where in window.wheres("device_bytes") if where not in gpus]
-    spent, unspent = energy(window, idle, gpus)
+    spent, unspent = measure_energy(window, idle, gpus)
     inside = window.inside
     return SensorSummary(
         duration_s=window.duration_s,
@@ -64,7 +66,7 @@ def summary(window: Window, idle: Sequence[Sample] = (), before_bytes: int | Non
         cpu_ms_per_sample=sum(s.cpu_ns for s in inside) / 1e6 / len(inside) if inside else 0.0,
         gpus=gpus,
         gpus_how=gpus_how,
-        server=_server(window, before_bytes),
+        server=_measure_server(window, before_bytes),
         device=window.level("device_bytes", gpus, "NVML, all processes"),
         rss=window.level("rss_bytes", ("",), "summed over its processes"),
         pss=window.level("pss_bytes", ("",), "summed over its processes"),
@@ -78,7 +80,7 @@ def summary(window: Window, idle: Sequence[Sample] = (), before_bytes: int | Non
     )
 
 
-def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
+def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
     ours = window.wheres("server_bytes")
     if ours:
         return tuple(ours), WITH_SERVER
@@ -87,7 +89,7 @@ def _gpus(window: Window) -> tuple[tuple[str, ...], str]:
     return gpus, "all of the machine" if gpus else ""
 
 
-def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
+def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | None:
     """GPU memory of the server: by process, or what was added to the memory in use before it."""
     ours = window.wheres("server_bytes")
     if ours:
@@ -102,37 +104,37 @@ def _server(window: Window, before_bytes: int | None) -> MemoryUse | None:
     return MemoryUse(peak_bytes=peak, steady_bytes=steady, how=how)
 
 
-def render(sensed: SensorSummary, output_tokens: int) -> list[str]:
+def render_summary(sensed: SensorSummary, output_tokens: int) -> list[str]:
     """Memory, energy, GPU and what could not be read, a line each, unwrapped."""
     parts = {
-        "memory": ", ".join(_memory(sensed)) or "unknown",
-        "energy": _energy(sensed, output_tokens),
-        "GPU": _heat(sensed),
+        "memory": ", ".join(_render_memory(sensed)) or "unknown",
+        "energy": _render_energy(sensed, output_tokens),
+        "GPU": _render_heat(sensed),
         "not read": "; ".join(sensed.missing),
     }
     return [f"{name}: {text}" for name, text in parts.items() if text]
 
 
-def _memory(sensed: SensorSummary) -> Iterator[str]:
+def _render_memory(sensed: SensorSummary) -> Iterator[str]:
     gpus = f" on {', '.join(sensed.gpus)}" if len(sensed.gpus) > 1 else ""
     if (server := sensed.server) is not None:
         steady = f"{server.steady_bytes / _GIB:.2f}"
-        yield f"server {_gib(server)} of GPU memory{gpus} at peak (steady {steady}; {server.how})"
+        yield f"server {_format_gib(server)} of GPU memory{gpus} at peak (steady {steady}; {server.how})"
     elif (device := sensed.device) is not None:
-        yield f"{_gib(device)} of GPU memory{gpus} in use at peak ({device.how})"
+        yield f"{_format_gib(device)} of GPU memory{gpus} in use at peak ({device.how})"
     if sensed.rss is not None:
-        yield f"host RSS {_gib(sensed.rss)}"
+        yield f"host RSS {_format_gib(sensed.rss)}"
     if sensed.pss is not None:
-        yield f"PSS {_gib(sensed.pss)}"
+        yield f"PSS {_format_gib(sensed.pss)}"
     if sensed.system is not None:
-        yield f"{_gib(sensed.system)} of the machine in use"
+        yield f"{_format_gib(sensed.system)} of the machine in use"
 
 
-def _gib(level: MemoryUse) -> str:
+def _format_gib(level: MemoryUse) -> str:
     return f"{level.peak_bytes / _GIB:.2f} GiB"
 
 
-def _energy(sensed: SensorSummary, output_tokens: int) -> str:
+def _render_energy(sensed: SensorSummary, output_tokens: int) -> str:
     spent = sensed.energy
     if spent is None:
         return "unknown"
@@ -145,12 +147,14 @@ def _energy(sensed: SensorSummary, output_tokens: int) -> str:
     return f"{spent.joules:,.0f} J, {spent.mean_w:,.1f} W mean{idle}{token} ({spent.source}){shares}"
 
 
-def _heat(sensed: SensorSummary) -> str:
+def _render_heat(sensed: SensorSummary) -> str:
     figures = []
     if sensed.temperature_c:
-        figures.append(f"{max(spread.max for spread in _of_gpus(sensed.temperature_c)):.0f} °C max")
+        figures.append(
+            f"{max(spread.max for spread in _select_gpu_spreads(sensed.temperature_c)):.0f} °C max"
+        )
     if sensed.sm_mhz:
-        means = [spread.mean for spread in _of_gpus(sensed.sm_mhz)]
+        means = [spread.mean for spread in _select_gpu_spreads(sensed.sm_mhz)]
         figures.append(f"SM {sum(means) / len(means):,.0f} MHz mean")
     levels = ", ".join(figures)
     if sensed.held_back is None:
@@ -159,7 +163,7 @@ def _heat(sensed: SensorSummary) -> str:
     return "; ".join(filter(None, (levels, ", ".join(held) or "no throttling")))
 
 
-def _of_gpus(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
+def _select_gpu_spreads(spreads: dict[str, SampleSpread]) -> list[SampleSpread]:
     """NVML's where it reports them, else the board's of its GPU, else what there is."""
     prefix = next(prefix for prefix in ("GPU ", "gpu", "") if any(key.startswith(prefix) for key in spreads))
     return [spread for where, spread in spreads.items() if where.startswith(prefix)]
@@ -268,7 +272,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         )
 
 
-def joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float | str:
+def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float | str:
     """Energy of one GPU or rail over the window by the first of these quantities there is; or why not.
 
     A counter is interpolated to the window's ends, power is integrated by the trapezoid rule over the
@@ -286,7 +290,7 @@ def joules(window: Window, where: str, quantities: Sequence[Quantity]) -> float 
     return ""
 
 
-def _counted(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
+def _extend_counter(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -> float | str:
     """Rise of a counter from 0 s to the window's end; beyond the samples its last pace goes on."""
     if len(at_s) < 2:
         return f"energy of {where}: its counter was read only once"
@@ -298,7 +302,7 @@ def _counted(at_s: Float64, counter_j: Float64, duration_s: float, where: str) -
     return float(ended_j - began_j)
 
 
-def _integrated(at_s: Float64, power_w: Float64, duration_s: float, where: str) -> float:
+def _integrate_power(at_s: Float64, power_w: Float64, duration_s: float, where: str) -> float:
     """∫ power over the window, power straight between samples and constant beyond them."""
     inner = at_s[(at_s > 0) & (at_s < duration_s)]
     times = np.concatenate(([0.0], inner, [duration_s]))
@@ -307,16 +311,16 @@ def _integrated(at_s: Float64, power_w: Float64, duration_s: float, where: str) 
 
 
 _OF: Mapping[Quantity, Callable[[Float64, Float64, float, str], float | str]] = {
-    "energy_j": _counted,
-    "power_w": _integrated,
-    "board_w": _integrated,
-    "rail_w": _integrated,
+    "energy_j": _extend_counter,
+    "power_w": _integrate_power,
+    "board_w": _integrate_power,
+    "rail_w": _integrate_power,
 }
 _GPU: tuple[Quantity, ...] = ("energy_j", "power_w")
 Wanted = Mapping[str, Sequence[Quantity]]
 
 
-def energy(
+def measure_energy(
     window: Window, idle: Sequence[Sample], gpus: Sequence[str]
 ) -> tuple[Energy | None, tuple[str, ...]]:
     """Energy of the board where it has monitors, else of these GPUs; and what is missing of it.
@@ -327,32 +331,32 @@ def energy(
     of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
     wanted: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
     within: Wanted = {**dict.fromkeys(window.wheres("rail_w"), ("rail_w",)), **of_gpus}
-    parts, missing = _parts(window, wanted)
+    parts, missing = _measure_parts(window, wanted)
     if not parts or len(parts) < len(wanted) or window.duration_s <= 0:
         return None, missing
     total = sum(parts.values())
     spent = Energy(
         joules=total,
         mean_w=total / window.duration_s,
-        source=_source(window, rails, gpus),
+        source=_name_source(window, rails, gpus),
         parts=parts,
-        under=_parts(window, within)[0] if rails else {},
+        under=_measure_parts(window, within)[0] if rails else {},
     )
     if len(idle) > 1:
         before = replace(window, samples=idle, begin_ns=idle[0].at_ns, end_ns=idle[-1].at_ns)
-        idle_parts, _ = _parts(before, wanted)
+        idle_parts, _ = _measure_parts(before, wanted)
         if len(idle_parts) == len(wanted) and before.duration_s > 0:
             spent = spent.model_copy(update={"idle_w": sum(idle_parts.values()) / before.duration_s})
     return spent, ()
 
 
-def _parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
-    results = {where: joules(window, where, quantities) for where, quantities in wanted.items()}
+def _measure_parts(window: Window, wanted: Wanted) -> tuple[dict[str, float], tuple[str, ...]]:
+    results = {where: measure_joules(window, where, quantities) for where, quantities in wanted.items()}
     energies_j = {where: energy_j for where, energy_j in results.items() if not isinstance(energy_j, str)}
     return energies_j, tuple(why for why in results.values() if isinstance(why, str) and why)
 
 
-def _source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:
+def _name_source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> str:
     sampled = f"sampled every {window.period_s:g} s"
     if rails:
         return f"rail{'s' if len(rails) > 1 else ''} {' + '.join(rails)}, {sampled}"
@@ -379,7 +383,7 @@ class SampledSeries(msgspec.Struct, frozen=True):
     values: Float64
 
 
-def thinned(series: SampledSeries, most: int) -> SampledSeries:
+def thin_series(series: SampledSeries, most: int) -> SampledSeries:
     """At most `most` of its samples: the first, the last, and least and greatest of equal stretches."""
     n = len(series.values)
     if n <= most:
@@ -391,7 +395,7 @@ def thinned(series: SampledSeries, most: int) -> SampledSeries:
     return SampledSeries(series.quantity, series.where, series.at_ns[kept], series.values[kept])
 
 
-def of_sensors(samples: Sequence[Sample]) -> list[SampledSeries]:
+def list_series(samples: Sequence[Sample]) -> list[SampledSeries]:
     """Every quantity that was read; of an energy counter the power between two of its readings."""
     taken: dict[Key, list[tuple[int, float]]] = {}
     for sample in samples:
@@ -402,14 +406,14 @@ def of_sensors(samples: Sequence[Sample]) -> list[SampledSeries]:
         at_ns = np.array([at for at, _ in pairs], np.int64)
         values = np.array([value for _, value in pairs], np.float64)
         series.append(
-            _power(where, at_ns, values)
+            _derive_power(where, at_ns, values)
             if quantity == "energy_j"
             else SampledSeries(quantity, where, at_ns, values)
         )
     return series
 
 
-def _power(where: str, at_ns: Int64, counter_j: Float64) -> SampledSeries:
+def _derive_power(where: str, at_ns: Int64, counter_j: Float64) -> SampledSeries:
     """Mean power since the sample before, where the counter did not fall."""
     spent_j, passed_s = np.diff(counter_j), np.diff(at_ns) / 1e9
     usable = (spent_j >= 0) & (passed_s > 0)

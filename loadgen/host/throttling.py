@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.host.environment import command_output, system_text
-from loadgen.host.nvml import Gpus, gpus
-from loadgen.host.sensor import Absent, guarded
+from loadgen.host.environment import read_system_text, run_command
+from loadgen.host.nvml import Gpus, find_gpus
+from loadgen.host.sensor import Absent, call_guarded
 
 _CPU = "/sys/devices/system/cpu"
 # They rise only when something throttles: Intel's of cores and packages, Jetson's over-current events.
@@ -33,15 +33,15 @@ class HostMachine:
 
     def read(self, path: str) -> str:
         """A file's text."""
-        return system_text(Path(path))
+        return read_system_text(Path(path))
 
     def run(self, *command: str) -> str:
         """What a command prints; empty where there is no such command, or it fails."""
-        return command_output(*command, timeout_s=_COMMAND_S)
+        return run_command(*command, timeout_s=_COMMAND_S)
 
     def gpus(self) -> Gpus | Absent:
         """The GPUs that NVML shows."""
-        return guarded("NVML", gpus, Absent)
+        return call_guarded("NVML", find_gpus, Absent)
 
 
 class HostState(msgspec.Struct, frozen=True):
@@ -51,29 +51,31 @@ class HostState(msgspec.Struct, frozen=True):
     held: tuple[str, ...] = ()  # what holds it back now, in words
 
 
-def snapshot(source: HostMachine | None = None) -> HostState:
+def take_snapshot(source: HostMachine | None = None) -> HostState:
     """The machine's state now; milliseconds where there is nothing to ask but files."""
     source = source or HostMachine()
-    counters = {path: _number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)}
+    counters = {
+        path: _read_number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)
+    }
     devices = source.gpus()
     slowdown_us, reasons = devices.throttling() if isinstance(devices, Gpus) else ({}, [])
     return HostState(
         counters={**counters, **slowdown_us},
-        held=(*_cpu(source), *_cooling(source), *_jetson(source), *reasons),
+        held=(*_read_cpu(source), *_read_cooling(source), *_read_jetson(source), *reasons),
     )
 
 
-def throttled(before: HostState, after: HostState) -> tuple[str, ...]:
+def explain_throttling(before: HostState, after: HostState) -> tuple[str, ...]:
     """What held the machine back between two snapshots, in words."""
     rises: dict[str, int] = {}
     for path, count in after.counters.items():
-        what = _counted(path)
+        what = _phrase_counter(path)
         rises[what] = max(rises.get(what, 0), count - before.counters.get(path, count))
     counted = [what.format(rise) for what, rise in rises.items() if rise > 0]
     return tuple(untrusted.read_text(line) for line in (*counted, *dict.fromkeys(after.held)))
 
 
-def _counted(path: str) -> str:
+def _phrase_counter(path: str) -> str:
     """The sentence of a counter, its rise to be put in."""
     if path.startswith("GPU"):
         return f"{path}: thermal slowdown for {{}} µs"
@@ -82,30 +84,30 @@ def _counted(path: str) -> str:
     return "the power supply throttled for over-current {} times"
 
 
-def _cpu(source: HostMachine) -> list[str]:
+def _read_cpu(source: HostMachine) -> list[str]:
     policy = f"{_CPU}/cpu0/cpufreq"
     governor, driver = source.read(f"{policy}/scaling_governor"), source.read(f"{policy}/scaling_driver")
     lines = []
     if governor == "powersave" and driver not in _OWN_CHOICE:
         lines.append(f"CPU governor powersave ({driver}) keeps the lowest clock")
-    limit, most = (_number(source.read(f"{policy}/{name}_max_freq")) for name in ("scaling", "cpuinfo"))
+    limit, most = (_read_number(source.read(f"{policy}/{name}_max_freq")) for name in ("scaling", "cpuinfo"))
     if 0 < limit < _HELD * most:
         lines.append(f"CPU limited to {limit / 1e6:.2f} of {most / 1e6:.2f} GHz")
     return lines
 
 
-def _cooling(source: HostMachine) -> list[str]:
+def _read_cooling(source: HostMachine) -> list[str]:
     """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
     lines = []
     for path in source.paths(_COOLING):
         kind = source.read(f"{path}/type")
         slows = kind == "Processor" or re.search(r"cpufreq|devfreq|gpu", kind)
-        if slows and _number(source.read(f"{path}/cur_state")) > 0:
+        if slows and _read_number(source.read(f"{path}/cur_state")) > 0:
             lines.append(f"the kernel slows {kind} down to cool it")
     return list(dict.fromkeys(lines))
 
 
-def _jetson(source: HostMachine) -> list[str]:
+def _read_jetson(source: HostMachine) -> list[str]:
     """A power mode below the one without limits, where the board has that; a pinned clock not held."""
     match = re.search(r"NV Power Mode: *(\S+)", source.run("nvpmodel", "-q"))
     if match is None:
@@ -114,11 +116,11 @@ def _jetson(source: HostMachine) -> list[str]:
     if not mode.startswith("MAXN") and "NAME=MAXN" in source.read("/etc/nvpmodel.conf"):
         lines.append(f"Jetson power mode {mode}, below MAXN")
     for name, *figures in _CLOCK.findall(source.run("jetson_clocks", "--show")):
-        low, high, now = (_number(figure) for figure in figures)
+        low, high, now = (_read_number(figure) for figure in figures)
         if low == high and now < _HELD * high:
             lines.append(f"{name} clock pinned at {high / 1e6:.0f} MHz runs at {now / 1e6:.0f}")
     return lines
 
 
-def _number(text: str) -> int:
+def _read_number(text: str) -> int:
     return untrusted.read_digits(text) or 0

@@ -314,12 +314,12 @@ def _reconciled(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _sensed(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.sensed is not None and result.facts.whole_load:
-        yield from sensor_summary.render(result.facts.sensed, result.whole.total_output_tokens)
+        yield from sensor_summary.render_summary(result.facts.sensed, result.whole.total_output_tokens)
 
 
 def _cpu_use(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.cpu_use is not None and result.facts.whole_load:
-        yield cpu_use.words(result.facts.cpu_use)
+        yield cpu_use.format_use(result.facts.cpu_use)
 
 
 def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -15,7 +15,7 @@ from loadgen.base import archive, untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.files import write_whole
 from loadgen.host.sensor import Sample
-from loadgen.host.sensor_summary import MOST_KEPT, MOST_SERIES, SampledSeries, of_sensors, thinned
+from loadgen.host.sensor_summary import MOST_KEPT, MOST_SERIES, SampledSeries, list_series, thin_series
 from loadgen.server.server_counters import ServerWindow
 
 SAMPLES = "samples.npz"
@@ -38,8 +38,8 @@ NO_SAMPLES = KeptSamples()
 
 def kept(samples: Sequence[Sample], window: ServerWindow | None, began_ns: int) -> KeptSamples:
     """What a run keeps of the samples of sensors, and of gauges that were sampled since `began_ns`."""
-    every = [*of_gauges(window, began_ns), *of_sensors(samples)]
-    some = [thinned(series, MOST_KEPT) for series in every if len(series.values)]
+    every = [*of_gauges(window, began_ns), *list_series(samples)]
+    some = [thin_series(series, MOST_KEPT) for series in every if len(series.values)]
     return KeptSamples(tuple(some[:MOST_SERIES]))
 
 

@@ -47,7 +47,7 @@ def sensors(local: Local | None, engine: Engine, observe: bool, display: Display
         return None
     from loadgen.host import discovery
 
-    sensing = Sampler(discovery.sensors(), local.pids, before_bytes=local.device_before_bytes)
+    sensing = Sampler(discovery.find_sensors(), local.pids, before_bytes=local.device_before_bytes)
     with display.waiting("measuring idle power", _IDLE_S):
         sensing.sample_idle(_IDLE_S)
     return sensing
@@ -62,7 +62,7 @@ def devices(sensing: Sampler) -> dict[str, str]:
     """What the sensors report of this machine."""
     from loadgen.host import discovery
 
-    return discovery.facts(sensing.sensors)
+    return discovery.collect_facts(sensing.sensors)
 
 
 @contextmanager

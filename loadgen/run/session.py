@@ -24,7 +24,7 @@ from loadgen.figures import text_tokens
 from loadgen.figures.record import Records
 from loadgen.figures.text_tokens import TextTokenizer
 from loadgen.host import throttling
-from loadgen.host.environment import describe, git_state
+from loadgen.host.environment import describe_machine, read_git_state
 from loadgen.host.sampler import Sampler
 from loadgen.plan import plan
 from loadgen.plan.plan import Plan
@@ -195,7 +195,7 @@ class Session(msgspec.Struct, frozen=True):
         tokenizer = self._text_tokenizer()
         known = self._masked(self._facts(made, options, started, sensing, warmed, reset, tokenizer))
         journal.facts(known.encode())
-        start = throttling.snapshot() if is_loopback(self.root.host) else None
+        start = throttling.take_snapshot() if is_loopback(self.root.host) else None
         traces = self.options.launching.trace_directory
         wait = part.start_wait(made, self.options, display, self.interrupts)
         wait.until(_REST_S)  # what others sent before is not to be in the counters
@@ -351,7 +351,7 @@ class Session(msgspec.Struct, frozen=True):
         local = self.local
         # This machine and our own software; its GPUs too where the server is on it.
         sensed = devices(sensing) if sensing is not None else {}
-        environment = {**describe(), "git": git_state(), **sensed}
+        environment = {**describe_machine(), "git": read_git_state(), **sensed}
         known = facts_of_plan(
             made,
             started,
@@ -396,7 +396,9 @@ def _sampling_steps(
     if start is not None:
         yield (
             "throttling",
-            lambda known: replace(known, throttled=throttling.throttled(start, throttling.snapshot())),
+            lambda known: replace(
+                known, throttled=throttling.explain_throttling(start, throttling.take_snapshot())
+            ),
         )
     if trace is not None:
         yield "the server's trace", lambda known: replace(known, traced=str(trace))

@@ -21,7 +21,7 @@ from fakes.virtual_time import START_NS
 from loadgen import cli
 from loadgen.base.structs import replace
 from loadgen.host import throttling
-from loadgen.host.environment import describe
+from loadgen.host.environment import describe_machine
 from loadgen.plan.prompts.random_ids import TokenIds
 from loadgen.report.run_directory import Result
 from loadgen.verdict import calibration
@@ -236,7 +236,7 @@ def clock_step(ms: float) -> Play:
 def heat_throttling(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
     """The processor throttles for heat in the run."""
     times, counter = count(), "/sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
-    patch.setattr(throttling, "snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
+    patch.setattr(throttling, "take_snapshot", lambda: throttling.HostState(counters={counter: next(times)}))
 
 
 def busy_core(patch: pytest.MonkeyPatch, server: VirtualServer) -> None:
@@ -298,7 +298,7 @@ def remember(capacity_per_s: float) -> None:
     error = Error(median_us=10, p99_us=50, max_us=90, p99_percent=0.5)
     measured = Calibration(
         measured=datetime.now(UTC),
-        environment=calibration.environment_digest(describe()),
+        environment=calibration.environment_digest(describe_machine()),
         transport="wire",
         streams=4,
         interval_ms=20,

@@ -34,8 +34,8 @@ def run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attach, "ControlLoop", partial(ControlLoop, new_loop=lambda: VirtualLoop(server)))
     patch.setattr(attach, "_local", lambda access: None)  # no process of this machine is the server
     patch.setattr(transport_choice, "explain_refusal", lambda: "")  # a virtual ring needs no capability
-    patch.setattr(session, "git_state", lambda: "")  # which starts a process, as this does
-    patch.setattr(throttling, "snapshot", throttling.HostState)
+    patch.setattr(session, "read_git_state", lambda: "")  # which starts a process, as this does
+    patch.setattr(throttling, "take_snapshot", throttling.HostState)
     patch.setattr(MetricsScraper, "sampling", lambda observer: _sampling(server, observer))
 
 

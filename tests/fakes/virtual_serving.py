@@ -28,8 +28,8 @@ def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     run_on(server, patch)
     patch.setattr(outgoing, "_MOST_READY", 64)  # no time passes while a body is built
     patch.setattr(session, "cpu_watch", lambda *_, **__: None)
-    patch.setattr(session, "git_state", lambda: "")
-    patch.setattr(throttling, "snapshot", throttling.HostState)
+    patch.setattr(session, "read_git_state", lambda: "")
+    patch.setattr(throttling, "take_snapshot", throttling.HostState)
 
 
 class VirtualServing:

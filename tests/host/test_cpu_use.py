@@ -34,12 +34,12 @@ AFTER = CpuTimes(
 
 
 def test_others_are_what_neither_server_nor_client_took() -> None:
-    use = cpu_use.used(BEFORE, AFTER, server_known=False)
+    use = cpu_use.subtract_times(BEFORE, AFTER, server_known=False)
     assert use is not None
     assert (use.duration_s, use.cpus, use.server, use.client, use.waiting) == (10, 2, 0.9, 0.25, 0.5)
     assert use.others == pytest.approx(0.75)
     assert use.busy == pytest.approx(1.9)
-    assert cpu_use.words(use) == (
+    assert cpu_use.format_use(use) == (
         "busy CPUs of 2: server 0.90, client 0.25, other processes 0.75; "
         "a process waited for one 50 % of the time"
     )
@@ -47,11 +47,11 @@ def test_others_are_what_neither_server_nor_client_took() -> None:
 
 def test_a_process_that_has_the_number_of_an_earlier_one_is_another() -> None:
     after = replace(AFTER, server={10: ProcessTime(4.0, 1900)})
-    use = cpu_use.used(BEFORE, after, server_known=False)
+    use = cpu_use.subtract_times(BEFORE, after, server_known=False)
     assert use is not None
     assert use.server == 0.4
     unseen = replace(AFTER, server={13: ProcessTime(900.0, 2)})  # it was there before, and not found then
-    use = cpu_use.used(BEFORE, unseen, server_known=False)
+    use = cpu_use.subtract_times(BEFORE, unseen, server_known=False)
     assert use is not None
     assert use.server == 0.0
 
@@ -59,17 +59,17 @@ def test_a_process_that_has_the_number_of_an_earlier_one_is_another() -> None:
 @loop_over(("server_known", "others"), [(False, None), (True, pytest.approx(1.65))])
 def test_where_the_servers_processes_are_unknown_so_are_the_others(server_known: bool, others: float) -> None:
     nowhere = [replace(times, server={}) for times in (BEFORE, AFTER)]
-    use = cpu_use.used(nowhere[0], nowhere[1], server_known)
+    use = cpu_use.subtract_times(nowhere[0], nowhere[1], server_known)
     assert use is not None
     assert (use.server, use.others) == (None, others)
-    assert ("other processes" in cpu_use.words(use)) is server_known
+    assert ("other processes" in cpu_use.format_use(use)) is server_known
 
 
 def test_without_pressure_stall_information_the_line_ends_before_it() -> None:
-    use = cpu_use.used(BEFORE, replace(AFTER, waiting_us=None), server_known=True)
+    use = cpu_use.subtract_times(BEFORE, replace(AFTER, waiting_us=None), server_known=True)
     assert use is not None
     assert use.waiting is None
-    assert cpu_use.words(use).endswith("other processes 0.75")
+    assert cpu_use.format_use(use).endswith("other processes 0.75")
 
 
 def proc(directory: Path, stat: str | None, pressure: str | None) -> Path:
@@ -101,11 +101,14 @@ def test_what_the_kernel_counts_is_read_as_far_as_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(cpu_use, "_ticks_per_s", lambda: 100)
-    times = cpu_use.read((41, 42), proc(tmp_path, stat, pressure))
+    times = cpu_use.read_times((41, 42), proc(tmp_path, stat, pressure))
     assert (times.busy_s, times.waiting_us) == (busy_s, waiting_us)
     assert times.server == {41: ProcessTime(4.0, 777)}
     if stat is None:
-        assert cpu_use.used(times, replace(times, at_ns=times.at_ns + 10**9), server_known=True) is None
+        assert (
+            cpu_use.subtract_times(times, replace(times, at_ns=times.at_ns + 10**9), server_known=True)
+            is None
+        )
 
 
 def test_a_watch_whose_readings_fail_has_no_use() -> None:

@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.secrecy import command_line, hide_secrets
 from loadgen.host import environment
-from loadgen.host.environment import git_state
+from loadgen.host.environment import read_git_state
 
 
 @loop_over(
@@ -85,7 +85,7 @@ def test_searching_a_long_text_takes_linear_time() -> None:
 
 
 def test_the_system_and_its_memory_are_told() -> None:
-    facts = environment.describe()
+    facts = environment.describe_machine()
     assert facts["os"]
     assert facts["memory"].endswith(" GiB")
     assert float(facts["memory"].split()[0]) > 0
@@ -109,17 +109,17 @@ def test_a_checkout_names_its_commit_and_whether_it_is_that(
     git(tmp_path, "tag", "v1")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     commit = git(tmp_path, "rev-parse", "--short", "HEAD")
-    assert git_state(tmp_path) == commit
+    assert read_git_state(tmp_path) == commit
     (tmp_path / "untracked").write_text("1")
-    assert git_state(tmp_path) == commit
+    assert read_git_state(tmp_path) == commit
     (tmp_path / "file").write_text("2")
-    assert git_state(tmp_path) == f"{commit}+dirty"
+    assert read_git_state(tmp_path) == f"{commit}+dirty"
 
 
 @pytest.mark.whole
 def test_an_installed_package_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert git_state(tmp_path) == ""
+    assert read_git_state(tmp_path) == ""
     (tmp_path / ".git").write_text("gitdir: nowhere")
-    assert git_state(tmp_path) == ""
+    assert read_git_state(tmp_path) == ""
     monkeypatch.setenv("PATH", "")
-    assert git_state(tmp_path) == ""
+    assert read_git_state(tmp_path) == ""

@@ -8,12 +8,12 @@ import pytest
 
 from builders.loops import loop_over
 from builders.recorded_sensors import DATA, tree
-from loadgen.host.jetson import Board, board
+from loadgen.host.jetson import Board, find_board
 from loadgen.host.sensor import Absent
 
 
 def recorded(root: Path, name: str) -> Board:
-    found = board(tree(root, (DATA / f"{name}.txt").read_text("utf-8")))
+    found = find_board(tree(root, (DATA / f"{name}.txt").read_text("utf-8")))
     assert isinstance(found, Board)
     return found
 
@@ -155,4 +155,4 @@ def test_without_a_known_rail_there_is_no_total(tmp_path: Path, listing: str, mi
     ],
 )
 def test_another_machine_has_no_board(tmp_path: Path, listing: str, found: Absent | None) -> None:
-    assert board(tree(tmp_path, listing)) == found
+    assert find_board(tree(tmp_path, listing)) == found

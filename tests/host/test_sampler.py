@@ -14,8 +14,8 @@ from loadgen.host.sensor_summary import (
     SampleSpread,
     SensorSummary,
     Window,
-    render,
-    summary,
+    render_summary,
+    summarize_window,
 )
 
 S = 1_000_000_000
@@ -46,7 +46,7 @@ def sensed(
     before_bytes: int | None = None,
 ) -> SensorSummary:
     window = Window(looks(series), int(begin_s * S), int(end_s * S), 1.0)
-    return summary(window, looks(rest) if rest else (), before_bytes)
+    return summarize_window(window, looks(rest) if rest else (), before_bytes)
 
 
 def power(watts: Sequence[float], where: str = "GPU 0") -> dict[Key, Sequence[float | None]]:
@@ -242,13 +242,13 @@ CAP, HOT = ("GPU 0", "power limit"), ("GPU 0", "hardware thermal slowdown")
 def test_what_held_the_clocks_back_is_a_share_of_the_samples_that_tell(
     window: Window, held: dict[str, float] | None
 ) -> None:
-    assert summary(window).held_back == held
+    assert summarize_window(window).held_back == held
 
 
 def test_what_is_missing_is_told_once_and_how_often() -> None:
     reasons = (("always", "later"), ("always",), ("always", "later"), ("outside",))
     samples = [Sample(i * S, 0, Reading(missing=missing)) for i, missing in enumerate(reasons)]
-    found = summary(Window(samples, 0, 2 * S, 1.0))
+    found = summarize_window(Window(samples, 0, 2 * S, 1.0))
     assert found.missing == ("always", "later (2 of 3 samples)")
 
 
@@ -332,7 +332,7 @@ JETSON = SensorSummary(
     ],
 )
 def test_the_report_has_a_line_each(known: SensorSummary, tokens: int, lines: list[str]) -> None:
-    assert render(known, tokens) == lines
+    assert render_summary(known, tokens) == lines
 
 
 @loop_over("known", [FULL, JETSON])

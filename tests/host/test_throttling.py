@@ -14,7 +14,7 @@ from builders.recorded_sensors import RecordedNvml
 from loadgen.host import environment
 from loadgen.host.nvml import Gpus
 from loadgen.host.sensor import Absent
-from loadgen.host.throttling import HostMachine, HostState, snapshot, throttled
+from loadgen.host.throttling import HostMachine, HostState, explain_throttling, take_snapshot
 
 POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -100,7 +100,7 @@ def jetson(mode: str, gpu: int = 1300500000, known: str = "< POWER_MODEL ID=0 NA
     ],
 )
 def test_a_machine_held_back_at_the_end_says_by_what(after: Recorded, said: tuple[str, ...]) -> None:
-    assert throttled(HostState(), snapshot(after)) == said
+    assert explain_throttling(HostState(), take_snapshot(after)) == said
 
 
 def counts(**of: str) -> Recorded:
@@ -131,7 +131,7 @@ def counts(**of: str) -> Recorded:
 def test_a_count_that_rose_in_the_run_throttled(
     before: Recorded, after: Recorded, said: tuple[str, ...]
 ) -> None:
-    assert throttled(snapshot(before), snapshot(after)) == said
+    assert explain_throttling(take_snapshot(before), take_snapshot(after)) == said
 
 
 def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
@@ -163,19 +163,19 @@ def gpus(*devices: tuple[int, int | str], query: str = "Event") -> Recorded:
     ],
 )
 def test_a_gpu_says_why_it_was_slow(before: Recorded, after: Recorded, said: tuple[str, ...]) -> None:
-    assert throttled(snapshot(before), snapshot(after)) == said
+    assert explain_throttling(take_snapshot(before), take_snapshot(after)) == said
 
 
 @loop_over("query", ["Event", "Throttle"])
 def test_a_driver_without_counters_tells_its_reasons(query: str) -> None:
-    after = snapshot(gpus((0x80, "Not Supported"), query=query))
-    assert throttled(HostState(), after) == ("GPU 0: power brake",)
+    after = take_snapshot(gpus((0x80, "Not Supported"), query=query))
+    assert explain_throttling(HostState(), after) == ("GPU 0: power brake",)
 
 
 @pytest.mark.whole
 def test_the_machine_at_hand_answers_without_a_fault() -> None:
     began = time.perf_counter()
-    assert throttled(snapshot(), snapshot()) == snapshot().held
+    assert explain_throttling(take_snapshot(), take_snapshot()) == take_snapshot().held
     assert time.perf_counter() - began < 60.0
 
 
@@ -194,5 +194,5 @@ def test_the_environment_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("subprocess.Popen", refuse)
     monkeypatch.setattr("os.posix_spawn", refuse)
-    facts = environment.describe()
+    facts = environment.describe_machine()
     assert all(facts[name] for name in ("platform", "machine", "cpu", "cpus", "python"))

@@ -14,7 +14,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.engines import engines
 from loadgen.figures.record import Record, Records
-from loadgen.host.environment import describe
+from loadgen.host.environment import describe_machine
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
@@ -162,7 +162,7 @@ def test_a_run_has_the_workers_that_its_load_needs_and_says_why(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(automatic_workers, "most_workers", lambda: 2)
-    here = calibration.environment_digest(describe())
+    here = calibration.environment_digest(describe_machine())
     kept = [
         calibrated(50.0).model_copy(update={"transport": transport, "environment": here})
         for transport in TRANSPORTS

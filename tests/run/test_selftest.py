@@ -15,7 +15,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import MeasureError
 from loadgen.figures.record import Records
-from loadgen.host.environment import describe
+from loadgen.host.environment import describe_machine
 from loadgen.plan import profile
 from loadgen.run.selftest import capacity, modes
 from loadgen.run.selftest.capacity import Capacity, search
@@ -247,7 +247,7 @@ def test_the_whole_self_test_in_short(capsys: pytest.CaptureFixture[str]) -> Non
     for mode in MODES:
         assert f"  {mode.words:<26}" + f"{'ok':>10}" * len(transports) in printed
     assert "4 streams × 200 tok/s, against the null server on this machine:" in printed
-    environment = calibration.environment_digest(describe())
+    environment = calibration.environment_digest(describe_machine())
     for transport in transports:
         found = calibration.remembered(transport, environment)
         assert found is not None
@@ -290,7 +290,7 @@ def test_workers_are_measured_in_growing_number_and_kept_by_it(
     printed = capsys.readouterr().out.splitlines()
     heading = printed.index("wire:")
     assert [line.split()[0] for line in printed[heading + 2 : heading + 5]] == ["1", "2", "3"]
-    environment = calibration.environment_digest(describe())
+    environment = calibration.environment_digest(describe_machine())
     found = [calibration.remembered("wire", environment, workers) for workers in (1, 2, 3)]
     assert [(each.workers, each.streams) for each in found if each] == [(1, 2), (2, 4), (3, 6)]
     assert max(map(len, printed[: heading + 5])) <= 80

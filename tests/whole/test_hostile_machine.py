@@ -79,9 +79,9 @@ def test_facts_that_raise_cost_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
 ) -> None:
     every = machine(tmp_path)
-    whole, lost = discovery.facts(every), every[which].facts()
+    whole, lost = discovery.collect_facts(every), every[which].facts()
     broken(monkeypatch, every[which], "facts", fault)
-    assert discovery.facts(every) == {name: said for name, said in whole.items() if name not in lost}
+    assert discovery.collect_facts(every) == {name: said for name, said in whole.items() if name not in lost}
 
 
 @loop_over("fault", FAULTS)
@@ -92,12 +92,12 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     def fails(*_: object) -> Sensor:
         raise fault
 
-    monkeypatch.setattr("loadgen.host.discovery.gpus", lambda: Absent("no NVIDIA GPU"))
+    monkeypatch.setattr("loadgen.host.discovery.find_gpus", lambda: Absent("no NVIDIA GPU"))
     monkeypatch.setattr(f"loadgen.host.discovery.{looked_for}", fails)
-    found = discovery.sensors(tmp_path)
+    found = discovery.find_sensors(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
     assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
-    assert discovery.device_memory_bytes() is None
+    assert discovery.read_device_memory_bytes() is None
 
 
 class Odd:
@@ -129,7 +129,7 @@ def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[s
     reading = Sampler([Odd(values)], list)._sample(()).reading
     assert reading.values == kept
     assert len(reading.missing) == (values != kept)
-    assert discovery.facts([Odd(values)]) == {"odd": "\ufffd[2J"}
+    assert discovery.collect_facts([Odd(values)]) == {"odd": "\ufffd[2J"}
 
 
 @pytest.mark.whole
@@ -178,9 +178,9 @@ def test_samples_of_days_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_file_of_the_system_may_hold_any_bytes(tmp_path: Path, raw: bytes, said: str) -> None:
     place = tmp_path / "file"
     place.write_bytes(raw)
-    assert untrusted.read_text(environment.system_text(place)) == said
-    assert environment.system_text(tmp_path) == ""
-    assert environment.system_text(Path("a\0b")) == ""
+    assert untrusted.read_text(environment.read_system_text(place)) == said
+    assert environment.read_system_text(tmp_path) == ""
+    assert environment.read_system_text(Path("a\0b")) == ""
     assert (HostMachine().read(str(tmp_path)), HostMachine().read("a\0b")) == ("", "")
 
 
@@ -192,7 +192,7 @@ def test_an_os_release_that_cannot_be_read_is_no_fault(
         raise fault
 
     monkeypatch.setattr("platform.freedesktop_os_release", fails)
-    assert environment.describe()["os"] == "Linux"
+    assert environment.describe_machine()["os"] == "Linux"
 
 
 def test_a_board_of_any_bytes_has_strict_facts(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_board_of_any_bytes_has_strict_facts(tmp_path: Path) -> None:
 
 
 def test_a_number_of_5000_digits_is_none_of_a_counter() -> None:
-    assert (throttling._number("9" * 5000), throttling._number("12")) == (0, 12)
+    assert (throttling._read_number("9" * 5000), throttling._read_number("12")) == (0, 12)
 
 
 def fifo(place: Path) -> None:

@@ -185,7 +185,7 @@ def test_what_a_section_is_made_of_may_raise(
 
 
 def test_sensors_that_raise_cost_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sensor_summary, "render", broken_one)
+    monkeypatch.setattr(sensor_summary, "render_summary", broken_one)
     anything: Any = object()
     seen = Result(replace(FULL.facts, sensed=anything), FULL.records)
     assert parts(seen) == parts(FULL) | {"sensors": told("sensors")}

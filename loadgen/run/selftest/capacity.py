@@ -15,7 +15,7 @@ from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
-from loadgen.host.environment import describe
+from loadgen.host.environment import describe_machine
 from loadgen.plan.profile import Profile
 from loadgen.report.printing import printed
 from loadgen.run.selftest.load import SelftestClient, SelftestLoad
@@ -109,7 +109,7 @@ def calibrated(load: SelftestLoad, client: SelftestClient, budget_s: float) -> t
     capacity = _capacity(load, client, seen, cpu_us_per_token, begin_ns + int(budget_s * 1e9))
     found = Calibration(
         measured=datetime.now(UTC),
-        environment=calibration.environment_digest(describe()),
+        environment=calibration.environment_digest(describe_machine()),
         transport=client.transport,
         workers=client.workers,
         streams=load.streams,
@@ -146,7 +146,7 @@ def at_the_pace_of(workload: Profile, transport: str, warmed: Records, workers: 
 
 def of_one_worker(workload: Profile, transport: str, warmed: Records) -> Calibration:
     """What one worker of a transport held here when it was last measured, or else measured now."""
-    kept = calibration.remembered(transport, calibration.environment_digest(describe()))
+    kept = calibration.remembered(transport, calibration.environment_digest(describe_machine()))
     return kept or _remembered(_paced(workload, warmed), transport, 1)
 
 

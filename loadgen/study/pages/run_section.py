@@ -266,11 +266,11 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.as_run is not None:
         yield from (("as run", line) for line in engine_config.render(facts.as_run, facts.checkpoint))
     if facts.sensed is not None:
-        for line in sensor_summary.render(facts.sensed, run.whole.total_output_tokens):
+        for line in sensor_summary.render_summary(facts.sensed, run.whole.total_output_tokens):
             name, _, value = line.partition(": ")
             yield name, value
     if facts.cpu_use is not None:
-        name, _, value = cpu_use.words(facts.cpu_use).partition(": ")
+        name, _, value = cpu_use.format_use(facts.cpu_use).partition(": ")
         yield name, value
     given = facts.profile.model_dump(mode="json", exclude_defaults=True)
     given.pop("description", None)

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.figures.record import Records
-from loadgen.host.sensor_summary import LEAST_SAMPLES, SampledSeries, thinned
+from loadgen.host.sensor_summary import LEAST_SAMPLES, SampledSeries, thin_series
 from loadgen.report.run_directory import Result
 from loadgen.report.sample_file import of_gauges
 from loadgen.study.pages.panel import Curve, CurveStyle, Panel, over_seconds
@@ -128,7 +128,7 @@ def _name(chart: _Chart, series: SampledSeries) -> str:
 
 def _curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:
     """Points, or a line where they are so dense that it adds nothing, lifted where samples are missing."""
-    few = thinned(series, MOST_DRAWN)
+    few = thin_series(series, MOST_DRAWN)
     at_s, values = (few.at_ns - begin_ns) / 1e9, few.values / divisor
     if len(series.values) < JOINED:
         return Curve(name, at_s, values, CurveStyle.POINTS)

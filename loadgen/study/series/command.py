@@ -190,7 +190,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
             pace=Pace.of(kept),
             say=say,
             quiet=given.quiet,
-            cooling=None if cool is None else Cooling(cool, discovery.sensors(), say, shown),
+            cooling=None if cool is None else Cooling(cool, discovery.find_sensors(), say, shown),
             limit=wanted.file.limit,
         )
         try:
