@@ -114,7 +114,7 @@ def _by_answer(result: Result) -> Iterator[str]:
 def roofline(result: Result, options: object) -> Iterator[str]:
     """How much of what the machine could decode at best was reached, where that is known."""
     ceiling = result.facts.ceiling if result.facts.whole_load else None
-    step = ceiling and bound.decode(ceiling, *run_roofline.figures(result.facts, result.metrics))
+    step = ceiling and bound.compare_decode(ceiling, *run_roofline.figures(result.facts, result.metrics))
     if ceiling and step:
         best, reached = step.batch * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
         share = f"{100 * step.share:.0f} % of the best decoding of {ceiling.machine.name}"

@@ -144,13 +144,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         return layers * 4 * self.heads * self.head_dim
 
 
-def read(path: Path) -> Architecture:
+def read_architecture(path: Path) -> Architecture:
     """The architecture of a config.json, or of the one in a directory; raises UsageError."""
     file = model_files.config_path(path)
-    return parse(model_files.read(file)[1], str(file))
+    return parse_architecture(model_files.read(file)[1], str(file))
 
 
-def parse(config: Mapping[str, Any], source: str) -> Architecture:
+def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
     """The architecture that a config declares; raises UsageError where it is not supported."""
     keys = _Keys(config, source)
     keys.refuse_foreign()

@@ -93,7 +93,7 @@ class Excess(msgspec.Struct, frozen=True):
     text: str
 
 
-def accepted(figures: Figures) -> float:
+def find_accepted_tokens(figures: Figures) -> float:
     """Tokens that a pass over the weights gives a request: a draft's acceptance length, else 1."""
     lengths = (bounds.read_figure(figures.get(key)) for key in ACCEPTANCE)
     return max(1.0, next((float(length) for length in lengths if length is not None), 1.0))
@@ -174,7 +174,7 @@ class _Run(msgspec.Struct, frozen=True):
         if (
             not gap_ms
             or not tpot_ms
-            or gap_ms > SEVERAL * tpot_ms * accepted(self.figures)
+            or gap_ms > SEVERAL * tpot_ms * find_accepted_tokens(self.figures)
             or not self.answer
         ):
             return False
@@ -188,7 +188,9 @@ class _Run(msgspec.Struct, frozen=True):
         return least_ms <= _PREFILLED * per_token_ms * max(self.answer, 1.0)
 
 
-def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = False) -> Decode | None:
+def compare_decode(
+    ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = False
+) -> Decode | None:
     """Decoding compared with its bound; None if the figures do not have the time of a token.
 
     At concurrency 1 a step is the mean TPOT, else the median ITL, else one over the tokens per second (with
@@ -202,7 +204,7 @@ def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = F
     if (step := run.step(by_itl)) is None:
         return None
     key, tpot_ms = step
-    per_step = 1.0 if key in _GAPS else accepted(figures)
+    per_step = 1.0 if key in _GAPS else find_accepted_tokens(figures)
     least_ms = ceiling.tpot_ms(run.batch, run.context)
     return Decode(
         tpot_ms=tpot_ms,
@@ -216,7 +218,7 @@ def decode(ceiling: Ceiling, figures: Figures, load: Loaded, *, by_itl: bool = F
     )
 
 
-def prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
+def compare_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
     """A prompt's FLOP/s compared with the machine's peak, by the speed of prefill, else by TTFT.
 
     None where no length is known, and of TTFT above concurrency 1: it then has a queue.
@@ -231,23 +233,25 @@ def prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill | None:
     return Prefill(tokens, spent_ms, by, flop, 1e3 * flop / spent_ms, least_ms, share)
 
 
-def impossible(ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False) -> str | None:
+def explain_impossible(
+    ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False
+) -> str | None:
     """What is faster than the machine can be, with its figures; None if nothing is.
 
     A server known to be speculative reads its weights once for several tokens: its decoding is not judged.
     """
-    decoded = None if speculative else decode_excess(ceiling, figures, load)
-    excesses = (decoded, prefill_excess(ceiling, figures, load))
+    decoded = None if speculative else measure_decode_excess(ceiling, figures, load)
+    excesses = (decoded, measure_prefill_excess(ceiling, figures, load))
     return "; ".join(excess.text for excess in excesses if excess and excess.times > TOLERANCE) or None
 
 
-def decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
+def measure_decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
     """How much more than the memory bus carries decoding would read; None if the figures do not say.
 
     Of a mixture's experts those of one token are counted, however many requests there are: routing need not
     be even.
     """
-    step = decode(ceiling, figures, load)
+    step = compare_decode(ceiling, figures, load)
     if step is None:
         return None
     machine, weights = ceiling.machine, ceiling.weight_bytes()
@@ -255,29 +259,32 @@ def decode_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | 
     cached = step.batch * ceiling.weights.kv_bytes(step.context)
     alone, whole = (1e3 * size / step.step_ms / bus for size in (weights, weights + cached))
     text = (
-        f"{_timed(step)}: reading {_giga(weights)} GB of weights in that time "
-        f"takes {_giga(alone * bus)} GB/s, {_times(alone)} the {_giga(bus)} of {machine.name}"
+        f"{_format_step(step)}: reading {_format_giga(weights)} GB of weights in that time "
+        f"takes {_format_giga(alone * bus)} GB/s, {_format_times(alone)} the {_format_giga(bus)} of "
+        f"{machine.name}"
     )
     if cached:
-        text += f", {_times(whole)} with {_giga(cached)} GB of KV cache"
+        text += f", {_format_times(whole)} with {_format_giga(cached)} GB of KV cache"
     return Excess(whole, text)
 
 
-def prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
+def measure_prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> Excess | None:
     """How much more than the machine's peak prefill would compute; None if that is unknown."""
-    prompt, peak = prefill(ceiling, figures, load), ceiling.peak_flop_per_s
+    prompt, peak = compare_prefill(ceiling, figures, load), ceiling.peak_flop_per_s
     if prompt is None or prompt.share is None or peak is None:
         return None
     text = (
         f"{prompt.tokens:.0f} tokens prefilled in {prompt.spent_ms:.4g} ms: "
-        f"{_digits(prompt.flop / _TERA)} TFLOP in that time are {_digits(prompt.flop_per_s / _TERA)} "
-        f"TFLOP/s, {_times(prompt.share)} the {_digits(peak / _TERA)} of {ceiling.machine.name} in "
+        f"{_format_digits(prompt.flop / _TERA)} TFLOP in that time are "
+        f"{_format_digits(prompt.flop_per_s / _TERA)} "
+        f"TFLOP/s, {_format_times(prompt.share)} the {_format_digits(peak / _TERA)} of "
+        f"{ceiling.machine.name} in "
         f"{ceiling.weights.computes}"
     )
     return Excess(prompt.share, text)
 
 
-def fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | None:
+def explain_fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | None:
     """What is so slow that a fallback kernel is likely, with its figures; else None.
 
     Judged at concurrency 1 by TPOT, else by the median ITL if most steps have no prefill; never if a step
@@ -286,52 +293,57 @@ def fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | None:
     run = _Run(figures, load)
     if not run.alone and not run.gap_is_a_step:
         return None
-    step = decode(ceiling, figures, load, by_itl=not run.alone)
+    step = compare_decode(ceiling, figures, load, by_itl=not run.alone)
     if step is None or step.least_ms < LEAST_MS or step.share >= SLOW:
         return None
     if step.key in _SPEEDS and not run.mostly_decodes(ceiling, step.tpot_ms):
         return None
     bus, read = ceiling.machine.bandwidth_bytes_per_s, ceiling.step_bytes(step.batch, step.context)
     return (
-        f"{_timed(step)} is {_percent(step.share)} of the roofline: "
-        f"{step.least_ms:.3g} ms for {_giga(read)} GB at {_giga(bus)} GB/s; effective bandwidth "
-        f"{_giga(step.effective_bytes_per_s)} GB/s"
+        f"{_format_step(step)} is {_format_percent(step.share)} of the roofline: "
+        f"{step.least_ms:.3g} ms for {_format_giga(read)} GB at {_format_giga(bus)} GB/s; effective "
+        "bandwidth "
+        f"{_format_giga(step.effective_bytes_per_s)} GB/s"
     )
 
 
-def lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
+def render_lines(ceiling: Ceiling, figures: Figures, load: Loaded) -> list[str]:
     """The roofline's lines of a report: decoding, prefill, and where the bytes are from; not yet wrapped."""
-    step, prompt = decode(ceiling, figures, load), prefill(ceiling, figures, load)
-    text = [] if step is None else [_decoding(ceiling, step)]
-    text += [] if prompt is None else [_prefilling(ceiling, prompt)]
+    step, prompt = compare_decode(ceiling, figures, load), compare_prefill(ceiling, figures, load)
+    text = [] if step is None else [_render_decoding(ceiling, step)]
+    text += [] if prompt is None else [_render_prefill(ceiling, prompt)]
     return [*text, f"weights: {ceiling.weights.how}"] if text else []
 
 
-def _decoding(ceiling: Ceiling, step: Decode) -> str:
-    machine, size = ceiling.machine, _giga(ceiling.step_bytes(step.batch, step.context))
+def _render_decoding(ceiling: Ceiling, step: Decode) -> str:
+    machine, size = ceiling.machine, _format_giga(ceiling.step_bytes(step.batch, step.context))
     read = f"{size} GB a token" if step.batch == 1 else f"{size} GB a step of {step.batch:.3g} requests"
     mixed = "; includes the prefill of other requests" if step.batch > 1 and "tpot" in step.key else ""
     best, reached = step.batch * step.per_step * 1e3 / step.least_ms, step.batch * 1e3 / step.tpot_ms
     drafted = f", {step.per_step:.3g} tokens a pass" if step.per_step > 1 else ""
     return (
-        f"roofline: {_digits(best)} tok/s at best ({read}, {machine.name} at "
-        f"{_giga(machine.bandwidth_bytes_per_s)} GB/s{drafted}); reached {_digits(reached)} tok/s "
-        f"({step.by}), {_percent(step.share)}, {_giga(step.effective_bytes_per_s)} GB/s{mixed}"
+        f"roofline: {_format_digits(best)} tok/s at best ({read}, {machine.name} at "
+        f"{_format_giga(machine.bandwidth_bytes_per_s)} GB/s{drafted}); reached {_format_digits(reached)} "
+        "tok/s "
+        f"({step.by}), {_format_percent(step.share)}, {_format_giga(step.effective_bytes_per_s)} GB/s{mixed}"
     )
 
 
-def _prefilling(ceiling: Ceiling, prompt: Prefill) -> str:
+def _render_prefill(ceiling: Ceiling, prompt: Prefill) -> str:
     text = (
-        f"prefill: {_digits(prompt.flop / _TERA)} TFLOP in {prompt.spent_ms:.4g} ms ({prompt.by}), "
-        f"{_digits(prompt.flop_per_s / _TERA)} TFLOP/s"
+        f"prefill: {_format_digits(prompt.flop / _TERA)} TFLOP in {prompt.spent_ms:.4g} ms ({prompt.by}), "
+        f"{_format_digits(prompt.flop_per_s / _TERA)} TFLOP/s"
     )
     peak = ceiling.peak_flop_per_s
     if peak is None or prompt.share is None:
         return f"{text}; the machine's peak is unknown"
-    return f"{text} of {_digits(peak / _TERA)} ({ceiling.weights.computes}), {_percent(prompt.share)}"
+    return (
+        f"{text} of {_format_digits(peak / _TERA)} ({ceiling.weights.computes}), "
+        f"{_format_percent(prompt.share)}"
+    )
 
 
-def _timed(step: Decode) -> str:
+def _format_step(step: Decode) -> str:
     """The measured time of a token, and of a step that gives several."""
     text = f"{step.tpot_ms:.4g} ms per token ({step.by})"
     if step.per_step == 1:
@@ -339,18 +351,18 @@ def _timed(step: Decode) -> str:
     return f"{text}, {step.step_ms:.4g} ms per pass of {step.per_step:.3g} tokens (acceptance length)"
 
 
-def _giga(size: float) -> str:
-    return _digits(size / _GIGA)
+def _format_giga(size: float) -> str:
+    return _format_digits(size / _GIGA)
 
 
-def _digits(value: float) -> str:
+def _format_digits(value: float) -> str:
     """Three digits, and all before the decimal point."""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def _times(ratio: float) -> str:
+def _format_times(ratio: float) -> str:
     return f"{ratio:.1f} ×" if ratio >= 2 else f"{ratio:.2f} ×"
 
 
-def _percent(share: float) -> str:
-    return f"{_digits(100 * share)} %"
+def _format_percent(share: float) -> str:
+    return f"{_format_digits(100 * share)} %"

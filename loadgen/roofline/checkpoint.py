@@ -47,7 +47,7 @@ class Checkpoint(BaseModel, extra="forbid", frozen=True):
     weight_bytes: int | None = None  # of the files on this disk
 
 
-def read(path: str) -> Checkpoint | None:
+def read_checkpoint(path: str) -> Checkpoint | None:
     """What the checkpoint at a path declares; None where nothing is there (a hub name).
 
     The path may come from a server: only a directory's known files and a .gguf file are opened, and only
@@ -58,13 +58,13 @@ def read(path: str) -> Checkpoint | None:
         return None
     try:
         if not os.path.isdir(place):
-            return _gguf([place], path)
+            return _read_gguf([place], path)
         if os.path.isfile(place / "config.json"):
-            return _transformers(place, path)
+            return _read_transformers(place, path)
         parts = sorted(place.glob("*.gguf"))
         if not parts:
             raise UsageError(f"{path} is not a model: it holds neither config.json nor a .gguf file")
-        return _gguf(parts, path)
+        return _read_gguf(parts, path)
     except OSError as error:
         raise UsageError(f"{path}: the model cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):  # a null byte in a name, values nested too deep
@@ -79,81 +79,81 @@ class Quantization(msgspec.Struct, frozen=True):
     group_size: int | None = None  # weights that share a scale
 
 
-def quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
+def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
     """What a config, and ModelOpt's file next to it, declare of the weights."""
-    places = _places(config)
-    declared = _first(places, _QUANTIZED_BY, dict, {})
+    places = _list_places(config)
+    declared = _find_first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():
         _, outer = model_files.read(modelopt)
         declared = {"quant_method": "modelopt", **read_mapping(outer.get("quantization", outer))}
     if not declared:
-        return Quantization(_UNQUANTIZED.get(_dtype(places), ""))
+        return Quantization(_UNQUANTIZED.get(_read_dtype(places), ""))
     method = str(declared.get("quant_method", "")).lower()
     if "config_groups" in declared and "modelopt" not in method:
-        return _compressed(declared)
+        return _read_compressed(declared)
     if "quant_algo" in declared or "modelopt" in method:
-        return _detailed(_modelopt(declared), declared)
-    return _detailed(_one_method(method, declared), declared)
+        return _add_details(_name_modelopt(declared), declared)
+    return _add_details(_name_method(method, declared), declared)
 
 
-def _places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def _list_places(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Where a config declares things: in the part of the decoder, and in the whole."""
     return model_files.text_part(config), config
 
 
-def _dtype(places: Iterable[Mapping[str, Any]]) -> str:
-    return str(_first(places, ("dtype", "torch_dtype"), str, "")).removeprefix("torch.")
+def _read_dtype(places: Iterable[Mapping[str, Any]]) -> str:
+    return str(_find_first(places, ("dtype", "torch_dtype"), str, "")).removeprefix("torch.")
 
 
-def _transformers(directory: Path, path: str) -> Checkpoint:
+def _read_transformers(directory: Path, path: str) -> Checkpoint:
     raw, config = model_files.read(directory / "config.json")
-    places = _places(config)
-    names, stored = read_list(config.get("architectures")), quantization(config, directory)
-    return _checkpoint(
+    places = _list_places(config)
+    names, stored = read_list(config.get("architectures")), read_quantization(config, directory)
+    return _make_checkpoint(
         raw,
         path=path,
         architecture=next((name for name in names if isinstance(name, str)), ""),
-        model_type=_first((config,), ("model_type",), str, ""),
-        dtype=_dtype(places),
+        model_type=_find_first((config,), ("model_type",), str, ""),
+        dtype=_read_dtype(places),
         quantization=stored.word,
         quantization_detail=stored.detail,
-        max_positions=_first(places, _POSITIONS, int, None),
-        layers=_first(places, _LAYERS, int, None),
-        hidden_size=_first(places, _HIDDEN, int, None),
-        experts=_first(places, _EXPERTS, int, None),
-        weight_bytes=_weight_bytes(directory),
+        max_positions=_find_first(places, _POSITIONS, int, None),
+        layers=_find_first(places, _LAYERS, int, None),
+        hidden_size=_find_first(places, _HIDDEN, int, None),
+        experts=_find_first(places, _EXPERTS, int, None),
+        weight_bytes=_sum_weight_bytes(directory),
     )
 
 
-def _gguf(parts: list[Path], path: str) -> Checkpoint:
+def _read_gguf(parts: list[Path], path: str) -> Checkpoint:
     head = read_head(parts[0])
     values = head.values
     family = str(values.get("general.architecture", ""))
     named = _GGUF_NAME.search(parts[0].name)
     kind = named[1].upper() if named else head.kind()
-    return _checkpoint(
+    return _make_checkpoint(
         head.raw,
         path=path,
         model_type=family,
         quantization=f"GGUF-{kind}" if kind else "GGUF",
-        max_positions=_whole(values.get(f"{family}.context_length")),
-        layers=_whole(values.get(f"{family}.block_count")),
-        hidden_size=_whole(values.get(f"{family}.embedding_length")),
-        experts=_whole(values.get(f"{family}.expert_count")),
+        max_positions=_read_whole(values.get(f"{family}.context_length")),
+        layers=_read_whole(values.get(f"{family}.block_count")),
+        hidden_size=_read_whole(values.get(f"{family}.embedding_length")),
+        experts=_read_whole(values.get(f"{family}.expert_count")),
         weight_bytes=sum(part.stat().st_size for part in parts),
     )
 
 
-def _checkpoint(config: bytes, **declared: Any) -> Checkpoint:
+def _make_checkpoint(config: bytes, **declared: Any) -> Checkpoint:
     """The checkpoint, its texts bounded."""
     declared["config_digest"] = hashlib.blake2b(config, digest_size=16).hexdigest()
     bounded = {name: untrusted.read_text(value) for name, value in declared.items() if isinstance(value, str)}
     return Checkpoint(**{**declared, **bounded, "path": untrusted.read_text(declared["path"], _LONGEST_PATH)})
 
 
-def _one_method(method: str, declared: Mapping[str, Any]) -> str:
+def _name_method(method: str, declared: Mapping[str, Any]) -> str:
     """The name of a method with one setting for all weights."""
-    bits = _whole(declared.get("bits", declared.get("w_bit", declared.get("nbits"))))
+    bits = _read_whole(declared.get("bits", declared.get("w_bit", declared.get("nbits"))))
     if "awq" in method:
         return f"AWQ-{bits or 4}bit"
     if "gptq" in method:
@@ -168,22 +168,22 @@ def _one_method(method: str, declared: Mapping[str, Any]) -> str:
     return (f"{method}-{bits}bit" if bits else method) or "quantized"
 
 
-def _compressed(declared: Mapping[str, Any]) -> Quantization:
+def _read_compressed(declared: Mapping[str, Any]) -> Quantization:
     """compressed-tensors: each group of layers has its own scheme."""
     groups = [read_mapping(group) for group in read_mapping(declared["config_groups"]).values()]
     words = dict.fromkeys(
-        _scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
+        _name_scheme(group, str(group.get("format") or declared.get("format"))) for group in groups
     )
-    parts = [_detailed("", read_mapping(group.get("weights"))) for group in groups]
+    parts = [_add_details("", read_mapping(group.get("weights"))) for group in groups]
     details = dict.fromkeys(part.detail for part in parts if part.detail)
     sizes = (part.group_size for part in parts if part.group_size is not None)
     return Quantization("+".join(words) or "compressed-tensors", ", ".join(details), next(sizes, None))
 
 
-def _scheme(group: Mapping[str, Any], layout: str) -> str:
+def _name_scheme(group: Mapping[str, Any], layout: str) -> str:
     """One group's name: of floats their format, of integers the bits of weights and activations."""
     weights, activations = read_mapping(group.get("weights")), read_mapping(group.get("input_activations"))
-    bits, active = _whole(weights.get("num_bits")), _whole(activations.get("num_bits")) or 16
+    bits, active = _read_whole(weights.get("num_bits")), _read_whole(activations.get("num_bits")) or 16
     if weights.get("type") == "float" or "fp" in layout:
         scaled = str(weights.get("scale_dtype"))
         if bits == 4:
@@ -194,32 +194,32 @@ def _scheme(group: Mapping[str, Any], layout: str) -> str:
     return f"Int{bits}-W{bits}A{active}" if bits else "compressed-tensors"
 
 
-def _modelopt(declared: Mapping[str, Any]) -> str:
+def _name_modelopt(declared: Mapping[str, Any]) -> str:
     """ModelOpt's name: one algorithm, or one a layer."""
     algorithm = str(declared.get("quant_algo", "")).upper()
     if algorithm == "MIXED_PRECISION":
         layers = read_mapping(declared.get("quantized_layers")).values()
         algorithms = dict.fromkeys(str(read_mapping(layer).get("quant_algo", "")).upper() for layer in layers)
-        return "+".join(map(_algorithm, algorithms)) or algorithm
-    return _algorithm(algorithm) or "ModelOpt"
+        return "+".join(map(_name_algorithm, algorithms)) or algorithm
+    return _name_algorithm(algorithm) or "ModelOpt"
 
 
-def _algorithm(name: str) -> str:
+def _name_algorithm(name: str) -> str:
     if name.startswith(("FP8", "NVFP4")):  # FP8_PB_WO, NVFP4_AWQ: the same numbers, scaled otherwise
         return name.partition("_")[0]
     return {"W4A16_AWQ": "AWQ-4bit", "W4A16_NVFP4": "NVFP4-W4A16"}.get(name, name)
 
 
-def _detailed(word: str, declared: Mapping[str, Any]) -> Quantization:
+def _add_details(word: str, declared: Mapping[str, Any]) -> Quantization:
     """The name with what it leaves out: blocks and groups of weights that share a scale."""
     block = read_list(declared.get("weight_block_size") or declared.get("block_structure"))
-    group = _whole(declared.get("group_size")) or None
+    group = _read_whole(declared.get("group_size")) or None
     details = [f"blocks of {'×'.join(map(str, block))}"] if block else []
     details += [f"groups of {group}"] if group else []
     return Quantization(word, ", ".join(details), group)
 
 
-def _weight_bytes(directory: Path) -> int | None:
+def _sum_weight_bytes(directory: Path) -> int | None:
     """The size of one copy of the weights: many repositories hold them twice, in two formats."""
     named = [path for path in model_files.indexed(directory) or () if os.path.isfile(path)]
     if not named:
@@ -229,16 +229,16 @@ def _weight_bytes(directory: Path) -> int | None:
     return sum(part.stat().st_size for part in named) if named else None
 
 
-def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:
+def _find_first(places: Iterable[Mapping[str, Any]], names: Iterable[str], kind: type, default: Any) -> Any:
     """The first value of that type under any of these names; else `default`."""
     values = (place.get(name) for place in places for name in names)
     right = (value for value in values if isinstance(value, kind) and not isinstance(value, bool))
     return next(
-        (value for value in right if not isinstance(value, int) or _whole(value) is not None), default
+        (value for value in right if not isinstance(value, int) or _read_whole(value) is not None), default
     )
 
 
-def _whole(value: object) -> int | None:
+def _read_whole(value: object) -> int | None:
     return untrusted.read_count(value) if isinstance(value, int) else None
 
 

@@ -16,13 +16,13 @@ from loadgen.roofline.architecture import Architecture
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.checkpoint import Checkpoint, Quantization
 from loadgen.roofline.machines import Machine
-from loadgen.roofline.weights import Scheme, scheme
+from loadgen.roofline.weights import Scheme, parse_scheme
 
 if TYPE_CHECKING:
     from loadgen.roofline.ceiling import Ceiling
 
 
-def ceiling(
+def estimate_ceiling(
     model: str,
     machine: Machine,
     *,
@@ -38,66 +38,66 @@ def ceiling(
     config, else BF16. Raises UsageError that says what to pass, or what is broken.
     """
     place = checkpoint_path or model
-    files = checkpoint.read(place) if place else None
+    files = checkpoint.read_checkpoint(place) if place else None
     directory = Path(os.path.expanduser(place)) if files is not None else None
-    shape = _shape(model, config, directory)
-    word, group = _stored_as(model, quantization, config, files)
+    shape = _find_shape(model, config, directory)
+    word, group = _find_storage(model, quantization, config, files)
     # Of several joined by + the smallest, so that no run is wrongly impossible.
-    schemes = filter(None, (scheme(part, group) for part in word.split("+")))
+    schemes = filter(None, (parse_scheme(part, group) for part in word.split("+")))
     stored, peaks = min(schemes, key=lambda each: each.bits, default=None), machine.peak_flop_per_s
     if stored is not None and peaks and stored.computes not in peaks:
         stored = replace(stored, computes="bf16")  # without such a unit weights are widened
     read: Weights | None = None
-    if directory is not None and (gguf := _gguf(directory)):
-        read = weights.of_gguf(gguf, shape, stored or Scheme("GGUF", 16.0), kv_dtype)
+    if directory is not None and (gguf := _list_gguf_files(directory)):
+        read = weights.weigh_gguf(gguf, shape, stored or Scheme("GGUF", 16.0), kv_dtype)
     elif directory is not None:
-        read = weights.of_files(directory, shape, stored or Scheme(word, 16.0), kv_dtype)
+        read = weights.weigh_files(directory, shape, stored or Scheme(word, 16.0), kv_dtype)
     if read is None:
         if stored is None:
             raise UsageError(
                 f"unknown bit width of {word} ({model}): the model's files are needed for a roofline"
             )
-        read = weights.of_shape(shape, stored, kv_dtype)
+        read = weights.weigh_shape(shape, stored, kv_dtype)
     return Ceiling(machine=machine, model=model, weights=read)
 
 
-def _shape(model: str, config: Path | None, directory: Path | None) -> Architecture:
+def _find_shape(model: str, config: Path | None, directory: Path | None) -> Architecture:
     if config is None and directory is not None and (directory / "config.json").is_file():
         config = directory
     if config is not None:
-        return architecture.read(config)
-    shapes = (models.named(name) for name in (model, str(directory or "")) if name)
+        return architecture.read_architecture(config)
+    shapes = (models.find_architecture(name) for name in (model, str(directory or "")) if name)
     if (shape := next(filter(None, shapes), None)) is None:
         raise UsageError(f"the shape of {model} is unknown: pass --model-config, its config.json")
     return shape
 
 
-def _stored_as(
+def _find_storage(
     model: str, quantization: str, config: Path | None, files: Checkpoint | None
 ) -> tuple[str, int | None]:
     """The name of how the weights are stored, and how many share a scale, if that is declared."""
     if quantization:
         return quantization, None
     if files is not None and files.quantization:
-        return files.quantization, _declared(Path(os.path.expanduser(files.path))).group_size
-    if word := models.suffix(model):
+        return files.quantization, _read_declared(Path(os.path.expanduser(files.path))).group_size
+    if word := models.find_suffix(model):
         return word, None
     if config is not None:
-        declared = _declared(config)
+        declared = _read_declared(config)
         return declared.word, declared.group_size
-    row = models.find(model)
-    return models.rows()[row.key].stored if row is not None else "", None
+    row = models.find_model(model)
+    return models.read_rows()[row.key].stored if row is not None else "", None
 
 
-def _declared(path: Path) -> Quantization:
+def _read_declared(path: Path) -> Quantization:
     """How the config.json at a path, or in the directory there, declares the weights to be stored."""
     file = model_files.config_path(path)
     if file.name.endswith(".gguf") or not file.is_file():
         return Quantization()
-    return checkpoint.quantization(model_files.read(file)[1], file.parent)
+    return checkpoint.read_quantization(model_files.read(file)[1], file.parent)
 
 
-def _gguf(place: Path) -> list[Path]:
+def _list_gguf_files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     return [] if (place / "config.json").is_file() else sorted(place.glob("*.gguf"))
@@ -108,7 +108,7 @@ _KV_SHARE = 0.9  # of the memory for weights and KV cache, vLLM's default
 _STEP_TOKENS, _MOST_TOKENS = 8192, 131_072
 
 
-def arguments(preset: str, config: Path | None = None) -> list[str]:
+def make_engine_arguments(preset: str, config: Path | None = None) -> list[str]:
     """The engine's own flags for a preset's name; a preset of ours is passed as JSON. Raises UsageError."""
     if not preset.startswith(PREFIX):
         return ["--preset", preset]
@@ -117,12 +117,15 @@ def arguments(preset: str, config: Path | None = None) -> list[str]:
         raise UsageError(
             f"--preset {preset}: write roofline/MACHINE/MODEL, such as roofline/jetson-thor/Qwen3-8B-FP8"
         )
-    from loadgen.roofline.machines import machine
+    from loadgen.roofline.machines import find_machine
 
-    return ["--preset-json", json.dumps(row(preset, ceiling(model, machine(key), config=config)))]
+    return [
+        "--preset-json",
+        json.dumps(make_preset_row(preset, estimate_ceiling(model, find_machine(key), config=config))),
+    ]
 
 
-def row(name: str, bound: Ceiling) -> dict[str, Any]:
+def make_preset_row(name: str, bound: Ceiling) -> dict[str, Any]:
     """A ceiling as a row of the engine's presets; raises UsageError where the model does not fit."""
     weights, memory = bound.weights, bound.machine.memory_bytes
     per_token = weights.kv_bytes_per_token + weights.window_kv_bytes_per_token
@@ -143,12 +146,12 @@ def row(name: str, bound: Ceiling) -> dict[str, Any]:
     }
 
 
-def played(preset: str, model: str) -> tuple[str, str] | None:
+def find_simulated(preset: str, model: str) -> tuple[str, str] | None:
     """The machine's key and the model that a preset simulates; None if the machine is not in the table."""
     if preset.startswith(PREFIX):
         key, _, model = preset.removeprefix(PREFIX).partition("/")
         return key, model
-    from loadgen.roofline.machines import recognised
+    from loadgen.roofline.machines import recognise_machine
 
-    machine_named = recognised(preset.partition("/")[0])
+    machine_named = recognise_machine(preset.partition("/")[0])
     return None if machine_named is None else (machine_named.key, model)

@@ -17,10 +17,10 @@ class Flags(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Find errors in these flags before a run; raises UsageError."""
         if (self.hardware, self.bandwidth_gb_per_s) != (None, None):
-            from loadgen.roofline.machines import chosen  # few runs name one
+            from loadgen.roofline.machines import choose_machine  # few runs name one
 
-            chosen(self.hardware, self.bandwidth_gb_per_s)
+            choose_machine(self.hardware, self.bandwidth_gb_per_s)
         if self.model_config is not None:
             from loadgen.roofline import architecture
 
-            architecture.read(expanded(self.model_config))
+            architecture.read_architecture(expanded(self.model_config))

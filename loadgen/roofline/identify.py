@@ -11,9 +11,9 @@ from loadgen.base.errors import UsageError
 from loadgen.base.paths import expand_path as expanded
 from loadgen.roofline import estimate
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.estimate import ceiling
+from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.roofline.flags import Flags
-from loadgen.roofline.machines import Machine, chosen, machine, recognised
+from loadgen.roofline.machines import Machine, choose_machine, find_machine, recognise_machine
 
 _PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 _PLAIN = ("", "BF16", "FP16", "FP32")
@@ -36,25 +36,25 @@ class ModelIdentity(msgspec.Struct, frozen=True):
     devices: int | None = None  # in use; None: not reported
 
 
-def roofline(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
+def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, str]:
     """The ceiling of a run; else None, and what is unknown and what to pass ("": nothing to report)."""
-    played = estimate.played(subject.simulated, subject.model) if subject.simulated else None
+    played = estimate.find_simulated(subject.simulated, subject.model) if subject.simulated else None
     try:
-        given = chosen(flags.hardware, flags.bandwidth_gb_per_s)
+        given = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
         if given is not None:
-            given = given if flags.bandwidth_gb_per_s is not None else _all(given, subject.devices)
+            given = given if flags.bandwidth_gb_per_s is not None else _add_devices(given, subject.devices)
         elif subject.simulated:
             if played is None:
                 return None, ""  # made up
-            given = machine(played[0])
+            given = find_machine(played[0])
         else:
-            given = _own(subject)
-        return _ceiling(subject, given, played[1] if played else subject.model, flags), ""
+            given = _find_own_machine(subject)
+        return _estimate_ceiling(subject, given, played[1] if played else subject.model, flags), ""
     except UsageError as error:
         return None, str(error)
 
 
-def _own(subject: ModelIdentity) -> Machine:
+def _find_own_machine(subject: ModelIdentity) -> Machine:
     """The machine of its own GPUs; raises UsageError that says what to pass."""
     if not subject.gpu:
         raise UsageError(f"the memory bandwidth of the machine is unknown: {_PASS}")
@@ -63,27 +63,27 @@ def _own(subject: ModelIdentity) -> Machine:
     counted = re.fullmatch(r"(\d+) × (.+)", subject.gpu)
     name, count = (counted[2], int(counted[1])) if counted else (subject.gpu, 1)
     size = re.match(r"[\d.]+", subject.memory)
-    row = recognised(name, float(size[0]) if size else None)
+    row = recognise_machine(name, float(size[0]) if size else None)
     if row is None:
         raise UsageError(f"{subject.gpu} is not in the table of machines: {_PASS}")
     if count > 1 and subject.devices is None:
         raise UsageError(
             f"how many of the {subject.gpu} are in use is unknown: pass --hardware, as {count}x{row.key}"
         )
-    return _all(row, subject.devices)
+    return _add_devices(row, subject.devices)
 
 
-def _all(single: Machine, devices: int | None) -> Machine:
+def _add_devices(single: Machine, devices: int | None) -> Machine:
     return single.times(devices) if devices and single.devices == 1 else single
 
 
-def _ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Flags) -> Ceiling:
+def _estimate_ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Flags) -> Ceiling:
     config = expanded(flags.model_config) if flags.model_config is not None else None
     made = _ONLINE.get(subject.as_run) if subject.declared in _PLAIN else None
     directory = subject.checkpoint_path
     if made and directory and config is None and (Path(directory) / "config.json").is_file():
         config = Path(directory)
-    return ceiling(
+    return estimate_ceiling(
         model,
         on,
         quantization=made or "",

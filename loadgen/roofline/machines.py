@@ -38,23 +38,23 @@ class _MachineRow(BaseModel, extra="forbid"):
     ram_gib: float = 0.0
 
 
-def machine(key: str) -> Machine:
+def find_machine(key: str) -> Machine:
     """The machine of a key as jetson-thor, or of several that share a model as 4xh100.
 
     Raises UsageError with the nearest key, and what else can be passed.
     """
     counted = _COUNTED.fullmatch(key.strip())
     word = (counted[2] if counted else key).strip().lower()
-    row = machines().get(_SHORT.get(word, word))
+    row = list_machines().get(_SHORT.get(word, word))
     count = int(counted[1]) if counted else 1
     if row is None or not count:
-        close = find_nearest(word, [*machines(), *_SHORT])
-        hint = f"the nearest is {close}" if close else f"there are {', '.join(machines())}"
+        close = find_nearest(word, [*list_machines(), *_SHORT])
+        hint = f"the nearest is {close}" if close else f"there are {', '.join(list_machines())}"
         raise UsageError(f"--hardware {key}: unknown, {hint}; or pass --bandwidth GB/s of its memory")
     return row.times(count)
 
 
-def of_bandwidth(gb_per_s: float) -> Machine:
+def make_machine(gb_per_s: float) -> Machine:
     """A machine of which only the memory bandwidth is known."""
     if not 0 < gb_per_s <= MOST_GB_PER_S:
         raise UsageError(f"--bandwidth {gb_per_s:g}: give the GB/s of the machine's memory, such as 273")
@@ -69,17 +69,17 @@ def of_bandwidth(gb_per_s: float) -> Machine:
     )
 
 
-def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | None:
+def choose_machine(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | None:
     """The machine of --hardware and --bandwidth, where either is given; raises UsageError.
 
     Together: the table's machine with that bandwidth, of all its devices.
     """
     if hardware is None:
-        return None if bandwidth_gb_per_s is None else of_bandwidth(bandwidth_gb_per_s)
-    row = machine(hardware)
+        return None if bandwidth_gb_per_s is None else make_machine(bandwidth_gb_per_s)
+    row = find_machine(hardware)
     if bandwidth_gb_per_s is None:
         return row
-    given = of_bandwidth(bandwidth_gb_per_s)
+    given = make_machine(bandwidth_gb_per_s)
     return row.model_copy(
         update={
             "bandwidth_bytes_per_s": given.bandwidth_bytes_per_s,
@@ -89,37 +89,41 @@ def chosen(hardware: str | None, bandwidth_gb_per_s: float | None) -> Machine | 
     )
 
 
-def recorded(key: str) -> tuple[Machine | None, str]:
+def find_recorded(key: str) -> tuple[Machine | None, str]:
     """The machine that results name by its key; None and a message where this table does not have it."""
     try:
-        return machine(key), ""
+        return find_machine(key), ""
     except UsageError as error:
         return None, f"no roofline: {error}"
 
 
-def recognised(gpu_name: str, memory_gib: float | None = None) -> Machine | None:
+def recognise_machine(gpu_name: str, memory_gib: float | None = None) -> Machine | None:
     """The machine that names itself so (NVML, nvidia-smi), by its key or as people write it, or None.
 
     "4 × NVIDIA H100 80GB HBM3" is four that share a model. One name can be several machines, as
     "Orin (nvgpu)": the memory that the system sees distinguishes them; without it, or if none fits, it is
     the largest of them.
     """
-    count, plain = _parted(gpu_name)
+    count, plain = _split_count(gpu_name)
     name = re.sub(r"^NVIDIA\s+", "", plain, flags=re.IGNORECASE)
     matches = [
         (key, row.ram_gib)
-        for key, row in _rows().items()
+        for key, row in _read_rows().items()
         if name.lower() == key or any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in row.names)
-    ] or [(key, 0.0) for key, row in _rows().items() if re.fullmatch(row.written or "(?!)", _plain(plain))]
+    ] or [
+        (key, 0.0)
+        for key, row in _read_rows().items()
+        if re.fullmatch(row.written or "(?!)", _simplify_name(plain))
+    ]
     if not matches:
         return None
     if memory_gib is not None:
         fits = [key for key, ram in matches if ram and abs(ram - memory_gib) <= _RAM_OFF * ram]
         matches = [(key, 0.0) for key in fits] or matches
-    return machines()[matches[0][0]].times(count)
+    return list_machines()[matches[0][0]].times(count)
 
 
-def _parted(named: str) -> tuple[int, str]:
+def _split_count(named: str) -> tuple[int, str]:
     """How many of a machine a name is of, 8 of `8xH100` and of `H100 x8`, and the machine's own name."""
     if (before := _COUNTED.fullmatch(named.strip())) is not None:
         return int(before[1]) or 1, before[2].strip()
@@ -127,26 +131,26 @@ def _parted(named: str) -> tuple[int, str]:
     return (1, named.strip()) if behind is None else (int(behind[2]) or 1, behind[1])
 
 
-def _plain(name: str) -> str:
+def _simplify_name(name: str) -> str:
     """A machine's name as people write it, without its vendor and its series."""
     return " ".join(_SERIES.sub(" ", name.lower()).split())
 
 
-def meant(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
+def settle_machine(given: Machine | None, named: str, own: Machine | None = None) -> Machine | None:
     """The machine of a run: the given one, as many as the run reports; else the one that the run names.
 
     `named` is the GPU's own name, perhaps with a count as in "4 × GPU"; `own` is the machine of the run's
     ceiling, where it has one. A bandwidth that is given is of all devices.
     """
-    own = own or (recognised(named) if named else None)
+    own = own or (recognise_machine(named) if named else None)
     if given is None or given.devices > 1 or given.of_all:
         return given or own
-    devices = own.devices if own is not None else _parted(named)[0]
+    devices = own.devices if own is not None else _split_count(named)[0]
     return given.times(devices) if devices else given
 
 
 @cache
-def machines() -> dict[str, Machine]:
+def list_machines() -> dict[str, Machine]:
     """Every machine by key, in the order of the file."""
     return {
         key: Machine(
@@ -158,12 +162,12 @@ def machines() -> dict[str, Machine]:
             source=row.source,
             note=row.note,
         )
-        for key, row in _rows().items()
+        for key, row in _read_rows().items()
     }
 
 
 @cache
-def _rows() -> dict[str, _MachineRow]:
+def _read_rows() -> dict[str, _MachineRow]:
     text = resources.files(__package__).joinpath("machines.toml").read_text("utf-8")
     return {key: _MachineRow(**row) for key, row in tomllib.loads(text).items()}
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-from loadgen.roofline.architecture import Architecture, parse
+from loadgen.roofline.architecture import Architecture, parse_architecture
 
 # What a name may have behind the model's: how it was tuned, and how its weights are stored.
 _TUNED = re.compile(r"(?:instruct|chat|it|base|hf|thinking|reasoning|\d{4}|v\d+(?:\.\d+)*|preview)", re.I)
@@ -40,13 +40,13 @@ class _ModelRow(BaseModel, extra="forbid"):
     note: str = ""
 
 
-def named(model: str) -> Architecture | None:
+def find_architecture(model: str) -> Architecture | None:
     """The shape of a checkpoint by its name or path; None where the table has none of that name."""
-    match = find(model)
-    return None if match is None else models()[match.key]
+    match = find_model(model)
+    return None if match is None else list_models()[match.key]
 
 
-def find(model: str) -> Named | None:
+def find_model(model: str) -> Named | None:
     """The row of a checkpoint's name, and the quantization in it.
 
     `/models/Qwen3-Coder-30B-A3B-Instruct-AWQ-8bit` is Qwen3-Coder-30B-A3B and AWQ-8bit. Only
@@ -57,16 +57,16 @@ def find(model: str) -> Named | None:
     name = f"{name}-{quantization}" if quantization else name
     parts = name.split("-")
     for count in range(len(parts), 0, -1):
-        key = _keys().get("-".join(parts[:count]).lower())
+        key = _index_names().get("-".join(parts[:count]).lower())
         rest = parts[count:]
         if key is not None and all(_TUNED.fullmatch(part) or _STORED.fullmatch(part) for part in rest):
             return Named(key, "-".join(part for part in rest if _STORED.fullmatch(part)))
     return None
 
 
-def suffix(model: str) -> str:
+def find_suffix(model: str) -> str:
     """The words at a name's end for how the weights are stored, of any model; "" if there are none."""
-    if (match := find(model)) is not None:
+    if (match := find_model(model)) is not None:
         return match.quantization
     base, quantization = split_name(model)
     words = [*takewhile(_STORED.fullmatch, reversed(base.split("-")))][::-1]
@@ -74,23 +74,27 @@ def suffix(model: str) -> str:
 
 
 @cache
-def models() -> dict[str, Architecture]:
+def list_models() -> dict[str, Architecture]:
     """Every shape by key, in the order of the file."""
-    return {key: parse(row.config, f"{row.hub}, config.json") for key, row in rows().items()}
+    return {
+        key: parse_architecture(row.config, f"{row.hub}, config.json") for key, row in read_rows().items()
+    }
 
 
 @cache
-def rows() -> dict[str, _ModelRow]:
+def read_rows() -> dict[str, _ModelRow]:
     """The table's rows by key."""
     text = resources.files(__package__).joinpath("models.toml").read_text("utf-8")
     return {key: _ModelRow(**row) for key, row in tomllib.loads(text).items()}
 
 
 @cache
-def _keys() -> dict[str, str]:
+def _index_names() -> dict[str, str]:
     """Keys by every name of theirs, in lower case."""
     return {
-        name.lower(): key for key, row in rows().items() for name in (key, row.hub.split("/")[-1], *row.names)
+        name.lower(): key
+        for key, row in read_rows().items()
+        for name in (key, row.hub.split("/")[-1], *row.names)
     }
 
 

@@ -23,14 +23,14 @@ _PLAIN_BITS = 16
 _KV_BYTES = {"fp8": 1.0, "int8": 1.0, "float8": 1.0, "fp4": 0.5, "nvfp4": 0.5, "int4": 0.5, "float32": 4.0}
 
 
-def of_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights | None:
+def weigh_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights | None:
     """From the headers of a directory's safetensors; None where it has none. Raises UsageError."""
-    stored_bytes = read(directory, shape)
+    stored_bytes = read_stored(directory, shape)
     if stored_bytes is None:
         return None
     shrunk = 2 if scheme.word == "FP32" else 1
     assumed = f", {scheme.assumed}" if shrunk > 1 else ""
-    return _weights(
+    return _make_weights(
         shape,
         scheme.computes,
         kv_dtype,
@@ -41,14 +41,14 @@ def of_files(directory: Path, shape: Architecture, scheme: Scheme, kv_dtype: str
     )
 
 
-def of_gguf(files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
+def weigh_gguf(files: list[Path], shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     """From the size of a GGUF model's files: its bits per weight, the same for all of them."""
     size = sum(path.stat().st_size for path in files)
     measured = replace(scheme, bits=8 * size / shape.total, everything=True, assumed="")
-    return of_shape(shape, measured, kv_dtype).model_copy(update={"how": f"the size of {files[0]}"})
+    return weigh_shape(shape, measured, kv_dtype).model_copy(update={"how": f"the size of {files[0]}"})
 
 
-def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
+def weigh_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     """Computed: parameters × bits, embedding, head and routers in 16 bits unless the scheme has them.
 
     gpt-oss keeps its attention in 16 bits too: MXFP4 is of the experts alone.
@@ -59,7 +59,7 @@ def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     expert = shape.expert * scheme.bits
     apart = 0 if shape.tied else shape.embedding * other
     assumed = f", {scheme.assumed}" if scheme.assumed else ""
-    return _weights(
+    return _make_weights(
         shape,
         scheme.computes,
         kv_dtype,
@@ -70,7 +70,7 @@ def of_shape(shape: Architecture, scheme: Scheme, kv_dtype: str) -> Weights:
     )
 
 
-def _weights(shape: Architecture, computes: str, kv_dtype: str, **stored: Any) -> Weights:
+def _make_weights(shape: Architecture, computes: str, kv_dtype: str, **stored: Any) -> Weights:
     """The weights stored in these bytes, with their arithmetic and the bytes of a token of context.
 
     2 FLOP a parameter and token, of the head for a prompt's last token and every token of an answer; 16 bits
@@ -119,7 +119,7 @@ class Stored(msgspec.Struct, frozen=True):
     routed_bytes: int  # of all experts of all layers
 
 
-def read(directory: Path, architecture: Architecture) -> Stored | None:
+def read_stored(directory: Path, architecture: Architecture) -> Stored | None:
     """The bytes of a directory's safetensors; None if there are none.
 
     Left out of what every token reads: the input embedding (one row of it is read), unless it is the head
@@ -127,7 +127,7 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
     file.
     """
     total = dense = routed = 0
-    for name, size in chain.from_iterable(map(header, _files(directory))):
+    for name, size in chain.from_iterable(map(read_header, _list_files(directory))):
         if architecture.tied and _HEAD.fullmatch(name):
             continue
         total += size
@@ -147,7 +147,7 @@ def read(directory: Path, architecture: Architecture) -> Stored | None:
     return Stored(total, dense, routed) if total else None
 
 
-def header(path: Path) -> list[tuple[str, int]]:
+def read_header(path: Path) -> list[tuple[str, int]]:
     """The tensors of one file, name and bytes; raises UsageError if the header is cut off or wrong."""
     try:
         size = path.stat().st_size
@@ -164,12 +164,12 @@ def header(path: Path) -> list[tuple[str, int]]:
     if not isinstance(tensors, dict):
         raise UsageError(f"{path}: its header is not a JSON object: copy it again")
     entries = (item for item in tensors.items() if item[0] != "__metadata__")
-    return [(name, _tensor_bytes(path, name, entry, room)) for name, entry in entries]
+    return [(name, _read_tensor_bytes(path, name, entry, room)) for name, entry in entries]
 
 
-def _tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
+def _read_tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
     fields = untrusted.read_mapping(entry)
-    offsets, shape = _numbers(fields.get("data_offsets")), _numbers(fields.get("shape"))
+    offsets, shape = _read_numbers(fields.get("data_offsets")), _read_numbers(fields.get("shape"))
     if offsets is None or shape is None or len(offsets) != 2:
         raise UsageError(f"{path}: its header is invalid for {name}: copy it again")
     begin, end = offsets
@@ -181,14 +181,14 @@ def _tensor_bytes(path: Path, name: str, entry: Any, room: int) -> int:
     return end - begin
 
 
-def _numbers(value: object) -> list[int] | None:
+def _read_numbers(value: object) -> list[int] | None:
     """A list of whole numbers from 0 up; None of anything else."""
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return None
     return value if all(type(number) is int and number >= 0 for number in value) else None
 
 
-def _files(directory: Path) -> list[Path]:
+def _list_files(directory: Path) -> list[Path]:
     """The files of one copy of the weights; raises UsageError if the index names one that is missing."""
     if paths := sorted(model_files.indexed(directory) or ()):
         missing = next((path for path in paths if not path.is_file()), None)
@@ -236,7 +236,7 @@ class Scheme(msgspec.Struct, frozen=True):
     assumed: str = ""  # what the name leaves open and is assumed
 
 
-def scheme(word: str, group: int | None = None) -> Scheme | None:
+def parse_scheme(word: str, group: int | None = None) -> Scheme | None:
     """The scheme of a word as FP8, AWQ-4bit, GPTQ-Int4, Int4-W4A16, NVFP4, GGUF-Q4_K_M; None where unknown.
 
     Integers in groups of g (128 by default): b + 16/g bits, with zero points b + 16/g + b/g (AWQ, GPTQ).
@@ -246,10 +246,10 @@ def scheme(word: str, group: int | None = None) -> Scheme | None:
         return Scheme("BF16", 16.0)
     if name == "FP32":
         return Scheme("FP32", 16.0, assumed="engines load FP32 in 16 bits")
-    return _gguf(name) or _float(name, word) or _integer(name, word, group)
+    return _parse_gguf(name) or _parse_float(name, word) or _parse_integer(name, word, group)
 
 
-def _gguf(name: str) -> Scheme | None:
+def _parse_gguf(name: str) -> Scheme | None:
     kind = name.removeprefix("GGUF").strip("-.: ")
     bits = next(
         (_GGUF[suffix] for suffix in sorted(_GGUF, key=len, reverse=True) if kind.endswith(suffix)), None
@@ -262,14 +262,14 @@ def _gguf(name: str) -> Scheme | None:
     return Scheme(f"GGUF-{kind}", bits, everything=True) if bits and re.match(r"(I?Q|TQ)\d", kind) else None
 
 
-def _float(name: str, word: str) -> Scheme | None:
+def _parse_float(name: str, word: str) -> Scheme | None:
     for mark, bits, computes_in in _FLOATS:
         if mark in name:
             return Scheme(word, bits, "bf16" if "A16" in name else computes_in)
     return None
 
 
-def _integer(name: str, word: str, group: int | None) -> Scheme | None:
+def _parse_integer(name: str, word: str, group: int | None) -> Scheme | None:
     """Integers; AWQ, GPTQ and their like have zero points, compressed-tensors' W4A16 is symmetric."""
     widths = re.search(r"W(\d+)A(\d+)", name)
     kind = re.search(r"INT(\d)|(\d)-?BIT", name)

@@ -226,7 +226,7 @@ def _session(
         with importing():
             from loadgen.roofline import checkpoint
         with suppress(UsageError):  # files that cannot be read do not stop the server
-            files = checkpoint.read(subject.model_root)
+            files = checkpoint.read_checkpoint(subject.model_root)
     # Where nothing between it and us could wait for acknowledgements that it does not wait for: a gateway on
     # this machine may pass on the name of the engine behind it.
     known = local is not None and (local.launched is not None or served.engine.ours)

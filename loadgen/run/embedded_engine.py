@@ -26,7 +26,7 @@ def begun(options: Options, stack: ExitStack) -> Embedded | None:
         with importing():
             from loadgen.roofline import estimate  # most runs have no preset
 
-            arguments += estimate.arguments(options.preset, config)
+            arguments += estimate.make_engine_arguments(options.preset, config)
     if options.model is not None or options.served_model_name is not None:
         arguments += ["--served-model-name", options.served_model_name or options.model or ""]
     embedded = stack.enter_context(Embedded(arguments))
@@ -60,7 +60,7 @@ def steps(options: Options) -> PresetSteps | None:
 
     config = None if options.model_config is None else expand_path(options.model_config)
     try:
-        _, named = estimate.arguments(options.preset, config)
+        _, named = estimate.make_engine_arguments(options.preset, config)
         of = presets.preset(named) if named == options.preset else presets.given(named)
     except (UsageError, ValueError):
         return None  # the run refuses it by name

@@ -133,7 +133,7 @@ def add_ceiling(facts: Facts, flags: Flags) -> Facts:
         why = "several servers share the load: the batch of each is not known; measure one alone"
         return replace(facts, no_ceiling=why)
     bound, why = run_roofline.ceiling(facts, flags)
-    named = 0 if flags.hardware is None else machines.machine(flags.hardware).devices
+    named = 0 if flags.hardware is None else machines.find_machine(flags.hardware).devices
     gpus = facts.gpus or named or facts.gpu_count
     return replace(facts, ceiling=bound, no_ceiling=why, gpus=gpus)
 

@@ -13,7 +13,7 @@ from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.flags import Flags
-from loadgen.roofline.identify import ModelIdentity, roofline
+from loadgen.roofline.identify import ModelIdentity, find_ceiling
 from loadgen.verdict import reuse
 from loadgen.verdict.run_facts import Facts
 
@@ -22,7 +22,7 @@ _HARDLY = 0.01  # of the prompt tokens: pieces of one text may begin alike
 
 def ceiling(facts: Facts, flags: Flags) -> tuple[Ceiling | None, str]:
     """The ceiling of a run; else None, and what is not known of it and what to pass."""
-    return roofline(subject(facts), flags)
+    return find_ceiling(subject(facts), flags)
 
 
 def subject(facts: Facts) -> ModelIdentity:
@@ -65,7 +65,7 @@ def lines(facts: Facts, metrics: Metrics) -> list[str]:
         return []
     if facts.ceiling is None:
         return [f"roofline: unknown: {facts.no_ceiling}"] if facts.no_ceiling else []
-    return bound.lines(facts.ceiling, *figures(facts, metrics))
+    return bound.render_lines(facts.ceiling, *figures(facts, metrics))
 
 
 def devices(facts: Facts) -> int | None:

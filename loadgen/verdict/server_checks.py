@@ -51,7 +51,7 @@ def beyond_roofline(run: RunEvidence) -> Evidence | None:
         return None
     speculative = engine is not None and engine.speculative != ""
     figures, load = run_roofline.figures(run.facts, run.metrics)
-    return bound.impossible(ceiling, figures, load, speculative=speculative)
+    return bound.explain_impossible(ceiling, figures, load, speculative=speculative)
 
 
 @suspect(
@@ -67,7 +67,7 @@ def slow_kernel(run: RunEvidence) -> Evidence | None:
     ceiling = run.facts.ceiling
     if ceiling is None:
         return None
-    return bound.fallback(ceiling, *run_roofline.figures(run.facts, run.metrics))
+    return bound.explain_fallback(ceiling, *run_roofline.figures(run.facts, run.metrics))
 
 
 @suspect(

@@ -13,8 +13,8 @@ from loadgen.figures.metrics import compute
 from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machines import of_bandwidth
+from loadgen.roofline.estimate import estimate_ceiling
+from loadgen.roofline.machines import make_machine
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.calibration import Calibration, Error
@@ -177,7 +177,7 @@ def measured(capacity_per_s: float = 1e5, **fields: Any) -> Calibration:
 
 def bound(gb_per_s: float) -> Ceiling:
     """Qwen3-8B on a memory so fast: 15.2 GB a step."""
-    return ceiling("Qwen3-8B", of_bandwidth(gb_per_s))
+    return estimate_ceiling("Qwen3-8B", make_machine(gb_per_s))
 
 
 def client(**fields: Any) -> Client:

@@ -88,13 +88,13 @@ def _in_directory(*files: tuple[str, bytes]) -> None:
         where = written(raw, file, "-".join(file for file, _ in files))
     name = str(where.parent)
     with contextlib.suppress(UsageError):
-        strict(checkpoint.read(name))
+        strict(checkpoint.read_checkpoint(name))
     with contextlib.suppress(UsageError):
         assert len(vocabulary.find_vocabulary(None, name, None).allowed)
     for file, _ in files:
         if file.endswith(".safetensors"):
             with contextlib.suppress(UsageError):
-                stored.header(Path(name, file))
+                stored.read_header(Path(name, file))
 
 
 def config(raw: bytes) -> None:
@@ -125,7 +125,7 @@ def gguf_head(raw: bytes) -> None:
         with contextlib.suppress(UsageError):
             checkpoint.read_head(path)
         with contextlib.suppress(UsageError):
-            strict(checkpoint.read(str(path)))
+            strict(checkpoint.read_checkpoint(str(path)))
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -14,11 +14,11 @@ from loadgen.report.speed_rows import SpeedRow, shipped
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
-from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machines import machine, of_bandwidth
+from loadgen.roofline.estimate import estimate_ceiling
+from loadgen.roofline.machines import find_machine, make_machine
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
-THOR, RTX = machine("jetson-thor"), machine("rtx-pro-6000")
+THOR, RTX = find_machine("jetson-thor"), find_machine("rtx-pro-6000")
 KEYS = {
     "Successful requests": "completed",
     "Total input tokens": "total_input_tokens",
@@ -50,7 +50,7 @@ def block(name: str) -> tuple[dict[str, float], Lengths]:
 
 
 def on_thor(name: str) -> Ceiling:
-    return ceiling(BLOCKS[name]["model"], THOR)
+    return estimate_ceiling(BLOCKS[name]["model"], THOR)
 
 
 # Of the roofline, in per cent: decoding at low load, prefill.
@@ -69,8 +69,8 @@ LOW = {
 @loop_over("model", LOW)
 def test_low_load_on_thor_beside_the_roofline(model: str) -> None:
     name = f"{model} low"
-    step = bound.decode(on_thor(name), *block(name))
-    prompt = bound.prefill(on_thor(name), *block(name))
+    step = bound.compare_decode(on_thor(name), *block(name))
+    prompt = bound.compare_prefill(on_thor(name), *block(name))
     assert step is not None
     assert prompt is not None
     assert prompt.share is not None
@@ -99,20 +99,20 @@ IMPOSSIBLE = {
 
 @loop_over("name", BLOCKS)
 def test_what_thor_cannot_do_is_named_with_its_figures(name: str) -> None:
-    said = bound.impossible(on_thor(name), *block(name)) or ""
+    said = bound.explain_impossible(on_thor(name), *block(name)) or ""
     assert all(words in said for words in IMPOSSIBLE.get(name, [])), said
     assert bool(said) == (name in IMPOSSIBLE), said
 
 
 def test_a_server_that_speculates_may_decode_so_fast_and_not_prefill() -> None:
-    said = bound.impossible(on_thor("Qwen3-8B-FP8 low"), *block("Qwen3-8B-FP8 low"), speculative=True)
+    said = bound.explain_impossible(on_thor("Qwen3-8B-FP8 low"), *block("Qwen3-8B-FP8 low"), speculative=True)
     assert said is not None
     assert said.startswith("2043 tokens prefilled")
 
 
 @loop_over("name", BLOCKS)
 def test_a_fallback_is_named_by_the_median_gap_of_a_high_load(name: str) -> None:
-    said = bound.fallback(on_thor(name), *block(name))
+    said = bound.explain_fallback(on_thor(name), *block(name))
     assert said == (
         "88.76 ms per token (median ITL) is 25.6 % of the roofline: 22.8 ms for 6.21 GB at 273 GB/s; "
         "effective bandwidth 70 GB/s"
@@ -136,17 +136,17 @@ SHARES = {
 
 @loop_over("model", SPEEDS)
 def test_the_rtx_pages_speeds_beside_the_roofline(model: str) -> None:
-    found, figures = ceiling(model, RTX), {"speed_tok_s": SPEEDS[model]}
-    step = bound.decode(found, figures, Lengths())
+    found, figures = estimate_ceiling(model, RTX), {"speed_tok_s": SPEEDS[model]}
+    step = bound.compare_decode(found, figures, Lengths())
     assert step is not None
     assert round(100 * step.share) == SHARES[model]
-    assert bool(bound.impossible(found, figures, Lengths())) == (model == "GLM-4-9B-Chat-1M")
-    assert bound.fallback(found, figures, Lengths()) is None
+    assert bool(bound.explain_impossible(found, figures, Lengths())) == (model == "GLM-4-9B-Chat-1M")
+    assert bound.explain_fallback(found, figures, Lengths()) is None
 
 
 def test_the_rtx_pages_own_bandwidth_is_too_little_for_its_own_speed() -> None:
-    found = ceiling("Qwen3-4B", of_bandwidth(1536))
-    said = bound.impossible(found, {"speed_tok_s": SPEEDS["Qwen3-4B"]}, Lengths()) or ""
+    found = estimate_ceiling("Qwen3-4B", make_machine(1536))
+    said = bound.explain_impossible(found, {"speed_tok_s": SPEEDS["Qwen3-4B"]}, Lengths()) or ""
     assert "1.09 × the 1536" in said
 
 
@@ -157,15 +157,15 @@ LADDERS = [row for row in shipped() if row.speed_tok_s is not None]
 def ladder(row: SpeedRow) -> tuple[Ceiling, dict[str, float], Lengths]:
     assert row.speed_tok_s is not None
     speed = converted(float(row.speed_tok_s), row.formula, OUTPUT, row.input_length, row.output_length)
-    found = ceiling(
-        row.model, machine(f"{row.gpu_num or 1}x{MACHINES[row.gpu]}"), quantization=row.quantization
+    found = estimate_ceiling(
+        row.model, find_machine(f"{row.gpu_num or 1}x{MACHINES[row.gpu]}"), quantization=row.quantization
     )
     return found, {"speed_tok_s": speed}, Lengths(row.input_length, row.output_length, 1)
 
 
 def test_no_row_of_the_qwen_pages_is_impossible() -> None:
     assert len(LADDERS) > 300
-    assert [row for row in LADDERS if bound.impossible(*ladder(row))] == []
+    assert [row for row in LADDERS if bound.explain_impossible(*ladder(row))] == []
 
 
 def test_the_small_models_of_the_qwen_pages_are_slow_and_not_accused() -> None:
@@ -173,22 +173,24 @@ def test_the_small_models_of_the_qwen_pages_are_slow_and_not_accused() -> None:
     shares = {
         (row.model, row.quantization): step.share
         for row in small
-        if row.backend == "SGLang" and row.input_length == 1 and (step := bound.decode(*ladder(row)))
+        if row.backend == "SGLang" and row.input_length == 1 and (step := bound.compare_decode(*ladder(row)))
     }
     assert round(100 * shares["Qwen3-0.6B", "BF16"]) == 14
     assert round(100 * shares["Qwen3-4B", "BF16"]) == 27
     assert max(shares.values()) < bound.SLOW
-    assert [row for row in small if bound.fallback(*ladder(row))] == []
+    assert [row for row in small if bound.explain_fallback(*ladder(row))] == []
 
 
 def test_one_row_of_the_qwen_pages_beats_the_roofline() -> None:
-    served = [row for row in LADDERS if row.backend != "Transformers" and bound.fallback(*ladder(row))]
+    served = [
+        row for row in LADDERS if row.backend != "Transformers" and bound.explain_fallback(*ladder(row))
+    ]
     assert [(row.model, row.quantization, row.gpu_num, row.input_length) for row in served] == [
         ("Qwen2.5-72B-Instruct", "GPTQ-Int4", 1, 6144)  # enforce_eager, memory nearly full
     ]
 
 
-QWEN = ceiling("Qwen3-8B", of_bandwidth(1000))  # a step of 15.14 ms
+QWEN = estimate_ceiling("Qwen3-8B", make_machine(1000))  # a step of 15.14 ms
 
 
 def run(**figures: Any) -> dict[str, Any]:
@@ -215,42 +217,42 @@ LOADED = Lengths(100, 100, 4)
 def test_a_fallback_is_only_named_where_steps_are_known(
     figures: dict[str, Any], load: Lengths, found: bool
 ) -> None:
-    assert bool(bound.fallback(QWEN, figures, load)) == found
+    assert bool(bound.explain_fallback(QWEN, figures, load)) == found
 
 
 def test_below_five_milliseconds_nobody_is_accused() -> None:
-    quick = ceiling("Qwen3-0.6B", of_bandwidth(1000))
-    assert bound.fallback(quick, run(), Lengths(100, 100, 1)) is None
+    quick = estimate_ceiling("Qwen3-0.6B", make_machine(1000))
+    assert bound.explain_fallback(quick, run(), Lengths(100, 100, 1)) is None
 
 
 def test_the_batch_is_how_many_decode_on_average() -> None:
     figures = run(request_throughput=2.0, mean_tpot_ms=20.0)
-    step = bound.decode(QWEN, figures, Lengths(1000, 101, 8))
+    step = bound.compare_decode(QWEN, figures, Lengths(1000, 101, 8))
     assert step is not None
     assert (step.batch, step.context) == (4.0, 1050.5)
-    few = bound.decode(QWEN, figures, Lengths(1000, 101, 2))
+    few = bound.compare_decode(QWEN, figures, Lengths(1000, 101, 2))
     assert few is not None
     assert few.batch == 2.0
 
 
 def test_ttft_is_judged_alone_and_where_the_peak_is_known() -> None:
     figures = run(mean_ttft_ms=1.0)
-    thor = ceiling("Qwen3-8B", THOR)
-    assert bound.prefill(thor, figures, LOADED) is None
-    assert "tokens prefilled" in (bound.impossible(thor, figures, Lengths(1000, 100, 1)) or "")
-    alone = bound.prefill(QWEN, figures, Lengths(1000, 100, 1))
+    thor = estimate_ceiling("Qwen3-8B", THOR)
+    assert bound.compare_prefill(thor, figures, LOADED) is None
+    assert "tokens prefilled" in (bound.explain_impossible(thor, figures, Lengths(1000, 100, 1)) or "")
+    alone = bound.compare_prefill(QWEN, figures, Lengths(1000, 100, 1))
     assert alone is not None
     assert (alone.least_ms, alone.share) == (None, None)
 
 
 def test_a_report_has_the_best_and_what_was_reached() -> None:
-    assert bound.lines(on_thor("Qwen3-8B low"), *block("Qwen3-8B low")) == [
+    assert bound.render_lines(on_thor("Qwen3-8B low"), *block("Qwen3-8B low")) == [
         "roofline: 17.7 tok/s at best (15.4 GB a token, Jetson AGX Thor (T5000) at 273 GB/s); reached "
         "15.7 tok/s (mean TPOT), 88.9 %, 243 GB/s",
         "prefill: 29.6 TFLOP in 78.19 ms (mean TTFT), 379 TFLOP/s of 258 (bf16), 147 %",
         "weights: computed from the config of Qwen/Qwen3-8B, config.json as BF16 (16 bits)",
     ]
-    high = bound.lines(on_thor("Qwen3-8B high"), *block("Qwen3-8B high"))
+    high = bound.render_lines(on_thor("Qwen3-8B high"), *block("Qwen3-8B high"))
     assert "a step of 6.94 requests" in high[0]
     assert high[0].endswith("203 GB/s; includes the prefill of other requests")
-    assert bound.lines(QWEN, {}, LOADED) == []
+    assert bound.render_lines(QWEN, {}, LOADED) == []

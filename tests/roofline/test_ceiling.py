@@ -12,9 +12,9 @@ from builders.virtual_engine import closed_loop
 from loadgen.base.errors import UsageError
 from loadgen.roofline import estimate
 from loadgen.roofline.ceiling import Ceiling, Weights
-from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machines import Machine, machine, of_bandwidth
-from loadgen.roofline.models import models
+from loadgen.roofline.estimate import estimate_ceiling
+from loadgen.roofline.machines import Machine, find_machine, make_machine
+from loadgen.roofline.models import list_models
 from loadgen_servers.engine.presets import given
 from loadgen_servers.engine.scheduler import Scheduler
 from loadgen_servers.engine.step_times import Age, RooflineTiming, Work
@@ -75,7 +75,7 @@ def test_token_time_is_bytes_over_bandwidth_then_flop_over_peak() -> None:
     assert found.tpot_ms(1, 2000) == pytest.approx(120)
     assert found.tpot_ms(4, 2000) == pytest.approx(180)
     assert found.tpot_ms(16, 0) == pytest.approx(160)  # 16 · 10 GFLOP at 1 TFLOP/s, 100 ms of reading
-    assert on(DENSE, of_bandwidth(100)).tpot_ms(16, 0) == pytest.approx(100)
+    assert on(DENSE, make_machine(100)).tpot_ms(16, 0) == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_a_prompt_passes_the_parameters_and_half_of_its_pairs(
     found = on(weights)
     assert found.prefill_flop(tokens) == pytest.approx(flop)
     assert found.prefill_ms(tokens) == pytest.approx(flop / 1e9)
-    assert on(weights, of_bandwidth(100)).prefill_ms(tokens) is None
+    assert on(weights, make_machine(100)).prefill_ms(tokens) is None
 
 
 def test_it_is_the_same_after_it_was_stored() -> None:
-    found = ceiling("gemma-3-12b-it", machine("4xl4"))
+    found = estimate_ceiling("gemma-3-12b-it", find_machine("4xl4"))
     assert Ceiling.model_validate_json(found.model_dump_json()) == found
 
 
@@ -105,12 +105,12 @@ def engine(found: Ceiling) -> RooflineTiming:
 
 
 REAL = {
-    "dense": ceiling("Qwen3-8B-FP8", machine("jetson-thor")),
-    "mixture": ceiling("Qwen3-30B-A3B", machine("jetson-thor")),
-    "latent": ceiling("DeepSeek-V3", machine("8xh200")),
-    "windowed": ceiling("gemma-3-12b-it", machine("l4")),
-    "experts in four bits": ceiling("gpt-oss-20b", machine("h20-96gb")),
-    "bandwidth alone": ceiling("Qwen3-8B", of_bandwidth(100)),
+    "dense": estimate_ceiling("Qwen3-8B-FP8", find_machine("jetson-thor")),
+    "mixture": estimate_ceiling("Qwen3-30B-A3B", find_machine("jetson-thor")),
+    "latent": estimate_ceiling("DeepSeek-V3", find_machine("8xh200")),
+    "windowed": estimate_ceiling("gemma-3-12b-it", find_machine("l4")),
+    "experts in four bits": estimate_ceiling("gpt-oss-20b", find_machine("h20-96gb")),
+    "bandwidth alone": estimate_ceiling("Qwen3-8B", make_machine(100)),
 }
 
 
@@ -135,7 +135,7 @@ def test_the_embedded_engine_prefills_in_the_ceilings_time(name: str) -> None:
 
 def test_a_run_on_such_an_engine_takes_what_the_ceiling_says() -> None:
     name = "roofline/jetson-thor/Qwen3-30B-A3B"
-    flag, text = estimate.arguments(name)
+    flag, text = estimate.make_engine_arguments(name)
     played = given(text)
     assert (flag, played.name, played.model) == ("--preset-json", name, "Qwen3-30B-A3B")
     outcome = closed_loop(Scheduler(played.limits, played.timing), [(2048, 128)] * 3, concurrency=1)
@@ -143,7 +143,7 @@ def test_a_run_on_such_an_engine_takes_what_the_ceiling_says() -> None:
 
 
 def test_other_presets_are_the_engines_own() -> None:
-    assert estimate.arguments("instant") == ["--preset", "instant"]
+    assert estimate.make_engine_arguments("instant") == ["--preset", "instant"]
 
 
 @loop_over(
@@ -158,14 +158,14 @@ def test_other_presets_are_the_engines_own() -> None:
 )
 def test_a_preset_that_cannot_be_says_why(name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        estimate.arguments(name)
+        estimate.make_engine_arguments(name)
 
 
 def test_a_preset_of_a_model_that_only_its_config_tells() -> None:
     config = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
-    played = given(estimate.arguments("roofline/l40s/mine/tuned", config)[1])
+    played = given(estimate.make_engine_arguments("roofline/l40s/mine/tuned", config)[1])
     assert played.model == "mine/tuned"
-    assert played.limits.kv_cache_tokens == int(0.9 * 48e9 - 2 * models()["Qwen3-8B"].total) // 147_456
+    assert played.limits.kv_cache_tokens == int(0.9 * 48e9 - 2 * list_models()["Qwen3-8B"].total) // 147_456
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"name": "a", "model": "m"}', "[]"])
@@ -175,7 +175,7 @@ def test_a_preset_that_is_no_row_is_refused(text: str) -> None:
 
 
 def test_a_preset_with_a_constant_that_is_none_is_refused() -> None:
-    row = json.loads(estimate.arguments("roofline/l4/Qwen3-0.6B")[1])
+    row = json.loads(estimate.make_engine_arguments("roofline/l4/Qwen3-0.6B")[1])
     row["timing"]["dense_hours"] = 1.0
     with pytest.raises(ValueError, match="dense_hours"):
         given(json.dumps(row))
@@ -192,4 +192,4 @@ def test_a_preset_with_a_constant_that_is_none_is_refused() -> None:
     ],
 )
 def test_what_a_preset_plays(name: str, model: str, expected: tuple[str, str] | None) -> None:
-    assert estimate.played(name, model) == expected
+    assert estimate.find_simulated(name, model) == expected

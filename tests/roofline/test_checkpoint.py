@@ -33,7 +33,7 @@ def model(directory: Path, config: dict[str, Any], **beside: object) -> Path:
 
 
 def read(path: Path) -> checkpoint.Checkpoint:
-    found = checkpoint.read(str(path))
+    found = checkpoint.read_checkpoint(str(path))
     assert found is not None
     return found
 
@@ -258,7 +258,7 @@ def test_a_gguf_head_that_ends_early_says_what_it_can(cut: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "/no/such/model"])
 def test_a_name_that_is_no_path_here_is_none(name: str) -> None:
-    assert checkpoint.read(name) is None
+    assert checkpoint.read_checkpoint(name) is None
 
 
 @loop_over(
@@ -277,13 +277,13 @@ def test_what_is_no_checkpoint_is_said(files: dict[str, str], told: str, tmp_pat
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(UsageError, match=told):
-        checkpoint.read(str(tmp_path))
+        checkpoint.read_checkpoint(str(tmp_path))
 
 
 def test_a_config_that_may_not_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").symlink_to(tmp_path / "config.json")  # for root there is no permission
     with pytest.raises(UsageError, match="is not a model"):
-        checkpoint.read(str(tmp_path))
+        checkpoint.read_checkpoint(str(tmp_path))
 
 
 def test_a_config_of_nonsense_is_read_as_silence(tmp_path: Path) -> None:

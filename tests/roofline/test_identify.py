@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline.flags import Flags
-from loadgen.roofline.identify import ModelIdentity, roofline
+from loadgen.roofline.identify import ModelIdentity, find_ceiling
 
 CONFIG = str(Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json")
 H100 = ModelIdentity(model="Qwen/Qwen3-8B-FP8", gpu="NVIDIA H100 80GB HBM3", memory="2015.4 GiB")
@@ -20,7 +20,7 @@ PASS = "pass --hardware KEY (as jetson-thor) or --bandwidth GB/s"
 
 def found(subject: ModelIdentity, **flags: object) -> tuple[str, float, str]:
     """The machine's key, its TB/s and the model; the reason instead where there is no ceiling."""
-    ceiling, why = roofline(subject, Flags(**flags))  # type: ignore[arg-type]
+    ceiling, why = find_ceiling(subject, Flags(**flags))  # type: ignore[arg-type]
     if ceiling is None:
         return "", 0.0, why
     assert why == ""
@@ -146,7 +146,7 @@ def test_weights_that_the_engine_itself_makes_smaller_are_counted_so(tmp_path: P
     plain = ModelIdentity(model="m", checkpoint_path=str(tmp_path), declared="BF16", gpu="NVIDIA L4")
     sizes = {}
     for as_run in ("", "none", "fp8"):
-        ceiling, _ = roofline(replace(plain, as_run=as_run), Flags())
+        ceiling, _ = find_ceiling(replace(plain, as_run=as_run), Flags())
         assert ceiling is not None
         sizes[as_run] = (round(ceiling.weights.dense_bytes / 1e9, 2), ceiling.weights.computes)
     assert sizes == {"": (15.14, "bf16"), "none": (15.14, "bf16"), "fp8": (8.19, "fp8")}

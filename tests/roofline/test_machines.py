@@ -6,7 +6,13 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline.machines import chosen, machine, machines, of_bandwidth, recognised
+from loadgen.roofline.machines import (
+    choose_machine,
+    find_machine,
+    list_machines,
+    make_machine,
+    recognise_machine,
+)
 
 # As datasheets have them: GB/s, dense TFLOPS by type.
 KNOWN: dict[str, tuple[float, dict[str, float]]] = {
@@ -53,20 +59,20 @@ NAMES = {
 
 @loop_over("key", KNOWN)
 def test_the_table_has_what_the_datasheets_have(key: str) -> None:
-    found = machine(key)
+    found = find_machine(key)
     bandwidth, peaks = KNOWN[key]
     assert found.bandwidth_bytes_per_s == bandwidth * 1e9
     assert found.peak_flop_per_s == {kind: pytest.approx(peak * 1e12) for kind, peak in peaks.items()}
 
 
 def test_every_machine_names_its_source_and_is_found_by_its_own_key() -> None:
-    for key, row in machines().items():
+    for key, row in list_machines().items():
         assert row.source
         assert row.memory_bytes >= 8e9
         assert set(row.peak_flop_per_s) <= {"bf16", "fp8", "fp4", "int8"}
-        assert machine(key.upper()) == row
-    assert "1,536" in machine("rtx-pro-6000").note
-    assert "231 to 234" in machine("gb10").note
+        assert find_machine(key.upper()) == row
+    assert "1,536" in find_machine("rtx-pro-6000").note
+    assert "231 to 234" in find_machine("gb10").note
 
 
 WRITTEN = {
@@ -89,12 +95,12 @@ WRITTEN = {
     ("form", "count"), [("{}", 1), ("{} GPU", 1), ("8x{}", 8), ("8 × {}", 8), ("{} x8", 8), ("{} × 8", 8)]
 )
 def test_a_gpu_is_recognised_as_people_write_it(name: str, form: str, count: int) -> None:
-    assert recognised(form.format(name)) == machine(WRITTEN[name]).times(count)
+    assert recognise_machine(form.format(name)) == find_machine(WRITTEN[name]).times(count)
 
 
 @loop_over("name", NAMES)
 def test_a_gpu_is_recognised_by_what_it_calls_itself(name: str) -> None:
-    found = recognised(name)
+    found = recognise_machine(name)
     assert found is not None
     assert found.key == NAMES[name]
 
@@ -116,7 +122,7 @@ def test_a_gpu_is_recognised_by_what_it_calls_itself(name: str) -> None:
     ],
 )
 def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None:
-    assert recognised(name) is None
+    assert recognise_machine(name) is None
 
 
 @loop_over(
@@ -133,20 +139,20 @@ def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None
     ],
 )
 def test_boards_with_one_name_are_told_apart_by_their_memory(name: str, memory_gib: float, key: str) -> None:
-    found = recognised(name, memory_gib)
+    found = recognise_machine(name, memory_gib)
     assert found is not None
     assert found.key == key
 
 
 @pytest.mark.parametrize("words", ["4xh100", "4 x h100", "4×H100"])
 def test_several_devices_add_up(words: str) -> None:
-    one, four = machine("h100"), machine(words)
+    one, four = find_machine("h100"), find_machine(words)
     assert four.devices == 4
     assert four.bandwidth_bytes_per_s == 4 * one.bandwidth_bytes_per_s
     assert four.peak_flop_per_s["fp8"] == 4 * one.peak_flop_per_s["fp8"]
     assert four.memory_bytes == 4 * one.memory_bytes
     assert four.name == "4 × H100 SXM 80GB"
-    assert recognised("4 × NVIDIA H100 80GB HBM3") == four
+    assert recognise_machine("4 × NVIDIA H100 80GB HBM3") == four
 
 
 @pytest.mark.parametrize(
@@ -162,23 +168,23 @@ def test_several_devices_add_up(words: str) -> None:
 )
 def test_an_unknown_key_says_what_to_pass(key: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
-        machine(key)
+        find_machine(key)
     assert str(error.value).startswith(said)
 
 
 def test_a_given_bandwidth_overrides_that_of_a_known_machine() -> None:
-    assert chosen(None, None) is None
-    alone = chosen(None, 460.0)
-    assert alone == of_bandwidth(460.0)
+    assert choose_machine(None, None) is None
+    alone = choose_machine(None, 460.0)
+    assert alone == make_machine(460.0)
     assert alone is not None
     assert (alone.bandwidth_bytes_per_s, alone.peak_flop_per_s, alone.memory_bytes) == (460e9, {}, 0)
-    both = chosen("gb10", 233.0)
+    both = choose_machine("gb10", 233.0)
     assert both is not None
     assert (both.bandwidth_bytes_per_s, both.key) == (233e9, "gb10")
-    assert both.peak_flop_per_s == machine("gb10").peak_flop_per_s
+    assert both.peak_flop_per_s == find_machine("gb10").peak_flop_per_s
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_bandwidth_that_is_none_is_refused(value: float) -> None:
     with pytest.raises(UsageError, match="--bandwidth"):
-        chosen(None, value)
+        choose_machine(None, value)

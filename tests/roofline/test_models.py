@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.roofline.architecture import parse, read
-from loadgen.roofline.models import find, models, named, rows, suffix
+from loadgen.roofline.architecture import parse_architecture, read_architecture
+from loadgen.roofline.models import find_architecture, find_model, find_suffix, list_models, read_rows
 
 QWEN3_8B = Path(__file__).parents[1] / "data" / "configs" / "qwen3-8b.json"
 
 
-@loop_over("key", rows())
+@loop_over("key", read_rows())
 def test_the_parameters_are_those_of_the_models_card(key: str) -> None:
-    row, shape = rows()[key], models()[key]
+    row, shape = read_rows()[key], list_models()[key]
     assert shape.total / 1e9 == pytest.approx(row.parameters_b, rel=0.013)
     if row.active_b:
         counts = [shape.active, shape.active - shape.embedding, shape.active - 2 * shape.embedding]
@@ -40,7 +40,7 @@ def test_the_parameters_are_those_of_the_models_card(key: str) -> None:
     ],
 )
 def test_the_parameters_to_the_million(key: str, total: int, non_embedding: int) -> None:
-    shape = models()[key]
+    shape = list_models()[key]
     assert (round(shape.total / 1e6), round(shape.non_embedding / 1e6)) == (total, non_embedding)
 
 
@@ -70,28 +70,28 @@ NAMES = {
 @loop_over("name", NAMES)
 def test_a_name_is_a_model_and_how_it_is_stored(name: str) -> None:
     key, quantization = NAMES[name]
-    found = find(name)
+    found = find_model(name)
     assert found is not None
     assert (found.key, found.quantization) == (key, quantization)
-    assert named(name) == models()[key]
-    assert suffix(name) == quantization
+    assert find_architecture(name) == list_models()[key]
+    assert find_suffix(name) == quantization
 
 
 @loop_over("name", ["", "Qwen3-8B-Eagle", "Qwen3-9B", "DeepSeek-R1-Distill-Qwen-7B", "tiny"])
 def test_a_name_that_is_nearly_one_of_the_table_is_none_of_it(name: str) -> None:
-    assert named(name) is None
+    assert find_architecture(name) is None
 
 
 def test_an_unknown_models_name_still_tells_how_it_is_stored() -> None:
-    assert suffix("tiny-Int8-W8A8") == "Int8-W8A8"
-    assert suffix("tiny") == ""
+    assert find_suffix("tiny-Int8-W8A8") == "Int8-W8A8"
+    assert find_suffix("tiny") == ""
 
 
 def test_a_config_is_read_from_its_file_or_its_directory(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(QWEN3_8B.read_bytes())
-    expected = replace(models()["Qwen3-8B"], source="")
+    expected = replace(list_models()["Qwen3-8B"], source="")
     for path in (QWEN3_8B, tmp_path, tmp_path / "config.json"):
-        assert replace(read(path), source="") == expected
+        assert replace(read_architecture(path), source="") == expected
 
 
 SMALL: dict[str, Any] = {
@@ -147,7 +147,7 @@ SMALL: dict[str, Any] = {
     ],
 )
 def test_families_say_the_same_in_other_words(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    shape = parse({**SMALL, **changes}, "a config")
+    shape = parse_architecture({**SMALL, **changes}, "a config")
     assert {name: getattr(shape, name) for name in expected} == expected
 
 
@@ -162,8 +162,8 @@ def test_a_model_that_sees_has_its_shape_in_its_text_part() -> None:
         "sliding_window": 1024,
     }
     outer = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
-    shape = parse(outer, "google/gemma-3-12b-it, config.json")
-    assert shape == named("gemma-3-12b-it")
+    shape = parse_architecture(outer, "google/gemma-3-12b-it, config.json")
+    assert shape == find_architecture("gemma-3-12b-it")
     assert shape.window_layers == 40
 
 
@@ -186,11 +186,11 @@ def test_a_config_that_is_none_says_so(tmp_path: Path, text: bytes, said: str) -
     path = tmp_path / "config.json"
     path.write_bytes(text)
     with pytest.raises(UsageError) as error:
-        read(path)
+        read_architecture(path)
     assert said in str(error.value)
     assert str(path) in str(error.value)
 
 
 def test_a_config_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
-        read(tmp_path / "none.json")
+        read_architecture(tmp_path / "none.json")

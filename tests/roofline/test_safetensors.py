@@ -13,11 +13,11 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.roofline import weights
 from loadgen.roofline import weights as stored
-from loadgen.roofline.architecture import Architecture, parse
-from loadgen.roofline.estimate import ceiling
-from loadgen.roofline.machines import machine
-from loadgen.roofline.models import models
-from loadgen.roofline.weights import Scheme, scheme
+from loadgen.roofline.architecture import Architecture, parse_architecture
+from loadgen.roofline.estimate import estimate_ceiling
+from loadgen.roofline.machines import find_machine
+from loadgen.roofline.models import list_models
+from loadgen.roofline.weights import Scheme, parse_scheme
 
 HIDDEN, VOCABULARY, LAYERS, INNER, EXPERTS = 8, 32, 2, 16, 4
 CONFIG: dict[str, Any] = {
@@ -108,7 +108,7 @@ def checkpoint(place: Path, tensors: Tensors, config: dict[str, Any] | None = No
 
 
 def shape(config: dict[str, Any] | None = None, **changes: Any) -> Architecture:
-    return parse({**(config or CONFIG), **changes}, "a config")
+    return parse_architecture({**(config or CONFIG), **changes}, "a config")
 
 
 LAYER = ATTENTION + MLP
@@ -123,7 +123,7 @@ OTHERS: Tensors = {
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_input_embedding_is_not_read_and_the_head_is(tmp_path: Path, shards: int) -> None:
     place = checkpoint(tmp_path / "m", dense(), shards=shards)
-    assert stored.read(place, shape()) == stored.Stored(
+    assert stored.read_stored(place, shape()) == stored.Stored(
         total_bytes=2 * (2 * TABLE + LAYERS * LAYER), dense_bytes=2 * (TABLE + LAYERS * LAYER), routed_bytes=0
     )
 
@@ -131,12 +131,12 @@ def test_the_input_embedding_is_not_read_and_the_head_is(tmp_path: Path, shards:
 def test_a_tied_embedding_counts_once_though_stored_twice(tmp_path: Path) -> None:
     size = 2 * (TABLE + LAYERS * LAYER)
     place = checkpoint(tmp_path / "m", dense())
-    assert stored.read(place, shape(tie_word_embeddings=True)) == stored.Stored(size, size, 0)
+    assert stored.read_stored(place, shape(tie_word_embeddings=True)) == stored.Stored(size, size, 0)
 
 
 def test_types_count_as_they_are_stored(tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "m", dense("F8_E4M3"))
-    found = stored.read(place, shape())
+    found = stored.read_stored(place, shape())
     assert found is not None
     assert found.dense_bytes == 2 * TABLE + LAYERS * LAYER
 
@@ -148,22 +148,22 @@ def test_packed_integers_count_as_the_words_they_are_packed_in(tmp_path: Path) -
         "model.layers.0.mlp.up_proj.scales": ("BF16", [1, INNER]),
         "model.layers.0.mlp.down_proj.weight_packed": ("U8", [HIDDEN, INNER // 2]),
     }
-    found = stored.read(checkpoint(tmp_path / "m", packed), shape())
+    found = stored.read_stored(checkpoint(tmp_path / "m", packed), shape())
     assert found == stored.Stored(64 + 8 + 32 + 64, 64 + 8 + 32 + 64, 0)
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["one by one", "stacked"])
 def test_routed_experts_are_apart_however_they_are_stored(tmp_path: Path, stacked: bool) -> None:
     place = checkpoint(tmp_path / "m", mixture(stacked), MIXTURE)
-    found = stored.read(place, shape(MIXTURE))
+    found = stored.read_stored(place, shape(MIXTURE))
     assert found is not None
     assert found.routed_bytes == 2 * LAYERS * EXPERTS * MLP
     assert found.dense_bytes == 2 * (TABLE + LAYERS * (ATTENTION + EXPERTS * HIDDEN))
 
 
 def test_what_sees_and_what_guesses_ahead_must_fit_and_is_not_read(tmp_path: Path) -> None:
-    plain = stored.read(checkpoint(tmp_path / "a", dense()), shape())
-    found = stored.read(checkpoint(tmp_path / "b", {**dense(), **OTHERS}), shape())
+    plain = stored.read_stored(checkpoint(tmp_path / "a", dense()), shape())
+    found = stored.read_stored(checkpoint(tmp_path / "b", {**dense(), **OTHERS}), shape())
     assert plain is not None
     assert found is not None
     assert found.dense_bytes == plain.dense_bytes
@@ -173,8 +173,10 @@ def test_what_sees_and_what_guesses_ahead_must_fit_and_is_not_read(tmp_path: Pat
 @pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
 def test_headers_and_shape_come_to_the_same(tmp_path: Path, config: dict[str, Any]) -> None:
     tensors = dense() if config is CONFIG else mixture(stacked=False)
-    found = ceiling("m", machine("l4"), checkpoint_path=str(checkpoint(tmp_path / "m", tensors, config)))
-    computed = weights.of_shape(shape(config), Scheme("BF16", 16.0), "")
+    found = estimate_ceiling(
+        "m", find_machine("l4"), checkpoint_path=str(checkpoint(tmp_path / "m", tensors, config))
+    )
+    computed = weights.weigh_shape(shape(config), Scheme("BF16", 16.0), "")
     assert found.weights.how == f"safetensors headers of {tmp_path / 'm'}"
     assert found.weights.model_dump(exclude={"how"}) == computed.model_dump(exclude={"how"})
 
@@ -214,7 +216,7 @@ def lying(**said: Any) -> bytes:
 def test_a_header_that_is_cut_off_or_not_true_is_named(tmp_path: Path, raw: bytes, said: str) -> None:
     place = broken(tmp_path, raw)
     with pytest.raises(UsageError) as error:
-        stored.read(place, shape())
+        stored.read_stored(place, shape())
     assert said in str(error.value)
     assert str(place / "model.safetensors") in str(error.value)
 
@@ -223,18 +225,18 @@ def test_a_model_half_copied_is_named(tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "m", dense(), shards=3)
     (place / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(UsageError, match=r"00002-of-00003.* is missing: the model is half copied"):
-        stored.read(place, shape())
+        stored.read_stored(place, shape())
 
 
 def test_experts_that_the_config_does_not_know_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"its config\.json declares none"):
-        stored.read(checkpoint(tmp_path / "m", mixture(stacked=False)), shape())
+        stored.read_stored(checkpoint(tmp_path / "m", mixture(stacked=False)), shape())
 
 
 def test_a_directory_without_weights_is_estimated_from_its_config(tmp_path: Path) -> None:
     config = {**CONFIG, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = ceiling("m", machine("h20-96gb"), checkpoint_path=str(tmp_path)).weights
+    found = estimate_ceiling("m", find_machine("h20-96gb"), checkpoint_path=str(tmp_path)).weights
     assert found.how == f"computed from the config of {tmp_path / 'config.json'} as FP8 (8.002 bits)"
     assert found.dense_bytes == round(2 * TABLE + LAYERS * LAYER * 8.001953125 / 8)
     assert found.computes == "fp8"
@@ -243,8 +245,8 @@ def test_a_directory_without_weights_is_estimated_from_its_config(tmp_path: Path
 def test_a_gguf_file_has_the_bits_that_its_size_has(tmp_path: Path) -> None:
     file = tmp_path / "Qwen3-8B-Q4_K_M.gguf"
     file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(999_976))
-    found = ceiling(str(file), machine("jetson-thor")).weights
-    share = 1 - models()["Qwen3-8B"].embedding / models()["Qwen3-8B"].total
+    found = estimate_ceiling(str(file), find_machine("jetson-thor")).weights
+    share = 1 - list_models()["Qwen3-8B"].embedding / list_models()["Qwen3-8B"].total
     assert found.total_bytes == pytest.approx(1_000_000, abs=2)
     assert found.dense_bytes == pytest.approx(1_000_000 * share, abs=2)
     assert (found.computes, found.how) == ("bf16", f"the size of {file}")
@@ -278,13 +280,13 @@ SCHEMES = {
 
 @loop_over("word", SCHEMES)
 def test_a_word_is_bits_per_weight_and_what_computes(word: str) -> None:
-    found = scheme(word)
+    found = parse_scheme(word)
     assert found is not None
     assert (found.bits, found.computes) == SCHEMES[word]
 
 
 def test_groups_that_are_told_are_taken_and_others_are_said_to_be_assumed() -> None:
-    told, assumed = scheme("GPTQ-Int4", 32), scheme("GPTQ-Int4")
+    told, assumed = parse_scheme("GPTQ-Int4", 32), parse_scheme("GPTQ-Int4")
     assert told is not None
     assert assumed is not None
     assert (told.bits, told.assumed, assumed.assumed) == (4 + 20 / 32, "", "groups of 128")
@@ -292,30 +294,32 @@ def test_groups_that_are_told_are_taken_and_others_are_said_to_be_assumed() -> N
 
 @pytest.mark.parametrize("word", ["quark", "ternary", "w", "AQLM"])
 def test_a_word_that_nobody_knows_is_no_scheme(word: str) -> None:
-    assert scheme(word) is None
+    assert parse_scheme(word) is None
 
 
 def test_a_machine_without_the_unit_computes_in_sixteen_bits() -> None:
-    fp8, nvfp4 = (ceiling(f"Qwen3-8B-{word}", machine("a100-80gb")) for word in ("FP8", "NVFP4"))
+    fp8, nvfp4 = (
+        estimate_ceiling(f"Qwen3-8B-{word}", find_machine("a100-80gb")) for word in ("FP8", "NVFP4")
+    )
     assert (fp8.weights.computes, nvfp4.weights.computes) == ("bf16", "bf16")
-    assert ceiling("Qwen3-8B-FP8", machine("h100")).weights.computes == "fp8"
+    assert estimate_ceiling("Qwen3-8B-FP8", find_machine("h100")).weights.computes == "fp8"
 
 
 def test_only_the_experts_of_gpt_oss_are_in_four_bits() -> None:
-    found = ceiling("openai/gpt-oss-20b", machine("h100")).weights
-    part = models()["gpt-oss-20b"]
+    found = estimate_ceiling("openai/gpt-oss-20b", find_machine("h100")).weights
+    part = list_models()["gpt-oss-20b"]
     assert found.total_bytes / 1e9 == pytest.approx(13.8, rel=0.01)  # its card: 12.8 GiB
     assert found.dense_bytes == 2 * (part.dense + part.routers + part.embedding)
 
 
 def test_what_cannot_be_known_says_what_to_pass() -> None:
     with pytest.raises(UsageError, match=r"the shape of tiny is unknown: pass --model-config"):
-        ceiling("tiny", machine("l4"))
+        estimate_ceiling("tiny", find_machine("l4"))
     with pytest.raises(UsageError, match=r"unknown bit width of quark"):
-        ceiling("Qwen3-8B", machine("l4"), quantization="quark")
+        estimate_ceiling("Qwen3-8B", find_machine("l4"), quantization="quark")
 
 
 @pytest.mark.parametrize(("dtype", "share"), [("", 1), ("auto", 1), ("bfloat16", 1), ("fp8_e4m3", 0.5)])
 def test_keys_and_values_take_what_the_engine_stores_them_in(dtype: str, share: float) -> None:
-    found = ceiling("Qwen3-8B", machine("l4"), kv_dtype=dtype).weights
+    found = estimate_ceiling("Qwen3-8B", find_machine("l4"), kv_dtype=dtype).weights
     assert found.kv_bytes_per_token == 147_456 * share

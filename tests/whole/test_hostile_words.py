@@ -187,7 +187,7 @@ def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
 ) -> None:
     made(tmp_path)
     with pytest.raises(UsageError, match=r"model|GGUF|JSON"):
-        checkpoint.read(str(tmp_path))
+        checkpoint.read_checkpoint(str(tmp_path))
     with pytest.raises(UsageError):
         vocabulary.from_directory(tmp_path)
 
@@ -196,17 +196,17 @@ def test_a_directory_of_devices_is_no_model_and_holds_nobody_up(
 def test_a_device_is_no_model(place: str) -> None:
     if os.path.exists(place):
         with pytest.raises(UsageError, match=re.escape(place)):
-            checkpoint.read(place)
+            checkpoint.read_checkpoint(place)
 
 
 @loop_over("name", ["x" * 10_000, "/" + "x" * 300, "a\0b", "~nobody-of-this-name/x", "/proc/kmsg"])
 def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
     with contextlib.suppress(UsageError):  # as a session, which does without
-        assert checkpoint.read(name) is None
+        assert checkpoint.read_checkpoint(name) is None
     assert vocabulary.locate(name) is None
     assert vocabulary.find_vocabulary(None, name, None).allowed[0] == 1000
     if "kmsg" not in name:
-        assert checkpoint.read(name) is None
+        assert checkpoint.read_checkpoint(name) is None
 
 
 @loop_over(
@@ -221,14 +221,14 @@ def test_a_name_of_any_kind_is_no_fault(name: str) -> None:
 def test_a_config_that_is_none_is_said(tmp_path: Path, raw: bytes, said: str) -> None:
     config(tmp_path, raw)
     with pytest.raises(UsageError, match=said):
-        checkpoint.read(str(tmp_path))
+        checkpoint.read_checkpoint(str(tmp_path))
 
 
 @loop_over("odd", [10**30, -1, 1e400, "x", [1], True, None, {"a": 1}])
 @loop_over("key", ["max_position_embeddings", "hidden_size", "num_hidden_layers", "vocab_size"])
 def test_a_config_of_odd_numbers_declares_nothing_of_them(tmp_path: Path, key: str, odd: object) -> None:
     config(tmp_path, json.dumps({key: odd, "vocab_size": odd}).encode())
-    found = checkpoint.read(str(tmp_path))
+    found = checkpoint.read_checkpoint(str(tmp_path))
     assert found is not None
     assert (found.max_positions, found.hidden_size, found.layers) == (None, None, None)
     assert len(vocabulary.find_vocabulary(None, str(tmp_path), None).allowed) == 4000
@@ -242,7 +242,7 @@ def test_words_of_a_config_are_bounded(tmp_path: Path) -> None:
     }
     odd["quantization_config"] = {"quant_method": "\x00" * 9, "weight_block_size": [nested(400)]}
     config(tmp_path, json.dumps(odd).encode())
-    found = checkpoint.read(str(tmp_path))
+    found = checkpoint.read_checkpoint(str(tmp_path))
     assert found is not None
     for value in json.loads(json.dumps(found.model_dump(), allow_nan=False)).values():
         assert not isinstance(value, str) or (value.isprintable() and len(value) <= 300)
@@ -255,7 +255,7 @@ def test_an_index_names_no_file_elsewhere(tmp_path: Path, part: object) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"123")
     index = {"weight_map": {"a": part, "b": "a.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
-    found = checkpoint.read(str(tmp_path))
+    found = checkpoint.read_checkpoint(str(tmp_path))
     assert found is not None
     assert found.weight_bytes == 3
 
@@ -273,7 +273,7 @@ def test_a_gguf_head_of_nonsense_is_a_head(tmp_path: Path, raw: bytes) -> None:
     place = tmp_path / "a.gguf"
     place.write_bytes(raw)
     assert checkpoint.read_head(place).values == {}
-    assert checkpoint.read(str(place)) is not None
+    assert checkpoint.read_checkpoint(str(place)) is not None
 
 
 def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
@@ -281,4 +281,4 @@ def test_a_tensor_of_a_million_dimensions_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.safetensors"
     place.write_bytes(struct.pack("<Q", len(head)) + head)
     with pytest.raises(UsageError, match="its header is invalid for a"):
-        weights.header(place)
+        weights.read_header(place)

@@ -75,10 +75,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _check_model(model: str | None, config: Path | None) -> None:
     """Raise UsageError for a model of which neither name, files nor config are known."""
-    if model is None or config is not None or models.find(model) is not None:
+    if model is None or config is not None or models.find_model(model) is not None:
         return
     if not os.path.exists(os.path.expanduser(model)):
-        near = suggest_name(split_name(model)[0], models.rows())
+        near = suggest_name(split_name(model)[0], models.read_rows())
         hint = f"{near} Else" if near else ":"
         raise UsageError(f"--model {model}: its shape is unknown{hint} pass --model-config, its config.json")
 

@@ -78,10 +78,12 @@ def audit_runs(
     """
     ceilings = Ceilings(machine, model, "--model-config, or --model NAME")
     names = (model or run.checkpoint for run in reported)
-    config_of_all = len({name if (known := models.find(name)) is None else known.key for name in names}) == 1
+    config_of_all = (
+        len({name if (known := models.find_model(name)) is None else known.key for name in names}) == 1
+    )
     audits = []
     for run, page in zip(reported, group_pages(reported), strict=True):
-        shape = config if config_of_all or models.named(model or run.checkpoint) is None else None
+        shape = config if config_of_all or models.find_architecture(model or run.checkpoint) is None else None
         ceiling, why = ceilings.of(run, shape)
         audited = AuditedRun(run, page, ceiling)
         lacks = _lacks(run, machine, model, shape) if ceiling is None else (False, False)
@@ -94,8 +96,12 @@ def _lacks(run: Reported, machine: Machine | None, model: str, shape: Path | Non
     if run.simulated and machine is None:
         return False, False
     name = model or run.checkpoint
-    known = shape is not None or models.named(name) is not None or os.path.exists(os.path.expanduser(name))
-    return machines.meant(machine, run.machine) is None, not known
+    known = (
+        shape is not None
+        or models.find_architecture(name) is not None
+        or os.path.exists(os.path.expanduser(name))
+    )
+    return machines.settle_machine(machine, run.machine) is None, not known
 
 
 def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
@@ -174,5 +180,5 @@ def _has_roofline(run: AuditedRun) -> bool:
     if run.ceiling is None:
         return False
     figures, load = run.reported.figures, run.reported.load
-    decoded = bound.decode(run.ceiling, figures, load)
-    return decoded is not None or bound.prefill_excess(run.ceiling, figures, load) is not None
+    decoded = bound.compare_decode(run.ceiling, figures, load)
+    return decoded is not None or bound.measure_prefill_excess(run.ceiling, figures, load) is not None

@@ -226,7 +226,7 @@ def _below_peak(run: AuditedRun) -> Evidence | None:
     """TTFT is below what the prompt's arithmetic takes at the machine's peak."""
     if run.ceiling is None:
         return None
-    prefill = bound.prefill(run.ceiling, run.reported.figures, run.reported.load)
+    prefill = bound.compare_prefill(run.ceiling, run.reported.figures, run.reported.load)
     if prefill is None or not prefill.share or prefill.share <= bound.TOLERANCE:
         return None
     return f"its arithmetic takes {prefill.least_ms:.0f} ms at the machine's peak"

@@ -28,7 +28,9 @@ LEAST_DRAFT = 1.3  # tokens a pass, from which messages must show it
 )
 def beyond_peak(run: AuditedRun) -> Evidence | None:
     """A prompt's arithmetic exceeds the machine's peak."""
-    excess = run.ceiling and bound.prefill_excess(run.ceiling, run.reported.figures, run.reported.load)
+    excess = run.ceiling and bound.measure_prefill_excess(
+        run.ceiling, run.reported.figures, run.reported.load
+    )
     return excess.text if excess and excess.times > bound.TOLERANCE else None
 
 
@@ -54,9 +56,9 @@ def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float |
     """
     if ceiling is None:
         return None
-    step = bound.decode(ceiling, reported.figures, reported.load)
+    step = bound.compare_decode(ceiling, reported.figures, reported.load)
     if step is None and bound.PREFILL in reported.figures:
-        prefill = bound.prefill(ceiling, reported.figures, reported.load)
+        prefill = bound.compare_prefill(ceiling, reported.figures, reported.load)
         return prefill.share if prefill else None
     return step.share if step else None
 
@@ -79,7 +81,7 @@ def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
 def _excess(run: AuditedRun) -> bound.Excess | None:
     if run.ceiling is None:
         return None
-    return bound.decode_excess(run.ceiling, run.reported.figures, run.reported.load)
+    return bound.measure_decode_excess(run.ceiling, run.reported.figures, run.reported.load)
 
 
 beyond_roofline = invalid(
@@ -140,7 +142,7 @@ def _slow_decode(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:
         long = (load.input_len or 0.0) > SHORT_PROMPT * (load.output_len or 0.0)
         if long or (ceiling.machine.devices > 1 and "transformers" in reported.engine.lower()):
             return None
-    return bound.fallback(ceiling, figures, load)
+    return bound.explain_fallback(ceiling, figures, load)
 
 
 def _slow_prefill(run: AuditedRun, ceiling: Ceiling) -> Evidence | None:

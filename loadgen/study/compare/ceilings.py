@@ -16,7 +16,7 @@ from loadgen.base.paths import expand_path
 from loadgen.report import speed_formulas
 from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
-from loadgen.roofline.estimate import ceiling
+from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.roofline.machines import Machine
 from loadgen.study.run_summary import Reported
 
@@ -40,8 +40,8 @@ class Hardware(msgspec.Struct, frozen=True):
         """What these names mean; raises UsageError where machine, bandwidth or file does not exist."""
         file = None if config is None else expand_path(config)
         if file is not None:
-            architecture.read(file)
-        return cls(machines.chosen(key, bandwidth_gb_per_s), file)
+            architecture.read_architecture(file)
+        return cls(machines.choose_machine(key, bandwidth_gb_per_s), file)
 
     @classmethod
     def given(cls, flags: argparse.Namespace) -> Hardware:
@@ -52,7 +52,7 @@ class Hardware(msgspec.Struct, frozen=True):
         """This, else the machine that a finished campaign recorded, whose key may be of another version."""
         if self.machine is not None or key is None:
             return self
-        machine, unknown = machines.recorded(key)
+        machine, unknown = machines.find_recorded(key)
         return replace(self, machine=machine, unknown=unknown)
 
 
@@ -70,7 +70,7 @@ class Ceilings:
         if run.speed_formula == speed_formulas.UNKNOWN:
             return None, _NO_FORMULA
         if run.ceiling is not None and not self.model:
-            machine = machines.meant(self.machine, run.machine, run.ceiling.machine)
+            machine = machines.settle_machine(self.machine, run.machine, run.ceiling.machine)
             return run.ceiling.model_copy(update={"machine": machine}), ""
         key = run.checkpoint, run.machine
         if key not in self._made:
@@ -81,16 +81,22 @@ class Ceilings:
     def _computed(self, run: Reported, config: Path | None) -> Ceiling | str:
         if self.machine is None and run.simulated:
             return "no model runs in a simulation"
-        machine = machines.meant(self.machine, run.machine)
+        machine = machines.settle_machine(self.machine, run.machine)
         if machine is None:
             problem = f"the machine {run.machine!r} is unknown" if run.machine else "no machine is named"
             return f"{problem}: pass --hardware KEY, as jetson-thor, or --bandwidth GB/s"
         name = self.model or run.checkpoint
-        if config is None and models.named(name) is None and not os.path.exists(os.path.expanduser(name)):
+        if (
+            config is None
+            and models.find_architecture(name) is None
+            and not os.path.exists(os.path.expanduser(name))
+        ):
             return f"the shape of {name} is unknown: pass {self.advice}"
-        quantization = models.suffix(run.checkpoint) if self.model and not models.suffix(self.model) else ""
+        quantization = (
+            models.find_suffix(run.checkpoint) if self.model and not models.find_suffix(self.model) else ""
+        )
         try:
-            return ceiling(name, machine, quantization=quantization, config=config)
+            return estimate_ceiling(name, machine, quantization=quantization, config=config)
         except UsageError as error:
             return str(error)
 
@@ -102,7 +108,7 @@ def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list
     """
     ceilings = Ceilings(hardware.machine)
     made = [
-        ceilings.of(run, hardware.config if models.named(run.checkpoint) is None else None)
+        ceilings.of(run, hardware.config if models.find_architecture(run.checkpoint) is None else None)
         for run in reported
     ]
     runs = [replace(run, ceiling=own) for run, (own, _) in zip(reported, made, strict=True)]
@@ -116,6 +122,6 @@ def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list
 def find_weights(model: str) -> Weights | None:
     """A checkpoint's weights by its name; None if the model is unknown."""
     try:
-        return ceiling(model, machines.of_bandwidth(1.0)).weights
+        return estimate_ceiling(model, machines.make_machine(1.0)).weights
     except UsageError:
         return None

@@ -14,7 +14,7 @@ from loadgen.base.layout import list_first
 from loadgen.base.spelling import suggest_name
 from loadgen.report.load_table import SIMULATION
 from loadgen.roofline import bound
-from loadgen.roofline.models import suffix
+from loadgen.roofline.models import find_suffix
 from loadgen.study.compare import groups, statistics
 from loadgen.study.compare import rows as lines
 from loadgen.study.compare.groups import Group
@@ -100,7 +100,9 @@ def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[s
 
 def _first(checkpoints: Mapping[str, str]) -> str:
     """The first row that is not quantized, else the first."""
-    plain = (name for name, checkpoint in checkpoints.items() if suffix(checkpoint).upper() in _UNQUANTIZED)
+    plain = (
+        name for name, checkpoint in checkpoints.items() if find_suffix(checkpoint).upper() in _UNQUANTIZED
+    )
     return next(plain, next(iter(checkpoints), ""))
 
 

@@ -30,7 +30,7 @@ from loadgen.report.load_table import SIMULATION, marked_name
 from loadgen.report.speed_tables import Column, Table
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import strict
-from loadgen.roofline.models import suffix
+from loadgen.roofline.models import find_suffix
 from loadgen.study.compare import distinctions, statistics
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
 from loadgen.study.compare.rows import far_apart
@@ -179,7 +179,7 @@ def _baseline(names: Sequence[str], ask: ComparisonOptions) -> str:
         ),
         "",
     )
-    plain = (name for name in names if suffix(name).upper() in _UNQUANTIZED)
+    plain = (name for name in names if find_suffix(name).upper() in _UNQUANTIZED)
     return wanted or next(plain, names[0])
 
 

@@ -33,13 +33,13 @@ class Model(msgspec.Struct, frozen=True):
     @classmethod
     def named(cls, name: str) -> Model:
         """By the table of models where it has the name, else by the name's own words."""
-        stored, known = models.suffix(name), models.find(name)
+        stored, known = models.find_suffix(name), models.find_model(name)
         base = re.sub(rf"-{re.escape(stored)}$", "", name, flags=re.IGNORECASE) if stored else name
         size, active = _PARAMETERS.search(name), _ACTIVE.search(name)
         size_b = float(size[1]) if size else None
         active_size_b = float(active[1]) if active else None
         if known is not None:
-            row = models.rows()[known.key]
+            row = models.read_rows()[known.key]
             size_b = size_b or row.parameters_b
             active_size_b = active_size_b or row.active_b or None
         return cls(base, stored, size_b, active_size_b)

@@ -211,7 +211,9 @@ def far_apart(values: Sequence[float]) -> float:
 
 def _roofline(runs: Sequence[Reported]) -> float | None:
     """The share of its ceiling that decoding reached, mean over the runs that know it."""
-    steps = [bound.decode(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None]
+    steps = [
+        bound.compare_decode(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None
+    ]
     shares = [step.share for step in steps if step is not None]
     return math.fsum(shares) / len(shares) if shares else None
 
@@ -264,7 +266,10 @@ def _names(runs: Sequence[Reported]) -> str:
 
 def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
     """Runs against their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
-    for kind, judge in (("impossible", bound.impossible), ("a fallback kernel is likely", bound.fallback)):
+    for kind, judge in (
+        ("impossible", bound.explain_impossible),
+        ("a fallback kernel is likely", bound.explain_fallback),
+    ):
         verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
         if failed := [*filter(None, verdicts)]:
             yield f"{_share(len(failed), len(runs))}{kind}{', for one' * (len(failed) > 1)}: {failed[0]}"

@@ -147,7 +147,7 @@ class AuditedRun:
     @property
     def accepted(self) -> float:
         """Tokens that a pass gives by the acceptance length that is reported; 1 where none is."""
-        return bound.accepted(self.reported.figures)
+        return bound.find_accepted_tokens(self.reported.figures)
 
     @property
     def named_draft(self) -> str:

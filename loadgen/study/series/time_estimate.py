@@ -141,7 +141,9 @@ def _steps(options: Options) -> Steps | None:
         return None
     config = Path(options.model_config) if options.model_config is not None else None
     try:
-        return estimate.ceiling(options.model, machines.machine(options.hardware), config=config)
+        return estimate.estimate_ceiling(
+            options.model, machines.find_machine(options.hardware), config=config
+        )
     except UsageError:
         return None
 

@@ -37,7 +37,7 @@ def not_a_number(word: str) -> Any:
 def test_the_pasted_page_is_accused_of_what_it_did_from_the_file_alone() -> None:
     reported = read_sources([str(PAGE)]).reported
     assert {run.file for run in reported} == {str(PAGE)}
-    findings = audit_runs(reported, machines.machine("jetson-thor"), None)
+    findings = audit_runs(reported, machines.find_machine("jetson-thor"), None)
     assert {
         (one.reported.name, one.reported.load.name.replace("-", " ")): grave(one) for one in findings
     } == ACCUSED
@@ -88,7 +88,7 @@ SPEED = {"speed_tok_s": 20.0}
     ],
 )
 def test_the_verdict_has_only_what_was_checked(run: Reported, machine: str, verdict: str) -> None:
-    (audited,) = audit_runs([run], machines.machine(machine) if machine else None, None)
+    (audited,) = audit_runs([run], machines.find_machine(machine) if machine else None, None)
     assert audited.verdict == verdict
     assert verdict in render.render_text([audited])
     (row,) = render.render_json([audited], None, [], [])["runs"]
@@ -127,13 +127,13 @@ def test_what_lacks_a_shape_is_named_with_what_lacks_a_machine() -> None:
     said = " ".join(render.render_text(audit_runs(runs, None, None)).split())
     assert "no roofline for 5 runs: no machine is named: pass --hardware KEY" in said
     assert "the shape of Foo-0B, Foo-1B, Foo-2B and 2 more is unknown: pass --model-config" in said
-    known = " ".join(render.render_text(audit_runs(runs, machines.machine("h20"), None)).split())
+    known = " ".join(render.render_text(audit_runs(runs, machines.find_machine("h20"), None)).split())
     assert ("no machine" in known, "Foo-0B, Foo-1B" in known) == (False, True)
 
 
 def test_what_has_no_figure_of_decoding_says_so() -> None:
     run = one({"output_throughput": 400.0}, load=Load("c=8", max_concurrency=8))
-    said = " ".join(render.render_text(audit_runs([run], machines.machine("thor"), None)).split())
+    said = " ".join(render.render_text(audit_runs([run], machines.find_machine("thor"), None)).split())
     assert "no roofline for 1 run: no figure is of decoding alone, as TPOT" in said
     assert ("UNCHECKED: there was nothing" in said, "--hardware" in said) == (True, False)
 
@@ -296,7 +296,7 @@ def test_runs_of_a_checkpoint_stand_together() -> None:
 
 def test_the_page_of_the_audit_walks_through_the_thor_page_as_it_is() -> None:
     page = " ".join(DOCS.read_text("utf-8").split())
-    findings = audit_runs(read_sources([str(PAGE)]).reported, machines.machine("jetson-thor"), None)
+    findings = audit_runs(read_sources([str(PAGE)]).reported, machines.find_machine("jetson-thor"), None)
     for one in findings:
         load = one.reported.load.name
         doubts = ", ".join(f"`{name}`" for name in grave(one)) or "–"

@@ -10,12 +10,12 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.roofline import bound, machines
-from loadgen.roofline.estimate import ceiling
+from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.importers import sources
 from loadgen.verdict.verdict import Level
 
-H100 = machines.machine("h100")
+H100 = machines.find_machine("h100")
 HEAD = """## Qwen3-8B with a draft model
 
 ============ Serving Benchmark Result ============
@@ -119,16 +119,18 @@ def test_files_and_tables_state_it_too(content: str, tmp_path: Path) -> None:
 
 def test_the_bound_of_a_draft_is_in_passes() -> None:
     assert H100 is not None
-    best = ceiling("Qwen3-8B", H100)
+    best = estimate_ceiling("Qwen3-8B", H100)
     figures = {"mean_tpot_ms": 2.1, "completed": 1, "accept_length": 2.5}
-    plain, drafted = (bound.decode(best, each, bound.Lengths()) for each in ({"mean_tpot_ms": 5.25}, figures))
+    plain, drafted = (
+        bound.compare_decode(best, each, bound.Lengths()) for each in ({"mean_tpot_ms": 5.25}, figures)
+    )
     assert plain is not None
     assert drafted is not None
     assert drafted.share == pytest.approx(plain.share)
     assert drafted.effective_bytes_per_s == pytest.approx(plain.effective_bytes_per_s)
-    (line, *_) = bound.lines(best, figures, bound.Lengths())
+    (line, *_) = bound.render_lines(best, figures, bound.Lengths())
     assert "GB/s, 2.5 tokens a pass); reached 476 tok/s (mean TPOT), 86" in line
-    excess = bound.decode_excess(best, figures, bound.Lengths())
+    excess = bound.measure_decode_excess(best, figures, bound.Lengths())
     assert excess is not None
     assert excess.text.startswith(
         "2.1 ms per token (mean TPOT), 5.25 ms per pass of 2.5 tokens (acceptance length)"

@@ -13,14 +13,14 @@ from builders.loops import loop_over
 from builders.published_runs import run
 from loadgen.base.rule import Severity, Source
 from loadgen.roofline import machines
-from loadgen.roofline.estimate import ceiling
+from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.study.audit.findings import CHECKS, OF_OURS, SAME_AS, RunFindings, audit_runs
 from loadgen.study.run_summary import Load, Reported
 from loadgen.verdict.doubts import DOUBTS
 from loadgen.verdict.verdict import Level
 from report.test_run_directory import made
 
-THOR, H20 = machines.machine("jetson-thor"), machines.machine("h20-96gb")
+THOR, H20 = machines.find_machine("jetson-thor"), machines.find_machine("h20-96gb")
 CONFIG = {"model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
           "head_dim": 128, "num_key_value_heads": 8, "intermediate_size": 12288,
           "vocab_size": 151936}  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_machine_is_what_is_given_else_what_the_run_names() -> None:
 
 
 def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> None:
-    own = ceiling("Qwen3-8B", H20)
+    own = estimate_ceiling("Qwen3-8B", H20)
     as_told, moved = (
         audit_runs([alone(30.0, ceiling=own)], machine, None)[0].ceiling for machine in (None, THOR)
     )
@@ -95,10 +95,10 @@ def test_a_runs_own_ceiling_is_kept_and_put_on_the_machine_that_is_given() -> No
 
 
 def test_what_is_given_is_as_many_as_the_run_tells() -> None:
-    two, given = alone(30.0, machine="2 × NVIDIA H20"), machines.of_bandwidth(4000.0)
+    two, given = alone(30.0, machine="2 × NVIDIA H20"), machines.make_machine(4000.0)
     found = [
         audit_runs([two], machine, None)[0].ceiling
-        for machine in (THOR, None, machines.machine("4xh100"), given)
+        for machine in (THOR, None, machines.find_machine("4xh100"), given)
     ]
     assert [one.machine.devices for one in found if one] == [2, 2, 4, 1]
     assert found[0] is not None
@@ -127,8 +127,8 @@ def test_an_unknown_model_is_asked_for_and_can_be_given(tmp_path: Path) -> None:
     [
         (1.0, "Transformers", H20, True),
         (6144.0, "Transformers", H20, False),  # its prompt's time is in it
-        (1.0, "Transformers", machines.machine("2xh20-96gb"), False),  # one device at a time
-        (1.0, "vLLM", machines.machine("2xh20-96gb"), True),
+        (1.0, "Transformers", machines.find_machine("2xh20-96gb"), False),  # one device at a time
+        (1.0, "vLLM", machines.find_machine("2xh20-96gb"), True),
     ],
 )
 def test_a_speed_is_called_slow_only_where_it_is_of_decoding(
@@ -190,7 +190,7 @@ def test_a_verdict_without_its_arrivals_is_told_by_name() -> None:
 def test_our_own_runs_are_asked_what_their_verdict_could_not_know() -> None:
     fast = replace(alone(8.88), run=made(), told_by="loadgen")
     assert "beyond-roofline" in names(audit_runs([fast], THOR, None)[0])  # no ceiling was known when it ran
-    known = ceiling("Qwen3-8B-FP8", THOR)
+    known = estimate_ceiling("Qwen3-8B-FP8", THOR)
     judged = replace(alone(8.88), run=made(ceiling=known), told_by="loadgen")
     (audited,) = audit_runs([judged], THOR, None)
     assert "beyond-roofline" not in names(audited) - {one.rule.code for one in judged.run.verdict.findings}  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from loadgen.study.audit.render import render_text
 from loadgen.study.run_summary import Load, Reported
 from loadgen.verdict.verdict import Level
 
-THOR = machines.machine("jetson-thor")
+THOR = machines.find_machine("jetson-thor")
 LOW, HIGH = "low load", "high load"
 # Every block of the page, and all that is found in it but the notes; each is defended in docs/audit.md.
 ACCUSED: dict[tuple[str, str], tuple[str, ...]] = {
@@ -171,7 +171,7 @@ def test_the_desk_card_has_one_row_above_the_roofline() -> None:
         speeds = {row["model"]: float(row["tok_s"]) for row in csv.DictReader(file)}
     load = Load(max_concurrency=1)
     given = [Reported(name, {"speed_tok_s": speed}, load, "x") for name, speed in speeds.items()]
-    findings = audit_runs(given, machines.machine("rtx-pro-6000"), None)
+    findings = audit_runs(given, machines.find_machine("rtx-pro-6000"), None)
     assert {one.reported.name: grave(one) for one in findings if grave(one)} == {
         "GLM-4-9B-Chat-1M": ("above-roofline",)
     }

@@ -124,7 +124,7 @@ def test_llama_benchys_report_is_its_prefill_and_its_decoding(tmp_path: Path) ->
     assert decode.figures == {"decode_throughput": 27.41, "mean_tpot_ms": 1e3 / 27.41}
     assert batch.figures == {"decode_throughput": 160.0, "mean_tpot_ms": 1e3 / 22.0}
     assert (batch.load.max_concurrency, batch.name, batch.told_by) == (8, "Qwen3-8B-FP8", "llama-benchy")
-    audited = audit_runs([prefill, decode, batch], machines.machine("dgx-spark"), None)
+    audited = audit_runs([prefill, decode, batch], machines.find_machine("dgx-spark"), None)
     assert [each.level for each in audited] == [Level.VALID] * 3
 
 

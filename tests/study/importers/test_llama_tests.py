@@ -162,7 +162,7 @@ def test_llama_benchs_backend_and_type_are_named_as_llama_cpp_does() -> None:
 
 
 def test_prefill_and_decoding_of_an_honest_page_are_valid() -> None:
-    prefilled, decoded = audit_runs(read(BENCHY), machines.machine("dgx-spark"), None)
+    prefilled, decoded = audit_runs(read(BENCHY), machines.find_machine("dgx-spark"), None)
     assert (prefilled.level, decoded.level) == (Level.VALID, Level.VALID)
     assert prefilled.roofline == pytest.approx(0.30, abs=0.01)  # of the arithmetic
     assert decoded.roofline == pytest.approx(0.82, abs=0.01)  # of the memory
@@ -170,7 +170,9 @@ def test_prefill_and_decoding_of_an_honest_page_are_valid() -> None:
 
 
 def test_prefill_faster_than_the_machine_computes_is_suspect() -> None:
-    (first, *_) = audit_runs(read(BENCHY.replace("5210.15", "52101.50")), machines.machine("dgx-spark"), None)
+    (first, *_) = audit_runs(
+        read(BENCHY.replace("5210.15", "52101.50")), machines.find_machine("dgx-spark"), None
+    )
     assert (first.level, first.findings[0].rule.code) == (Level.SUSPECT, "beyond-peak")
 
 
@@ -191,7 +193,7 @@ def test_prefill_decoding_and_depths_are_never_one_mean() -> None:
 
 
 def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
-    one, eight, mixture = audit_runs(read(EDGE), machines.machine("jetson-thor"), None)
+    one, eight, mixture = audit_runs(read(EDGE), machines.find_machine("jetson-thor"), None)
     assert [figures(each.reported) for each in (one, eight)] == [
         {
             "mean_prefill_ms": 14.1,

@@ -341,7 +341,7 @@ def add_storage(model: str, quantization: str) -> str:
     """A checkpoint's name with how its weights are stored, unless it has that already: of GGUF the kind."""
     if not model or quantization.upper() in _AS_TRAINED:
         return model or quantization
-    stored = models.suffix(model).upper()
+    stored = models.find_suffix(model).upper()
     apart = not stored or (stored == "GGUF" and quantization.upper() != stored)
     return f"{model}-{quantization}" if quantization and apart else model
 
@@ -439,7 +439,7 @@ def _model(words: Sequence[str]) -> tuple[int, int, str]:
         for end in range(min(len(words), at + _MOST_WORDS), at, -1):
             joined = _joined(words[at:end])
             whole = end == at + 1 or not _number(words[end - 1])
-            if whole and not _is_of_cache(words, at, end) and models.find(joined) is not None:
+            if whole and not _is_of_cache(words, at, end) and models.find_model(joined) is not None:
                 return at, end, short_name(joined)
         if _SIZED.fullmatch(own) is not None:
             end = at + 1
@@ -476,7 +476,7 @@ def _number(word: str) -> bool:
 def _stores(word: str) -> bool:
     """Whether a word is one for how weights are stored."""
     plain = _joined([word])
-    return plain.lower() in _ABOUT_STORING or models.suffix(f"x-{plain}").lower() == plain.lower()
+    return plain.lower() in _ABOUT_STORING or models.find_suffix(f"x-{plain}").lower() == plain.lower()
 
 
 def _begins(word: str) -> bool:
@@ -486,5 +486,5 @@ def _begins(word: str) -> bool:
 
 @cache
 def _first_words() -> frozenset[str]:
-    names: Iterator[str] = (name for key, row in models.rows().items() for name in (key, *row.names))
+    names: Iterator[str] = (name for key, row in models.read_rows().items() for name in (key, *row.names))
     return frozenset(name.partition("-")[0].lower() for name in names)

@@ -396,7 +396,7 @@ def _is_thing(label: str) -> bool:
     """Whether a label is of a checkpoint, of how weights are stored, of a machine or of a load."""
     title = headings.parse_title(label)
     known = title.model or title.quantization or headings.find_concurrency(label) is not None
-    return bool(known) or label.strip().isdecimal() or machines.recognised(label) is not None
+    return bool(known) or label.strip().isdecimal() or machines.recognise_machine(label) is not None
 
 
 def _with_one_head(grid: Grid) -> Grid:
@@ -473,7 +473,7 @@ def _title(corner: str, labels: Sequence[str]) -> str:
         ("Model", lambda label: headings.parse_title(label).model != ""),
         ("Quantization", lambda label: headings.parse_title(label).quantization != ""),
         ("Engine", lambda label: any(label.lower().startswith(name.lower()) for name in ENGINES)),
-        ("GPU", lambda label: machines.recognised(label) is not None),
+        ("GPU", lambda label: machines.recognise_machine(label) is not None),
         ("Load", lambda label: headings.find_concurrency(label) is not None),
     )
     return next((title for title, holds in kinds if filled and all(map(holds, filled))), "Configuration")

@@ -78,7 +78,7 @@ def test_an_overview_has_its_figures_its_load_and_its_setup(tmp_path: Path) -> N
     )  # fmt: skip
     assert (run.input_len, run.output_len, run.load.max_concurrency) == (128, 128, None)
     assert run.remarks == ("not read: per user output throughput",)
-    (audited,) = audit_runs([run], machines.machine("h100"), None)
+    (audited,) = audit_runs([run], machines.find_machine("h100"), None)
     assert audited.level is Level.VALID
 
 

@@ -112,7 +112,7 @@ def test_a_page_of_any_shape_is_of_its_checkpoint_and_found_impossible(
     page: str, loads: tuple[str, str]
 ) -> None:
     assert subjects(page) == [(FP8, load) for load in loads]
-    found = audit_runs(read(page), machines.machine("jetson-thor"), None)
+    found = audit_runs(read(page), machines.find_machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID] * 2
     assert all(each.findings[0].rule.code == "beyond-roofline" for each in found)
 

@@ -118,7 +118,7 @@ def test_a_published_page_is_known_by_its_figures(
 
 def test_a_published_page_on_another_machine_is_impossible() -> None:
     runs = sources.read_sources([str(PUBLISHED / "table_qwen3.html")]).reported
-    found = audit_runs(runs, machines.machine("jetson-thor"), None)
+    found = audit_runs(runs, machines.find_machine("jetson-thor"), None)
     assert found[0].findings[0].rule.code == "beyond-roofline"
 
 
@@ -139,17 +139,17 @@ def test_a_speed_of_an_unknown_formula_is_not_judged_but_where_all_agree() -> No
     page = f"| Model | Input Length | Quantization | Speed (tokens/s) |\n|---|---|---|---|\n{rows}"
     runs = read(page)
     assert [run.speed_formula for run in runs] == [OUTPUT, UNKNOWN]
-    found = audit_runs(runs, machines.machine("jetson-thor"), None)
+    found = audit_runs(runs, machines.find_machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID, Level.UNCHECKED]
     assert "Speed = output/time or Speed = (prompt+output)/time" in found[1].no_ceiling
-    stated = audit_runs(read(f"{page}\n* Speed = output/time\n"), machines.machine("jetson-thor"), None)
+    stated = audit_runs(read(f"{page}\n* Speed = output/time\n"), machines.find_machine("jetson-thor"), None)
     assert [each.level for each in stated] == [Level.INVALID] * 2
 
 
 def test_gpus_that_share_a_model_add_up() -> None:
     head = "| Model | Input Length | Quantization | GPU Num | Speed (tokens/s) |\n|--|--|--|--|--|\n"
     runs = read(f"{head}| Qwen3-32B | 1 | BF16 | 4 | 100 |\n| Qwen3-32B | 1 | BF16 | 1 | 100 |\n")
-    found = audit_runs(runs, machines.machine("h20-96gb"), None)
+    found = audit_runs(runs, machines.find_machine("h20-96gb"), None)
     assert [each.level for each in found] == [Level.VALID, Level.INVALID]
 
 
@@ -193,7 +193,7 @@ def test_a_table_with_a_load_column_is_a_run_a_row(page: str) -> None:
     page = page.replace("TTFT (mean, ms)", "Mean TTFT (ms)")
     runs = [(run.name, run.load.name, run.load.max_concurrency, run.figures) for run in read(page)]
     assert runs == WANTED
-    found = audit_runs(read(page), machines.machine("jetson-thor"), None)
+    found = audit_runs(read(page), machines.find_machine("jetson-thor"), None)
     assert [each.level for each in found] == [Level.INVALID] * 2
 
 
