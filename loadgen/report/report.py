@@ -124,7 +124,7 @@ def _launched(result: Result, options: ReportOptions) -> Iterator[str]:
         server = facts.launched
         yield f"started by {server.how}, ready after {server.ready_s:.1f} s: {shlex.join(server.command)}"
     if facts.as_run is not None:
-        yield from engine_config.render(facts.as_run, facts.checkpoint)
+        yield from engine_config.render_config(facts.as_run, facts.checkpoint)
     yield from facts.lines("launched")
     yield from _traced(result, options)
 
@@ -324,7 +324,7 @@ def _cpu_use(result: Result, options: ReportOptions) -> Iterator[str]:
 
 def _fingerprint(result: Result, options: ReportOptions) -> Iterator[str]:
     if result.facts.fingerprint is not None:
-        yield from answer_check.lines(result.facts.fingerprint)
+        yield from answer_check.render_lines(result.facts.fingerprint)
 
 
 def _nothing(result: Result, options: ReportOptions) -> Iterable[str]:

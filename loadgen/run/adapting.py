@@ -130,7 +130,7 @@ class Adapter(msgspec.Struct, frozen=True):
             trial = asked.adapted(adaptation)
             body = trial.payload(i)
             with display(self.quiet).waiting("asking what the server takes of a request", _limit_s(trial)):
-                answer = control.trial(self.access, self.tls, trial.path, body, _limit_s(trial))
+                answer = control.try_request(self.access, self.tls, trial.path, body, _limit_s(trial))
             refusing = answer.status in REFUSING
             found = refusals.read_refusals(answer.body, refusals.list_paths(body)) if refusing else ()
             fields = [field for refusal in found if (field := self._field(refusal, trial, answer))]

@@ -35,7 +35,7 @@ def keep(
         texts = {run_directory.REPORT: text + "\n"}
         if local is not None and local.log is not None:
             log = local.log  # engines print their keys
-            content = server_log.text(log)
+            content = server_log.read_log(log)
             texts[log.name] = hide_secrets(secrets.conceal(content))
         errors = run_directory.save(run, directory, texts, broken)
         if options.save_requests:

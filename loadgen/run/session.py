@@ -205,7 +205,7 @@ class Session(msgspec.Struct, frozen=True):
         with ExitStack() as stack:
             trace: Trace | None = None
             if traces is not None:
-                tracing = control.tracing(self.access, self.root.tls, self.served.engine, traces)
+                tracing = control.trace_server(self.access, self.root.tls, self.served.engine, traces)
                 trace = stack.enter_context(tracing)
             title, totals = self._title(made), live_totals.opened(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
@@ -262,7 +262,9 @@ class Session(msgspec.Struct, frozen=True):
 
         def ask() -> Fingerprint:
             hide = self.access.secrets.hide
-            return greedy_prompts.ask(self.access, self.root.tls, self.subject, made, display.show, hide=hide)
+            return greedy_prompts.ask_prompts(
+                self.access, self.root.tls, self.subject, made, display.show, hide=hide
+            )
 
         answers = followup.fingerprint(self.fingerprints, made.path, outcome, ask)
         return replace(known, fingerprint=answers)

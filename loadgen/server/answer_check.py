@@ -135,72 +135,72 @@ class Divergence(msgspec.Struct, frozen=True):
         return f"first differs from {baseline} after {equal} of {length} {self.unit} ({of})"
 
 
-def judge(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
+def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
     """What is broken about the answers, one line each; empty if nothing is, or there are none.
 
     Answers that differ from the baseline's are not broken: see `divergence`. Empty answers and loops are
     compared with the baseline's if there is one with the same prompts; noise counts in any case.
     """
-    reference = baseline if baseline is not None and not _incomparable(own, baseline) else None
+    reference = baseline if baseline is not None and not _explain_mismatch(own, baseline) else None
     lines = []
     failures = [answer.failure for answer in own.answers if answer.failure]
     if failures:
-        first = _printable(failures[0])
+        first = _clean_text(failures[0])
         lines.append(f"{len(failures)} of {len(own.answers)} prompts failed, the first with {first}")
     for kind in Flaw:
-        lines += _too_many(kind, own, reference)
+        lines += _report_flaw(kind, own, reference)
     if reference is not None:
-        lines += _forgotten(own, reference)
+        lines += _report_forgotten(own, reference)
     return lines
 
 
-def flaw(answer: GreedyAnswer) -> Flaw | None:
+def find_flaw(answer: GreedyAnswer) -> Flaw | None:
     """What is wrong with an answer by itself; None if nothing is, or it cannot be judged."""
     if not answer.usable:
         return None
     text = answer.text.strip()
     no_text = text.count(_REPLACEMENT) > _NO_TEXT * len(text)
-    if no_text or _all_equal(answer.token_ids) or _all_equal(text):
+    if no_text or _is_all_equal(answer.token_ids) or _is_all_equal(text):
         return Flaw.NOISE
     if not text:
         return Flaw.EMPTY
     longest = _PERIOD_TOKENS if answer.token_ids else _PERIOD_CHARACTERS
-    return Flaw.LOOP if _periodic(answer.token_ids or answer.text, longest) else None
+    return Flaw.LOOP if _is_periodic(answer.token_ids or answer.text, longest) else None
 
 
-def divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
+def measure_divergence(own: Fingerprint, baseline: Fingerprint) -> Divergence:
     """Where the answers to each prompt differ: by token if both have ids throughout, else by character."""
-    if why := _incomparable(own, baseline):
+    if why := _explain_mismatch(own, baseline):
         return Divergence((), "", why)
     pairs = [(a, b) for a, b in zip(own.answers, baseline.answers, strict=True) if a.usable and b.usable]
     if not pairs:
         return Divergence((), "", "no prompt was answered by both")
     by_token = all(a.token_ids and b.token_ids for a, b in pairs)
-    partings = tuple(_parting(a, b, by_token) for a, b in pairs)
+    partings = tuple(_find_parting(a, b, by_token) for a, b in pairs)
     return Divergence(partings, "tokens" if by_token else "characters")
 
 
-def answered_right(own: Fingerprint) -> tuple[int, int]:
+def count_right(own: Fingerprint) -> tuple[int, int]:
     """The number of right answers, and of those with an expected answer."""
     answers = [answer for answer in own.judged if _EXPECTED.get(answer.prompt)]
-    return sum(_right(answer) for answer in answers), len(answers)
+    return sum(_is_right(answer) for answer in answers), len(answers)
 
 
-def lines(own: Fingerprint) -> list[str]:
+def render_lines(own: Fingerprint) -> list[str]:
     """The lines of a report about a run's answers, without a baseline."""
     if own.missing:
         return [f"fingerprint: none: {own.missing}"]
     cut = [answer.cut for answer in own.answers if answer.cut]
-    right, expected = answered_right(own)
+    right, expected = count_right(own)
     line = f"fingerprint: {len(own.judged)} of {len(own.answers)} greedy prompts answered"
     if expected:
         line += f", {right} of {expected} plain questions as expected"
     if cut:
         line += f"; {len(cut)} cut: {cut[0]}"
-    return [line, *(f"fingerprint: broken? {fault}" for fault in judge(own))]
+    return [line, *(f"fingerprint: broken? {fault}" for fault in judge_answers(own))]
 
 
-def _incomparable(own: Fingerprint, other: Fingerprint) -> str:
+def _explain_mismatch(own: Fingerprint, other: Fingerprint) -> str:
     """Why two fingerprints cannot be compared; "" if they can."""
     if missing := own.missing or other.missing:
         return missing
@@ -209,9 +209,11 @@ def _incomparable(own: Fingerprint, other: Fingerprint) -> str:
     return "" if own.form == other.form else f"asked as {own.form} here, as {other.form} there"
 
 
-def _too_many(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> list[str]:
-    flawed = [answer for answer in own.judged if flaw(answer) is kind]
-    there = [answer for answer in reference.judged if flaw(answer) is kind] if reference is not None else []
+def _report_flaw(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> list[str]:
+    flawed = [answer for answer in own.judged if find_flaw(answer) is kind]
+    there = (
+        [answer for answer in reference.judged if find_flaw(answer) is kind] if reference is not None else []
+    )
     count = len(own.judged)
     # Noise is always broken; other flaws may be the way this model answers, as the baseline then does too.
     alone = reference is None or kind is Flaw.NOISE
@@ -219,39 +221,43 @@ def _too_many(kind: Flaw, own: Fingerprint, reference: Fingerprint | None) -> li
     if not flawed or counted < max(2, least[kind] * count):
         return []
     compared = f" (of the baseline's: {len(there)})" if reference is not None else ""
-    example = f": {_shown(flawed[0].text)}" if flawed[0].text.strip() else ""
+    example = f": {_quote_beginning(flawed[0].text)}" if flawed[0].text.strip() else ""
     return [f"{len(flawed)} of {count} answers are {kind.value}{compared}{example}"]
 
 
-def _forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
+def _report_forgotten(own: Fingerprint, reference: Fingerprint) -> list[str]:
     """Fluent nonsense, which only shows in questions that the baseline answers right."""
     pairs = zip(own.answers, reference.answers, strict=True)
-    answers = [a for a, b in pairs if a.usable and flaw(a) is None and _right(b) and (_right(a) or not a.cut)]
-    kept = [answer for answer in answers if _right(answer)]
+    answers = [
+        a
+        for a, b in pairs
+        if a.usable and find_flaw(a) is None and _is_right(b) and (_is_right(a) or not a.cut)
+    ]
+    kept = [answer for answer in answers if _is_right(answer)]
     if len(answers) < _KNOWN or len(kept) >= _KEPT * len(answers):
         return []
-    wrong = next(answer for answer in answers if not _right(answer))
-    example = f"{_shown(wrong.prompt)} → {_shown(wrong.text)}"
+    wrong = next(answer for answer in answers if not _is_right(answer))
+    example = f"{_quote_beginning(wrong.prompt)} → {_quote_beginning(wrong.text)}"
     return [f"{len(kept)} right of {len(answers)} plain questions that the baseline answers: {example}"]
 
 
-def _right(answer: GreedyAnswer) -> bool:
+def _is_right(answer: GreedyAnswer) -> bool:
     expects = _EXPECTED.get(answer.prompt, "")
     return answer.usable and bool(expects) and re.search(expects, answer.text) is not None
 
 
-def _all_equal(units: Sequence[object]) -> bool:
+def _is_all_equal(units: Sequence[object]) -> bool:
     return len(units) >= _FEWEST and all(unit == units[0] for unit in units)
 
 
-def _periodic(units: Sequence[object], longest: int) -> bool:
+def _is_periodic(units: Sequence[object], longest: int) -> bool:
     """Whether the second half repeats one piece of at most `longest` units."""
     half = units[len(units) // 2 :]
     longest = min(longest, len(half) // _TURNS)
     return len(half) >= _FEWEST and any(half[period:] == half[:-period] for period in range(1, longest + 1))
 
 
-def _parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
+def _find_parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
     units = [answer.token_ids if by_token else answer.text for answer in (own, other)]
     shorter = min(map(len, units))
     equal = next((at for at in range(shorter) if units[0][at] != units[1][at]), shorter)
@@ -261,10 +267,10 @@ def _parting(own: GreedyAnswer, other: GreedyAnswer, by_token: bool) -> Parting:
     return Parting(own.prompt, equal, length, equal < length)
 
 
-def _shown(text: str) -> str:
+def _quote_beginning(text: str) -> str:
     """The beginning of a text on one line, without control characters."""
-    return f"'{_printable(text.strip()[:_SHOWN])}'" + "…" * (len(text.strip()) > _SHOWN)
+    return f"'{_clean_text(text.strip()[:_SHOWN])}'" + "…" * (len(text.strip()) > _SHOWN)
 
 
-def _printable(text: str) -> str:
+def _clean_text(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)

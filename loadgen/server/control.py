@@ -33,18 +33,20 @@ def reset_cache(
         return f"{engine.name} has no way to empty its cache"
     deadline_s = time.monotonic() + busy_s
     while True:
-        answer = _answer(access, tls, ("POST", engine.reset_path))
+        answer = _exchange(access, tls, ("POST", engine.reset_path))
         if answer.error:
             return answer.why
-        busy = _busy(answer)
+        busy = _explain_busy(answer)
         if not busy:
-            return "" if answer.status == 200 else _refusal(access, answer, engine, engine.reset_needs)
+            return (
+                "" if answer.status == 200 else _explain_refusal(access, answer, engine, engine.reset_needs)
+            )
         if time.monotonic() >= deadline_s:
             return f"{engine.reset_path}: {busy}"
         time.sleep(_AGAIN_S)
 
 
-def _busy(answer: ControlAnswer) -> str:
+def _explain_busy(answer: ControlAnswer) -> str:
     """Why a server could not empty its cache now, "" if it could; vLLM reports it in its body."""
     if answer.status == 400:
         return answer.message or "requests are still running"
@@ -65,7 +67,7 @@ class Trace:
 
 
 @contextlib.contextmanager
-def tracing(
+def trace_server(
     access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine, directory: str
 ) -> Iterator[Trace]:
     """Have the server profile itself while the block runs, and wait until its trace is written.
@@ -90,12 +92,12 @@ def tracing(
             trace.error = f"{str(stop) or 'stopped by Ctrl-C'} before it was written"
 
 
-def server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
+def read_server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
     """The server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
-    return _answer(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
+    return _exchange(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
 
 
-def trial(
+def try_request(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     path: str,
@@ -103,17 +105,17 @@ def trial(
     limit_s: float,
 ) -> ControlAnswer:
     """How a server answers a request of a workload before the run: an error whole, else how it begins."""
-    return _answer(access, tls, ("POST", path), limit_s, body, begin_only=True)
+    return _exchange(access, tls, ("POST", path), limit_s, body, begin_only=True)
 
 
-def asked(
+def send_request(
     access: ServerAddress, tls: ssl.SSLContext | None, path: str, body: Mapping[str, Any], limit_s: float
 ) -> ControlAnswer:
     """The whole answer to one request before the run."""
-    return _answer(access, tls, ("POST", path), limit_s, body)
+    return _exchange(access, tls, ("POST", path), limit_s, body)
 
 
-def _answer(
+def _exchange(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     request: tuple[str, str],
@@ -125,7 +127,7 @@ def _answer(
 
     async def ask() -> ControlAnswer:
         async with access.client(tls, limit_s) as client:
-            return await exchange.ask(client, *request, limit_s, body=body, begin_only=begin_only)
+            return await exchange.ask_server(client, *request, limit_s, body=body, begin_only=begin_only)
 
     try:
         return access.loop.run(ask())
@@ -140,15 +142,15 @@ def _post(
     path: str,
     body: Mapping[str, str] | None = None,
 ) -> None:
-    answer = _answer(access, tls, ("POST", path), _TRACE_S, body)
+    answer = _exchange(access, tls, ("POST", path), _TRACE_S, body)
     if answer.error:
         raise MeasureError(f"{answer.why}; see the server's log")
     if answer.status != 200:
         error = UsageError if answer.status in _NO_SUCH_PATH else MeasureError
-        raise error(_refusal(access, answer, engine, engine.trace_needs))
+        raise error(_explain_refusal(access, answer, engine, engine.trace_needs))
 
 
-def _refusal(access: ServerAddress, answer: ControlAnswer, engine: Engine, needs: str) -> str:
+def _explain_refusal(access: ServerAddress, answer: ControlAnswer, engine: Engine, needs: str) -> str:
     """Why a control request was refused, and what to do."""
     path, status = answer.path, answer.status
     if status in DENIED:

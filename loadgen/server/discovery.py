@@ -32,7 +32,7 @@ from loadgen.server.exchange import (
     ControlClient,
     ControlLoop,
     PlainServer,
-    why_denied,
+    explain_denial,
 )
 from loadgen.transport.sending.job import Target
 
@@ -95,7 +95,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
     def why_denied(self, answer: ControlAnswer, place: str | None = None) -> str:
         """Why the server answers 401 or 403 at a place, else at its URL, and what to do."""
         message = self.secrets.hide(answer.message)
-        return why_denied(place or self.shown_url, answer.status, self.key_origin, message)
+        return explain_denial(place or self.shown_url, answer.status, self.key_origin, message)
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS settings, or None for plain HTTP; raises UsageError for a file that is not usable."""
@@ -112,7 +112,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
             context.verify_mode = ssl.CERT_NONE
         if self.ca_cert is not None:
             try:
-                context.load_verify_locations(cadata=_pem("--ca-cert", self.ca_cert))
+                context.load_verify_locations(cadata=_read_pem("--ca-cert", self.ca_cert))
             except (ssl.SSLError, ValueError):
                 raise UsageError(
                     f"--ca-cert {self.ca_cert}: no certificate in it: give a file in PEM format"
@@ -130,7 +130,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         from loadgen.server import httpx_exchange  # see exchange
 
         try:
-            return httpx_exchange.opened(self.base_url, self.headers, tls, timeout_s)
+            return httpx_exchange.open_client(self.base_url, self.headers, tls, timeout_s)
         except UnicodeError:
             raise UsageError("a header is not ASCII: check --header and OPENAI_API_KEY") from None
         except ValueError:
@@ -149,7 +149,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise MeasureError(f"{parts.hostname} does not resolve: {reason}; check --base-url") from None
-        family, address = _first_reachable([(entry[0], entry[4]) for entry in entries])
+        family, address = _find_reachable([(entry[0], entry[4]) for entry in entries])
         return Target(
             scheme=parts.scheme,
             host=parts.hostname,
@@ -163,9 +163,9 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     """Present the client's certificate to a server that asks for one; raises UsageError."""
-    _pem("--client-cert", certificate)
+    _read_pem("--client-cert", certificate)
     if key is not None:
-        _pem("--client-key", key)
+        _read_pem("--client-key", key)
     flags = f"--client-cert {certificate}" + ("" if key is None else f" --client-key {key}")
     try:
         # Without a password OpenSSL would ask the terminal for it.
@@ -178,7 +178,7 @@ def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> 
         ) from None
 
 
-def _pem(flag: str, path: str) -> str:
+def _read_pem(flag: str, path: str) -> str:
     """A file's text; raises UsageError that names its flag."""
     try:
         return untrusted.read_file_bytes(Path(path).absolute(), _MOST_PEM_BYTES).decode("ascii", "ignore")
@@ -186,7 +186,7 @@ def _pem(flag: str, path: str) -> str:
         raise UsageError(f"{flag} {path}: {error.strerror}") from None
 
 
-def _first_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
+def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
     """The first address that accepts connections: `localhost` is often ::1 first, served on 127.0.0.1."""
     for family, address in addresses if len(addresses) > 1 else ():
         with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -259,12 +259,12 @@ class ServerProbe:
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """
-        listing = await exchange.ask(client, "GET", self._models_path(), _ANSWER_S)
+        listing = await exchange.ask_server(client, "GET", self._models_path(), _ANSWER_S)
         if listing.error or listing.status >= 500:
             return None
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
             raise MeasureError(self.access.why_denied(listing))
-        cards = _cards(listing)
+        cards = _list_cards(listing)
         if cards and engines.find_by_owner(untrusted.read_text(cards[0].get("owned_by"))) is not None:
             return None  # a gateway that passes on what the engine reports
         return self._served(engines.HOSTED, SelfDescription(), cards, model)
@@ -274,7 +274,7 @@ class ServerProbe:
 
         Raises MeasureError for a certificate that is not trusted.
         """
-        answer = await exchange.ask(client, "GET", "/health", _ANSWER_S)
+        answer = await exchange.ask_server(client, "GET", "/health", _ANSWER_S)
         if answer.refused_certificate:
             raise MeasureError(f"{self.access.shown_url} {answer.error}")
         if answer.status >= 500:
@@ -285,7 +285,7 @@ class ServerProbe:
         listing = await self._answer(client, self._models_path())
         if listing.status in DENIED:
             raise MeasureError(self.access.why_denied(listing))
-        cards = _cards(listing)
+        cards = _list_cards(listing)
         first = cards[0] if cards else {}
         engine = engines.find_by_owner(untrusted.read_text(first.get("owned_by")))
         if engine is None:
@@ -293,7 +293,7 @@ class ServerProbe:
             engine = (
                 engines.find_by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
             )
-        own = described(engine, (await self._answer(client, engine.version_path)).object)
+        own = describe_server(engine, (await self._answer(client, engine.version_path)).object)
         return self._served(engine, own, cards, model)
 
     def _models_path(self) -> str:
@@ -301,7 +301,7 @@ class ServerProbe:
 
     async def _answer(self, client: ControlClient, path: str) -> ControlAnswer:
         """The answer of a ready server; raises MeasureError if there is none, or a redirect."""
-        answer = await exchange.ask(client, "GET", path, _ANSWER_S)
+        answer = await exchange.ask_server(client, "GET", path, _ANSWER_S)
         if answer.error:
             raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
         return answer
@@ -331,7 +331,7 @@ class ServerProbe:
             engine=engine,
             version=own.version,
             model=model,
-            model_root=_root(card.get("root") or own.model_root),
+            model_root=_read_root(card.get("root") or own.model_root),
             max_model_len=untrusted.read_count(card.get("max_model_len")) or own.max_model_len,
             models=names,
             slots=own.slots,
@@ -339,14 +339,14 @@ class ServerProbe:
         )
 
 
-def _cards(answer: ControlAnswer) -> list[dict[str, Any]]:
+def _list_cards(answer: ControlAnswer) -> list[dict[str, Any]]:
     """The listed models whose name a request can carry."""
     cards = answer.object.get("data")
     listed = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
     return [card for card in listed if (name := card.get("id")) and untrusted.read_text(name) == name]
 
 
-def _root(value: object) -> str:
+def _read_root(value: object) -> str:
     """The path or name that a model was loaded from; "" if the value cannot be one."""
     if not isinstance(value, str) or untrusted.read_text(value, _LONGEST_PATH) != value:
         return ""
@@ -363,16 +363,16 @@ class SelfDescription(msgspec.Struct, frozen=True):
     without_tools: bool = False  # its chat template has no place for them
 
 
-def described(engine: Engine, answer: Mapping[str, Any]) -> SelfDescription:
+def describe_server(engine: Engine, answer: Mapping[str, Any]) -> SelfDescription:
     """The description in an answer of the engine's `version_path`."""
-    return _READERS.get(engine.name, _version)(answer)
+    return _READERS.get(engine.name, _read_version)(answer)
 
 
-def _version(answer: Mapping[str, Any]) -> SelfDescription:
+def _read_version(answer: Mapping[str, Any]) -> SelfDescription:
     return SelfDescription(untrusted.read_text(answer.get("version")))
 
 
-def _props(answer: Mapping[str, Any]) -> SelfDescription:
+def _read_props(answer: Mapping[str, Any]) -> SelfDescription:
     """llama.cpp's /props: the context is that of one slot."""
     each, root = untrusted.read_mapping(answer.get("default_generation_settings")), answer.get("model_path")
     template = untrusted.read_mapping(answer.get("chat_template_caps"))
@@ -385,4 +385,4 @@ def _props(answer: Mapping[str, Any]) -> SelfDescription:
     )
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], SelfDescription]] = {"llama.cpp server": _props}
+_READERS: dict[str, Callable[[Mapping[str, Any]], SelfDescription]] = {"llama.cpp server": _read_props}

@@ -52,35 +52,35 @@ class EngineConfig(BaseModel, extra="forbid", frozen=True):
     remarks: tuple[str, ...] = ()  # its own warnings about slower or different execution
 
 
-def parse(log: str) -> EngineConfig:
+def parse_log(log: str) -> EngineConfig:
     """The configuration in a server's log; empty fields for an unknown engine."""
-    return EngineConfig(**engine_logs.from_log(log))
+    return EngineConfig(**engine_logs.read_log(log))
 
 
-def from_server_info(info: Mapping[str, Any]) -> EngineConfig:
+def parse_server_info(info: Mapping[str, Any]) -> EngineConfig:
     """The configuration in an answer of /server_info (SGLang; vLLM in its dev mode)."""
-    return EngineConfig(**engine_logs.from_answer(info))
+    return EngineConfig(**engine_logs.read_answer(info))
 
 
-def merged(*parts: EngineConfig) -> EngineConfig:
+def merge_configs(*parts: EngineConfig) -> EngineConfig:
     """The configuration of several sources together; of two values the later one's."""
     return EngineConfig(
-        **{name: value for part in parts for name, value in part if not engine_logs.silent(value)}
+        **{name: value for part in parts for name, value in part if not engine_logs.is_empty(value)}
     )
 
 
-def render(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
+def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
     """What runs, its size, what differs from the checkpoint, remarks: a line each."""
     lines = [
-        ("runs", ", ".join(_runs(as_run, checkpoint))),
-        ("model", ", ".join(_model(as_run, checkpoint))),
-        *(("differs", difference) for difference in _differences(as_run, checkpoint)),
+        ("runs", ", ".join(_render_run(as_run, checkpoint))),
+        ("model", ", ".join(_render_model(as_run, checkpoint))),
+        *(("differs", difference) for difference in _list_differences(as_run, checkpoint)),
         *(("engine log", remark) for remark in as_run.remarks),
     ]
     return [f"{name}: {text}" for name, text in lines if text]
 
 
-def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+def _render_run(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
     graphs = as_run.cuda_graphs + (
         f" ({as_run.cuda_graph_sizes})" if as_run.cuda_graph_sizes and as_run.cuda_graphs != "off" else ""
     )
@@ -95,45 +95,45 @@ def _runs(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
         "{} requests at once": as_run.max_running,
         "{} GPUs in parallel": (as_run.tensor_parallel or 1) > 1 and as_run.tensor_parallel,
     }
-    weights = [_weights(as_run, checkpoint)] if as_run != EngineConfig() else []
+    weights = [_render_weights(as_run, checkpoint)] if as_run != EngineConfig() else []
     return [*filter(None, weights), *(form.format(value) for form, value in parts.items() if value)]
 
 
-def _weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
+def _render_weights(as_run: EngineConfig, checkpoint: Checkpoint | None) -> str:
     """The quantization of the weights and the kernel, in the checkpoint's terms where the method runs it."""
     declared = checkpoint.quantization if checkpoint else ""
     method = as_run.quantization
     if not method:
         weights = f"{declared} as declared" if declared else ""
-    elif declared and _agree(method, declared):
+    elif declared and _is_agreeing(method, declared):
         weights = declared
     else:
         weights = _UNQUANTIZED.get(as_run.dtype, "") if method == "none" else method
     return " by ".join(filter(None, (weights, as_run.kernel)))
 
 
-def _model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+def _render_model(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
     parts = []
     if as_run.weights_bytes:
         each = " on each GPU" if (as_run.tensor_parallel or 1) > 1 else ""
-        parts.append(f"{_gib(as_run.weights_bytes)} of weights{each}")
+        parts.append(f"{_format_gib(as_run.weights_bytes)} of weights{each}")
     elif checkpoint and checkpoint.weight_bytes:
-        parts.append(f"{_gib(checkpoint.weight_bytes)} of weights on disk")
+        parts.append(f"{_format_gib(checkpoint.weight_bytes)} of weights on disk")
     if as_run.kv_capacity_tokens:
-        size = f" ({_gib(as_run.kv_bytes)})" if as_run.kv_bytes else ""
+        size = f" ({_format_gib(as_run.kv_bytes)})" if as_run.kv_bytes else ""
         parts.append(f"KV cache for {as_run.kv_capacity_tokens:,} tokens{size}")
     if as_run.max_model_len:
         parts.append(f"context {as_run.max_model_len:,}")
     return parts
 
 
-def _differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
+def _list_differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[str]:
     """Where the engine does not run what the checkpoint declares."""
     if checkpoint is None:
         return []
     differences = []
     declared, stored, method = checkpoint.quantization, checkpoint.dtype, as_run.quantization
-    if method and declared and not _agree(method, declared):
+    if method and declared and not _is_agreeing(method, declared):
         ran = "without quantization" if method == "none" else f"as {method}"
         differences.append(f"the checkpoint is {declared}, the engine runs it {ran}")
     if stored and as_run.dtype and stored != as_run.dtype:
@@ -146,7 +146,7 @@ def _differences(as_run: EngineConfig, checkpoint: Checkpoint | None) -> list[st
     return differences
 
 
-def _agree(method: str, declared: str) -> bool:
+def _is_agreeing(method: str, declared: str) -> bool:
     """Whether an engine's method is one that runs what a checkpoint declares."""
     begins = next((begins for name, begins in _RUNS.items() if name in method.lower()), None)
     if begins is None:  # compressed-tensors, modelopt, quark, inc: any quantization
@@ -154,5 +154,5 @@ def _agree(method: str, declared: str) -> bool:
     return any(part.startswith(begins) for part in declared.split("+"))
 
 
-def _gib(size: int) -> str:
+def _format_gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

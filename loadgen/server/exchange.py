@@ -148,7 +148,7 @@ class ControlClient:
         return self._full
 
 
-async def ask(
+async def ask_server(
     client: ControlClient,
     method: str,
     path: str,
@@ -172,7 +172,9 @@ async def ask(
 
             return ControlAnswer(
                 shown,
-                *await httpx_exchange.exchanged(client.full, method, path, most_bytes, body, begin_only),
+                *await httpx_exchange.exchange_request(
+                    client.full, method, path, most_bytes, body, begin_only
+                ),
             )
     except TimeoutError:
         return ControlAnswer(shown, error=f"does not answer within {limit_s:g} s", timed_out=True)
@@ -183,7 +185,7 @@ DENIED: Final = (UNAUTHORIZED, 403)
 _WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other schemes)"
 
 
-def why_denied(url: str, status: int, key_origin: str, message: str = "") -> str:
+def explain_denial(url: str, status: int, key_origin: str, message: str = "") -> str:
     """Why a server that is named by its URL answers 401 or 403, and what to do.
 
     `key_origin` is where the key came from, "" where none was sent. The server's message is left out of a
@@ -226,7 +228,7 @@ class PlainServer(msgspec.Struct, frozen=True):
             check_path(root)
         except UsageError:
             return None
-        return cls(parts.hostname or "", parts.port or 80, root, _lines(parts.netloc, headers))
+        return cls(parts.hostname or "", parts.port or 80, root, _format_headers(parts.netloc, headers))
 
     async def get(self, path: str, most_bytes: int) -> tuple[int, bytes] | None:
         """The status and body of an ordinary answer of at most `most_bytes`; None of any other, or none."""
@@ -236,14 +238,14 @@ class PlainServer(msgspec.Struct, frozen=True):
             return None
         try:
             writer.write(f"GET {self.root}{path} HTTP/1.1\r\n".encode() + self.lines)
-            return await _ordinary(reader, most_bytes)
+            return await _read_ordinary(reader, most_bytes)
         except OSError:
             return None
         finally:
             writer.transport.abort()  # the answer is whole, or of no use
 
 
-async def _ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes] | None:
+async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int, bytes] | None:
     answer, received = http1.Response(), 0
     try:
         while not answer.complete:
@@ -261,7 +263,7 @@ async def _ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple[int,
     return answer.status, b"".join(answer.pieces)
 
 
-def _lines(host: str, headers: Mapping[str, str]) -> bytes:
+def _format_headers(host: str, headers: Mapping[str, str]) -> bytes:
     ours = {"host": host, "accept": "*/*", "accept-encoding": "identity", "connection": "close"}
     given = {name.lower() for name in headers}
     sent = {**{name: value for name, value in ours.items() if name not in given}, **headers}

@@ -57,7 +57,7 @@ class PromptProgress(msgspec.Struct, frozen=True):
         return f"fingerprint: {self.done}/{self.total} prompts answered"
 
 
-def ask(
+def ask_prompts(
     access: ServerAddress,
     tls: ssl.SSLContext | None,
     subject: ModelTarget,
@@ -149,7 +149,7 @@ class _PromptRun:
         answered = record.finish_reason and failure and failure.kind in _ANSWERED
         if failure is not None and not cut and not answered:
             return GreedyAnswer(prompt=text, failure=f"{failure.kind}: {failure.detail}"), failure.kind
-        ids, answer_text = _token_ids(reply.raw, record), record.text or ""
+        ids, answer_text = _read_token_ids(reply.raw, record), record.text or ""
         if ids is None and not cut:
             return GreedyAnswer(prompt=text, failure="malformed: invalid token ids"), FailureKind.MALFORMED
         ids = ids or []
@@ -206,7 +206,7 @@ class _MessageIds(msgspec.Struct):
 _MESSAGE_IDS = msgspec.json.Decoder(_MessageIds)
 
 
-def _token_ids(body: bytes, record: Record) -> list[int] | None:
+def _read_token_ids(body: bytes, record: Record) -> list[int] | None:
     """The answer's token ids; empty if the server does not report them, None if they are malformed."""
     lines = sse.join_lines(body) if body.lstrip()[:1] == b"{" else sse.read_events(body, whole=False).lines
     try:

@@ -15,7 +15,7 @@ from loadgen.wire.certificates import explain_distrust
 _LONGEST_MESSAGE = 200  # characters
 
 
-def opened(
+def open_client(
     base_url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
 ) -> httpx.AsyncClient:
     """A client whose requests each have a connection of their own.
@@ -37,7 +37,7 @@ def opened(
         raise ValueError("not the URL of a proxy") from None  # httpx's message may contain its password
 
 
-async def exchanged(
+async def exchange_request(
     client: httpx.AsyncClient,
     method: str,
     path: str,
@@ -66,15 +66,15 @@ async def exchanged(
         if isinstance(error, TimeoutError):
             raise  # the whole exchange takes too long
         untrusted_server = explain_distrust(error)
-        return 0, b"", untrusted_server or _described(error), bool(untrusted_server)
+        return 0, b"", untrusted_server or _describe_error(error), bool(untrusted_server)
     # An answer and its stream reference each other, and the GC is disabled while a run is decoded.
     answer.stream = httpx.ByteStream(b"")
-    origin = _other_origin(answer)
+    origin = _find_other_origin(answer)
     redirect = f"redirects to {origin} ({answer.status_code}): give the final URL" if origin else ""
     return answer.status_code, bytes(data), redirect, False
 
 
-def _other_origin(answer: httpx.Response) -> str:
+def _find_other_origin(answer: httpx.Response) -> str:
     """The origin of a redirect to another server, which is never followed; "" of any other answer."""
     location = answer.headers.get("location", "")
     if not 300 <= answer.status_code < 400 or not location:
@@ -89,7 +89,7 @@ def _other_origin(answer: httpx.Response) -> str:
     return untrusted.read_text(f"{there.scheme}://{there.netloc.decode('ascii', 'replace')}")
 
 
-def _described(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Why there is no answer; not httpx's own message for a header, which contains its value."""
     if isinstance(error, httpx.LocalProtocolError | UnicodeError):
         return "cannot be requested: a header or the URL is not valid HTTP; check --header and OPENAI_API_KEY"

@@ -39,7 +39,7 @@ class EngineMetrics(msgspec.Struct, frozen=True):
     flag: str = ""  # without which it has no /metrics
 
 
-def _histogram(name: str, quantity: str) -> dict[str, MetricSeries]:
+def _name_histogram(name: str, quantity: str) -> dict[str, MetricSeries]:
     return {
         f"{name}_bucket": MetricSeries(quantity, label="le"),
         f"{name}_sum": MetricSeries(quantity, "sum"),
@@ -63,10 +63,10 @@ ENGINE_METRICS: dict[str, EngineMetrics] = {
             "vllm:num_requests_waiting": MetricSeries("waiting"),
             "vllm:kv_cache_usage_perc": MetricSeries("kv_cache_usage"),
             "vllm:gpu_cache_usage_perc": MetricSeries("kv_cache_usage"),  # to 0.10
-            **_histogram("vllm:time_to_first_token_seconds", "ttft"),
-            **_histogram("vllm:inter_token_latency_seconds", "itl"),
-            **_histogram("vllm:e2e_request_latency_seconds", "e2e"),
-            **_histogram("vllm:request_queue_time_seconds", "queue"),
+            **_name_histogram("vllm:time_to_first_token_seconds", "ttft"),
+            **_name_histogram("vllm:inter_token_latency_seconds", "itl"),
+            **_name_histogram("vllm:e2e_request_latency_seconds", "e2e"),
+            **_name_histogram("vllm:request_queue_time_seconds", "queue"),
         }
     ),
     "sglang": EngineMetrics(
@@ -81,10 +81,10 @@ ENGINE_METRICS: dict[str, EngineMetrics] = {
             "sglang:num_running_reqs": MetricSeries("running"),
             "sglang:num_queue_reqs": MetricSeries("waiting"),
             "sglang:token_usage": MetricSeries("kv_cache_usage"),
-            **_histogram("sglang:time_to_first_token_seconds", "ttft"),
-            **_histogram("sglang:inter_token_latency_seconds", "itl"),
-            **_histogram("sglang:e2e_request_latency_seconds", "e2e"),
-            **_histogram("sglang:queue_time_seconds", "queue"),
+            **_name_histogram("sglang:time_to_first_token_seconds", "ttft"),
+            **_name_histogram("sglang:inter_token_latency_seconds", "itl"),
+            **_name_histogram("sglang:e2e_request_latency_seconds", "e2e"),
+            **_name_histogram("sglang:queue_time_seconds", "queue"),
         },
         lazy=frozenset({"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions"}),
         flag="--enable-metrics",
@@ -125,10 +125,10 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
         values = [
             value for (of, name, _), value in self.gauges.items() if name == quantity and model in ("", of)
         ]
-        return _together(quantity, values) if values else None
+        return _combine_values(quantity, values) if values else None
 
 
-def summed(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
+def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
     """The metrics of several servers as those of one; without when each was started, which has no sum."""
     if failed := next((snapshot for snapshot in snapshots if snapshot.error), None):
         return failed
@@ -141,11 +141,13 @@ def summed(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
             counters[series] = counters.get(series, 0.0) + value
         for series, value in snapshot.gauges.items():
             gauges.setdefault(series, []).append(value)
-    whole = {series: _together(series[1], each) for series, each in gauges.items() if series[1] != "started"}
+    whole = {
+        series: _combine_values(series[1], each) for series, each in gauges.items() if series[1] != "started"
+    }
     return MetricsSnapshot("".join(names), counters, whole)
 
 
-def select(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
+def select_lines(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
     """The lines of an answer with metrics in ENGINE_METRICS, of all quantities or those `wanted`.
 
     It does not parse them: the parser is slow and slow to import, and this is called during a run.
@@ -183,7 +185,7 @@ def select(status: int, body: bytes, wanted: Container[str] | None = None) -> Me
     return MetricLines(whose, selected)
 
 
-def parse(selection: MetricLines) -> MetricsSnapshot:
+def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
     """The metrics in the selected lines, without the repetitions of ranks, summed over engines."""
     if selection.error:
         return MetricsSnapshot(error=selection.error)
@@ -211,7 +213,7 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
         )
         places, place = rows.setdefault(series, {}), tuple(sorted(labels.items()))
         places[place] = max(places.get(place, sample.value), sample.value)
-    sums = {series: _together(series[1], list(places.values())) for series, places in rows.items()}
+    sums = {series: _combine_values(series[1], list(places.values())) for series, places in rows.items()}
     values = {series: value for series, value in sums.items() if untrusted.read_number(value) is not None}
     return MetricsSnapshot(
         selection.names,
@@ -220,5 +222,5 @@ def parse(selection: MetricLines) -> MetricsSnapshot:
     )
 
 
-def _together(quantity: str, values: Sequence[float]) -> float:
+def _combine_values(quantity: str, values: Sequence[float]) -> float:
     return max(values) if quantity in _GREATEST else sum(values)

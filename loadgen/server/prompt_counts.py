@@ -75,16 +75,16 @@ class PromptCounter:
 
             async def tokenized(text: str) -> int:
                 answer = await self._tokenized(client, text)
-                if count := _count_of(answer):
+                if count := _read_count(answer):
                     return count
                 raise self._uncounted(_TOKENIZE, answer)
 
             async def used(text: str) -> int:
                 return await self._used(client, text)
 
-            by_path = not self._hosted and bool(_count_of(await self._tokenized(client, words.FIRST)))
-            fitted = await fit(tokenized if by_path else used, self._groups)
-            fitted = await checked(fitted, used, tokens)
+            by_path = not self._hosted and bool(_read_count(await self._tokenized(client, words.FIRST)))
+            fitted = await fit_counts(tokenized if by_path else used, self._groups)
+            fitted = await correct_counts(fitted, used, tokens)
         how = (
             f"the server counts {fitted.per_word:.4g} tokens a word and {fitted.overhead:.4g} more in each "
             f"prompt (asked {self._asked} times before the run, by {_TOKENIZE if by_path else 'usage'})"
@@ -113,7 +113,7 @@ class PromptCounter:
         path = plan.path.partition("?")[0]
         if answer.error or answer.status != 200:
             raise self._uncounted(path, answer)
-        count = _prompt_tokens(plan, answer.body)
+        count = _read_prompt_tokens(plan, answer.body)
         if not count:
             what = "no usage.prompt_tokens" if count is None else "usage.prompt_tokens of 0"
             raise MeasureError(f"{self.access.shown_url}{path} reports {what}{_NO_LENGTH}")
@@ -141,15 +141,15 @@ class PromptCounter:
     ) -> ControlAnswer:
         async with self._throttle:
             self._asked += 1
-            return await exchange.ask(client, "POST", path, min(most_s, self._limit_s), body=body)
+            return await exchange.ask_server(client, "POST", path, min(most_s, self._limit_s), body=body)
 
 
-def _count_of(answer: ControlAnswer) -> int | None:
+def _read_count(answer: ControlAnswer) -> int | None:
     """The count of an answer by /tokenize; None where there is no such path, or it is another's."""
     return untrusted.read_count(answer.object.get("count")) or None
 
 
-def _prompt_tokens(plan: Plan, body: bytes) -> int | None:
+def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
     """`usage.prompt_tokens` of an answer, streamed or whole; None where it has none."""
     lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
     events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
@@ -165,7 +165,7 @@ def _prompt_tokens(plan: Plan, body: bytes) -> int | None:
     return found
 
 
-async def fit(count: Count, groups: int) -> WordCounts:
+async def fit_counts(count: Count, groups: int) -> WordCounts:
     """Tokens a word, and of each prompt, from groups of the common words that are counted alone and together.
 
     One group more than all in one prompt is one overhead more: no list of tokens is needed. The overhead is
@@ -175,32 +175,34 @@ async def fit(count: Count, groups: int) -> WordCounts:
     """
     common = words.common()[: groups * _GROUP]
     parts = [common[begin : begin + _GROUP] for begin in range(0, groups * _GROUP, _GROUP)]
-    alone = [await count(_text(part)) for part in parts]
-    together = await count(_text(common[::-1]))  # else its first words may be in a cache, and not counted
+    alone = [await count(_join_words(part)) for part in parts]
+    together = await count(
+        _join_words(common[::-1])
+    )  # else its first words may be in a cache, and not counted
     first = (sum(alone) - together) / (groups - 1)  # of the overhead and the first word
     if (together - first) / len(common) < _LEAST_PER_WORD:  # all of them may be longer than its context
         first = await count(words.FIRST)
         if (max(alone) - first) / _GROUP < _LEAST_PER_WORD:
-            raise _miscounted((len(parts[0]) + 1, max(alone)), (len(common) + 1, together))
+            raise _explain_miscount((len(parts[0]) + 1, max(alone)), (len(common) + 1, together))
     own = [tokens - first for tokens in alone]
-    exact = _of_one_token(parts, own)
+    exact = _select_single_tokens(parts, own)
     best = int(np.argmin(own))
     if not exact and own[best] - _GROUP <= _GROUP // _EIGHTH - _FEWEST_EIGHTHS:
         eighths = [parts[best][begin : begin + _EIGHTH] for begin in range(0, _GROUP, _EIGHTH)]
-        exact = _of_one_token(eighths, [await count(_text(part)) - first for part in eighths])
+        exact = _select_single_tokens(eighths, [await count(_join_words(part)) - first for part in eighths])
     if len(exact) >= _EIGHTH * _FEWEST_EIGHTHS:
         return WordCounts(exact, first - 1)
     per_word = own[best] / _GROUP
     return WordCounts(parts[best], first - per_word, per_word)
 
 
-def _of_one_token(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
+def _select_single_tokens(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
     """The words of the parts that have as many tokens as words."""
     counted = zip(parts, tokens, strict=True)
     return tuple(word for part, found in counted if abs(found - len(part)) < _EXACT for word in part)
 
 
-async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
+async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
     """The counts, corrected where prompts of about `tokens` tokens have another length.
 
     What rounding may make is left to the fit, which has the mean of more counts; a token or two go to the
@@ -214,20 +216,20 @@ async def checked(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
     else:  # with each word as often as any other, so that chance has no part in it
         times = max(1, n // (2 * len(counts.words)))
         long, short = (tuple(rng.permutation(counts.words * size).tolist()) for size in (2 * times, times))
-    found = await count(_text(long))
+    found = await count(_join_words(long))
     added = found - counts.tokens(len(long) + 1)
     if abs(added) < _ROUNDED:
         return counts
     if abs(added) <= _ADDED:
         return replace(counts, overhead=counts.overhead + added)
-    fewer = await count(_text(short))
+    fewer = await count(_join_words(short))
     per_word = (found - fewer) / (len(long) - len(short))
     corrected = replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
     if -added > max(_CUT_TOKENS, _CUT_SHARE * found):
         between = tuple(rng.permutation(long[max(1, int(-added / 2 / counts.per_word)) :]).tolist())
         await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, found), corrected, between, count)
     if per_word < _LEAST_PER_WORD or corrected.words_of(tokens - corrected.overhead) > most:
-        raise _miscounted((len(short) + 1, fewer), (len(long) + 1, found))
+        raise _explain_miscount((len(short) + 1, fewer), (len(long) + 1, found))
     return corrected
 
 
@@ -240,15 +242,15 @@ async def _refuse_cut(
     it should have had; the `line` is through both counts.
     """
     if len(between) + 1 > fewer[0]:
-        third = len(between) + 1, await count(_text(between))
+        third = len(between) + 1, await count(_join_words(between))
         off = abs(third[1] - line.tokens(third[0]))
         if third[1] == more[1] or off > _JUMP_SHARE * more[1]:
-            raise _miscounted(third, more)
+            raise _explain_miscount(third, more)
     if fewer[1] == more[1]:
-        raise _miscounted(fewer, more)
+        raise _explain_miscount(fewer, more)
 
 
-def _miscounted(fewer: Counted, more: Counted) -> MeasureError:
+def _explain_miscount(fewer: Counted, more: Counted) -> MeasureError:
     """The error of two prompts, each as its words and the tokens that the server counts in it."""
     (words_before, tokens_before), (words_after, tokens_after) = fewer, more
     if tokens_before == tokens_after:
@@ -264,5 +266,5 @@ def _miscounted(fewer: Counted, more: Counted) -> MeasureError:
     )
 
 
-def _text(chosen: tuple[str, ...]) -> str:
+def _join_words(chosen: tuple[str, ...]) -> str:
     return " ".join((words.FIRST, *chosen))

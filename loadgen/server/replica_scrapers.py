@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from loadgen.server.prometheus import MetricLines, parse
+from loadgen.server.prometheus import MetricLines, parse_metrics
 from loadgen.server.scraper import MetricsScraper, Scrape
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ReplicaScrapers(MetricsScraper):
 
     def after(self) -> ServerWindow:
         """The run's window over all servers, each after it is idle or a few seconds."""
-        from loadgen.server.server_counters import ScrapedRun, ServerWindow, joined  # built after a run
+        from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
@@ -49,10 +49,10 @@ class ReplicaScrapers(MetricsScraper):
         if error := self._worst([lines for lines, _ in scrapes]).error:
             return ServerWindow(error=f"after the run {error}")
         parts = [
-            ScrapedRun(parse(scraper.began), parse(lines), scraper.parsed_samples, settled)
+            ScrapedRun(parse_metrics(scraper.began), parse_metrics(lines), scraper.parsed_samples, settled)
             for scraper, (lines, settled) in zip(self.scrapers, scrapes, strict=True)
         ]
-        return joined(parts, self.model)
+        return join_windows(parts, self.model)
 
     def waiting(self) -> int | None:
         """Count the requests that waited in all servers; None where one reports none."""

@@ -22,7 +22,7 @@ from loadgen.host.sensor import SAMPLING_SHARE
 from loadgen.server import exchange
 from loadgen.server.discovery import ServerAddress
 from loadgen.server.exchange import ControlClient
-from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse, select
+from loadgen.server.prometheus import SAMPLED, MetricLines, MetricsSnapshot, parse_metrics, select_lines
 
 if TYPE_CHECKING:
     from loadgen.server.server_counters import ServerWindow
@@ -88,24 +88,26 @@ class MetricsScraper:
 
     def after(self) -> ServerWindow:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
-        from loadgen.server.server_counters import ServerWindow, window  # models, built after a run
+        from loadgen.server.server_counters import ServerWindow, make_window  # models, built after a run
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
         ended, settled = self._run(self.scrape_idle(_IDLE_S))
         if ended.error:
             return ServerWindow(error=f"after the run {ended.error}")
-        return window(parse(self.began), parse(ended), self.parsed_samples, self.model, settled)
+        return make_window(
+            parse_metrics(self.began), parse_metrics(ended), self.parsed_samples, self.model, settled
+        )
 
     def waiting(self) -> int | None:
         """Count the requests that waited in the server at the last sample; None where it reports none."""
-        gauge = parse(self.samples[-1][1]).gauge("waiting", self.model) if self.samples else None
+        gauge = parse_metrics(self.samples[-1][1]).gauge("waiting", self.model) if self.samples else None
         return None if gauge is None else int(gauge)
 
     @property
     def parsed_samples(self) -> list[tuple[float, MetricsSnapshot]]:
         """What was sampled in the run, with the seconds since it began; without scrapes that failed."""
-        every = ((at_s, parse(lines)) for at_s, lines in self.samples)
+        every = ((at_s, parse_metrics(lines)) for at_s, lines in self.samples)
         return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
 
     def _sample(self, running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]]) -> None:
@@ -139,7 +141,7 @@ class MetricsScraper:
                 if not limit_s:
                     return lines, True  # whatever runs; the parser would only cost time
                 due_s = now_s() + _BETWEEN_S
-                snapshot = parse(lines)
+                snapshot = parse_metrics(lines)
                 if snapshot.error:
                     return MetricLines(error=snapshot.error), False
                 if not snapshot.gauge("running") and snapshot.counters == previous.counters:
@@ -154,11 +156,11 @@ class MetricsScraper:
     async def _scrape(self, client: ControlClient, wanted: Container[str] | None = None) -> MetricLines:
         async with self.throttle:
             sent_ns = clock.now_ns()
-        answer = await exchange.ask(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)
+        answer = await exchange.ask_server(client, "GET", "/metrics", _ANSWER_S, _LARGEST_BYTES)
         if answer.error:
             return MetricLines(error=answer.why)
         self.least_s = min(self.least_s, (clock.now_ns() - sent_ns) / 1e9)
-        return select(answer.status, answer.body, wanted)
+        return select_lines(answer.status, answer.body, wanted)
 
     def _run(self, scrape: Coroutine[object, object, Scrape]) -> Scrape:
         try:

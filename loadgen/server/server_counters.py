@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field
 
-from loadgen.server.prometheus import ENGINE_METRICS, MetricsSnapshot, Series, summed
+from loadgen.server.prometheus import ENGINE_METRICS, MetricsSnapshot, Series, sum_snapshots
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
@@ -88,7 +88,7 @@ class ScrapedRun(msgspec.Struct, frozen=True):
     settled: bool = True
 
 
-def window(
+def make_window(
     before: MetricsSnapshot,
     after: MetricsSnapshot,
     samples: Sequence[tuple[float, MetricsSnapshot]] = (),
@@ -106,7 +106,7 @@ def window(
         return ServerWindow(error=error)
     ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
-    reset = _restarted([before, *(snapshot for _, snapshot in samples), after])
+    reset = _has_restarted([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
         models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
@@ -120,46 +120,46 @@ def window(
         waiting_before=before.gauge("waiting", ours),
         running_after=after.gauge("running", ours),
         waiting_after=after.gauge("waiting", ours),
-        **({} if reset else _figures(moved, after.names, ours)),
+        **({} if reset else _make_figures(moved, after.names, ours)),
     )
 
 
-def joined(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
+def join_windows(parts: Sequence[ScrapedRun], model: str = "") -> ServerWindow:
     """The window of several servers that shared a run, as that of one: counters and histograms are summed.
 
     Samples are summed in their order, as far as every server has them; KV cache use is the greatest.
     """
-    alone = [window(part.before, part.after, part.samples, model, part.settled) for part in parts]
+    alone = [make_window(part.before, part.after, part.samples, model, part.settled) for part in parts]
     if failed := next((each for each in alone if each.error), None):
         return failed
     if any(each.reset for each in alone):
         return ServerWindow(names=alone[0].names, reset=True)
     sampled = zip(*(part.samples for part in parts), strict=False)
-    samples = [(several[0][0], summed([snapshot for _, snapshot in several])) for several in sampled]
-    before, after = (summed([getattr(part, end) for part in parts]) for end in ("before", "after"))
-    return window(before, after, samples, model, all(each.settled for each in alone))
+    samples = [(several[0][0], sum_snapshots([snapshot for _, snapshot in several])) for several in sampled]
+    before, after = (sum_snapshots([getattr(part, end) for part in parts]) for end in ("before", "after"))
+    return make_window(before, after, samples, model, all(each.settled for each in alone))
 
 
-def _restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
+def _has_restarted(snapshots: Sequence[MetricsSnapshot]) -> bool:
     """Whether a counter went backwards or vanished; snapshots taken in the run only have some counters."""
     first, last = snapshots[0].counters, snapshots[-1].counters
-    if any(_fell(series, value, last.get(series, 0.0)) for series, value in first.items()):
+    if any(_has_fallen(series, value, last.get(series, 0.0)) for series, value in first.items()):
         return True
     for earlier, later in itertools.pairwise(snapshots):
         started = earlier.gauge("started"), later.gauge("started")
         if None not in started and started[0] != started[1]:
             return True
         counters = earlier.counters.items()
-        if any(_fell(series, value, later.counters.get(series, value)) for series, value in counters):
+        if any(_has_fallen(series, value, later.counters.get(series, value)) for series, value in counters):
             return True
     return False
 
 
-def _fell(series: Series, earlier: float, later: float) -> bool:
+def _has_fallen(series: Series, earlier: float, later: float) -> bool:
     return later < earlier and series[2] != "sum"  # a sum of seconds falls when the wall clock is set back
 
 
-def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
+def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
     """The fields of a ServerWindow that are differences of counters."""
     parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in ENGINE_METRICS[names].lazy}
     for (of, quantity, part), change in moved.items():
@@ -176,19 +176,19 @@ def _figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str,
         **{quantity: counted.get(quantity) for quantity in _COUNTED},
         "prefix_hits": hits,
         "prefix_queries": queries,
-        "requests": _ended(parts.get("requests", {})),
-        **{quantity: _latency(parts.get(quantity, {})) for quantity in _TIMED},
+        "requests": _count_ended(parts.get("requests", {})),
+        **{quantity: _make_latency(parts.get(quantity, {})) for quantity in _TIMED},
     }
 
 
-def _ended(reasons: Mapping[str, float]) -> dict[str, int]:
+def _count_ended(reasons: Mapping[str, float]) -> dict[str, int]:
     """Requests by finish reason; {"": 0} where they are counted and none ended."""
     ended = sorted(((int(n), reason) for reason, n in reasons.items() if n), reverse=True)
     kept = {reason: n for n, reason in ended[:_MOST]}
     return kept or ({"": 0} if reasons else {})
 
 
-def _latency(parts: Mapping[str, float]) -> ServerLatency | None:
+def _make_latency(parts: Mapping[str, float]) -> ServerLatency | None:
     """A histogram's mean and brackets, from counts up to each bound (s) and the sum.
 
     None where nothing was timed, or it is inconsistent: counts that fall with the bound, a negative sum.
@@ -201,11 +201,11 @@ def _latency(parts: Mapping[str, float]) -> ServerLatency | None:
     return ServerLatency(
         count=int(count),
         mean_ms=total_s / count * 1e3,
-        brackets_ms={str(p): _bracket(below, p * count / 100) for p in _PERCENTILES},
+        brackets_ms={str(p): _find_bracket(below, p * count / 100) for p in _PERCENTILES},
     )
 
 
-def _bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, float | None]:
+def _find_bracket(below: Sequence[tuple[float, float]], rank: float) -> tuple[float, float | None]:
     """The bounds, in ms, of the bucket that holds the value of this rank."""
     place = next(i for i, (_, count) in enumerate(below) if count >= rank)
     low, high = below[place - 1][0] if place else 0.0, below[place][0]

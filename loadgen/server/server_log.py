@@ -10,7 +10,7 @@ from loadgen.base import untrusted
 _MOST_BYTES = 4 << 20  # of its beginning and of its end
 
 
-def beginning(log: Path) -> str:
+def read_beginning(log: Path) -> str:
     """The first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
     try:
         return untrusted.read_file_head(log, _MOST_BYTES).decode("utf-8", "replace")
@@ -18,7 +18,7 @@ def beginning(log: Path) -> str:
         return ""
 
 
-def text(log: Path) -> str:
+def read_log(log: Path) -> str:
     """The whole log, or the first and the last 4 MiB of a longer one; if it is gone, that in words."""
     try:
         head = untrusted.read_file_head(log, _MOST_BYTES)

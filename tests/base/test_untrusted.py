@@ -149,14 +149,14 @@ def test_a_log_is_its_beginning_and_its_end(
     log = tmp_path / "server.log"
     log.write_text(whole, "utf-8")
     gap = f"\n… {left_out} bytes left out …\n" if left_out else ""
-    assert server_log.text(log) == (whole[:32] + gap + whole[-32:] if size > 32 and left_out else whole)
-    assert server_log.beginning(log) == whole[:32]
+    assert server_log.read_log(log) == (whole[:32] + gap + whole[-32:] if size > 32 and left_out else whole)
+    assert server_log.read_beginning(log) == whole[:32]
 
 
 def test_a_log_that_was_removed_is_said_and_empty(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    assert server_log.beginning(log) == ""
-    assert "was removed" in server_log.text(log)
+    assert server_log.read_beginning(log) == ""
+    assert "was removed" in server_log.read_log(log)
 
 
 def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:

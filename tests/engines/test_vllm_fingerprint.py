@@ -9,7 +9,7 @@ import pytest
 from engines.clients import loadgen
 from engines.running import Engine
 from loadgen.report import run_directory
-from loadgen.server.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, divergence
+from loadgen.server.answer_check import ANSWER_TOKENS, PROMPTS, Fingerprint, measure_divergence
 
 pytestmark = pytest.mark.engine
 
@@ -33,7 +33,7 @@ def test_two_runs_on_one_vllm_have_the_same_answers_token_by_token(
     words = ["--backend", backend, "--tokenizer", str(model)]
     first, second = (_taken(vllm, words, tmp_path / name) for name in ("first", "second"))
     assert first == second
-    assert divergence(first, second).unit == "tokens"
+    assert measure_divergence(first, second).unit == "tokens"
     lengths = [len(answer.token_ids) for answer in first.answers]
     assert max(lengths) == ANSWER_TOKENS
     assert min(lengths) > 0  # one may end early: nobody asked to ignore its end
@@ -45,4 +45,4 @@ def test_transformers_serve_answers_the_same_fingerprint_again(
     words = ["--model", str(model), "--tokenizer", str(model)]
     first, second = (_taken(transformers_serve, words, tmp_path / name) for name in ("first", "second"))
     assert first == second
-    assert divergence(first, second).line("it") == "the same answers as it to all 12 prompts"
+    assert measure_divergence(first, second).line("it") == "the same answers as it to all 12 prompts"

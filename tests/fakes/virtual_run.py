@@ -16,7 +16,7 @@ from loadgen.host import throttling
 from loadgen.run import attach, measure, session, transport_choice
 from loadgen.server import scraper
 from loadgen.server.exchange import ControlLoop
-from loadgen.server.prometheus import SAMPLED, select
+from loadgen.server.prometheus import SAMPLED, select_lines
 from loadgen.server.scraper import MetricsScraper
 from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import CaptureRun, describe_fault
@@ -96,7 +96,7 @@ def _sampling(server: VirtualServer, observer: MetricsScraper) -> Iterator[None]
             _scrape(server, lambda status, body: keep(status, body))
 
     def keep(status: int, body: bytes) -> None:
-        observer.samples.append(((server.time.ns - began_ns) / 1e9, select(status, body, SAMPLED)))
+        observer.samples.append(((server.time.ns - began_ns) / 1e9, select_lines(status, body, SAMPLED)))
         server.time.after(int(scraper._EVERY_S * 1e9), scrape)
 
     if not observer.began.error:

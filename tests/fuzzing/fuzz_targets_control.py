@@ -18,8 +18,8 @@ from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint
 from loadgen.roofline import weights as stored
 from loadgen.server import engine_config, exchange
-from loadgen.server.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse, select
-from loadgen.server.server_counters import window
+from loadgen.server.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse_metrics, select_lines
+from loadgen.server.server_counters import make_window
 
 _LONGEST = 8192
 
@@ -48,9 +48,13 @@ def _bounded(value: Any) -> None:
 def metrics(raw: bytes) -> None:
     """Two answers of /metrics, cut at the first null byte, and a sample between."""
     before, _, after = raw.partition(b"\0")
-    sample = parse(select(200, after, SAMPLED))
+    sample = parse_metrics(select_lines(200, after, SAMPLED))
     samples = [] if sample.error else [(0.5, sample)]
-    strict(window(parse(select(200, before)), parse(select(200, after)), samples, "m"))
+    strict(
+        make_window(
+            parse_metrics(select_lines(200, before)), parse_metrics(select_lines(200, after)), samples, "m"
+        )
+    )
 
 
 def metric_lines(raw: bytes) -> None:
@@ -58,22 +62,22 @@ def metric_lines(raw: bytes) -> None:
     names = list(ENGINE_METRICS["vllm"].meanings)
     lines = raw.decode("utf-8", "replace").split("\n")
     known = tuple(f"{names[len(line) % len(names)]}{line}" for line in lines if len(line) < 500)
-    found = parse(MetricLines("vllm", known))
-    strict(window(found, found, [(0.5, found)]))
-    strict(window(parse(MetricLines("vllm")), found))
+    found = parse_metrics(MetricLines("vllm", known))
+    strict(make_window(found, found, [(0.5, found)]))
+    strict(make_window(parse_metrics(MetricLines("vllm")), found))
 
 
 def server_info(raw: bytes) -> None:
     """An answer of /server_info."""
-    strict(engine_config.from_server_info(untrusted.parse_json_object(raw)))
+    strict(engine_config.parse_server_info(untrusted.parse_json_object(raw)))
     assert exchange.ControlAnswer("/x", 200, raw).message.isprintable()
 
 
 def log(raw: bytes) -> None:
     """A server's log."""
-    found = engine_config.parse(raw.decode("utf-8", "replace"))
+    found = engine_config.parse_log(raw.decode("utf-8", "replace"))
     strict(found)
-    engine_config.render(found)
+    engine_config.render_config(found)
 
 
 def json_value(raw: bytes) -> None:

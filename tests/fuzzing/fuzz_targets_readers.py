@@ -144,7 +144,7 @@ def hide(data: bytes) -> None:
 
 def exposition(data: bytes) -> None:
     """/metrics."""
-    prometheus.parse(prometheus.select(200, data))
+    prometheus.parse_metrics(prometheus.select_lines(200, data))
 
 
 class _Reads(list[bytes]):

@@ -15,9 +15,9 @@ from loadgen.server.answer_check import (
     Fingerprint,
     Flaw,
     GreedyAnswer,
-    divergence,
-    flaw,
-    judge,
+    find_flaw,
+    judge_answers,
+    measure_divergence,
 )
 
 # As small instruct models go on, greedily.
@@ -90,7 +90,7 @@ def with_ids(*ids: Sequence[int], **more: Any) -> Fingerprint:
 def test_an_answer_is_one_or_it_is_known_what_it_is_instead(
     answer: dict[str, Any], found: Flaw | None
 ) -> None:
-    assert flaw(GreedyAnswer(prompt="p", **answer)) is found
+    assert find_flaw(GreedyAnswer(prompt="p", **answer)) is found
 
 
 LOOPING = "answers are a few tokens repeated to the end"
@@ -148,11 +148,11 @@ DIFFERENT = "answers not compared with BF16: "
 def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
     own: Fingerprint, baseline: Fingerprint | None, said: list[str]
 ) -> None:
-    assert judge(own, baseline) == said
+    assert judge_answers(own, baseline) == said
 
 
 def test_noise_is_named_though_the_baseline_is_noise_too() -> None:
-    (said,) = judge(of(*[BANGS] * 12), of(*[BANGS] * 12))
+    (said,) = judge_answers(of(*[BANGS] * 12), of(*[BANGS] * 12))
     assert said == NOISY.replace(": '", " (of the baseline's: 12): '")
 
 
@@ -162,13 +162,13 @@ def test_failures_are_named_without_what_a_terminal_would_obey() -> None:
         answer.model_copy(update={"failure": "http-status: 500: \x1b[31mno"}) for answer in own.answers[:2]
     ]
     own = own.model_copy(update={"answers": (*answers, *own.answers[2:])})
-    assert judge(own) == ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"]
+    assert judge_answers(own) == ["2 of 12 prompts failed, the first with http-status: 500:  [31mno"]
 
 
 def test_what_was_cut_before_its_answer_is_not_held_against_it() -> None:
     own = of()
     cut = [answer.model_copy(update={"text": " I", "cut": "late"}) for answer in own.answers]
-    assert judge(own.model_copy(update={"answers": tuple(cut)}), own) == []
+    assert judge_answers(own.model_copy(update={"answers": tuple(cut)}), own) == []
 
 
 @loop_over("index", range(len(PROMPTS)))
@@ -177,8 +177,8 @@ def test_each_prompt_expects_what_a_healthy_model_says_and_no_salad(index: int) 
     right = Fingerprint(version=1, answers=(GreedyAnswer(prompt=prompt.text, text=HEALTHY[index]),))
     wrong = Fingerprint(version=1, answers=(GreedyAnswer(prompt=prompt.text, text=SALAD),))
     of = 1 if prompt.expects else 0
-    assert answer_check.answered_right(right) == (of, of)
-    assert answer_check.answered_right(wrong) == (0, of)
+    assert answer_check.count_right(right) == (of, of)
+    assert answer_check.count_right(wrong) == (0, of)
 
 
 def test_the_prompts_are_one_version_and_shorter_than_a_block() -> None:
@@ -220,11 +220,11 @@ FAILED = Fingerprint(
     ],
 )
 def test_how_far_two_answers_go_together(own: Fingerprint, other: Fingerprint, line: str) -> None:
-    assert divergence(own, other).line("BF16") == line
+    assert measure_divergence(own, other).line("BF16") == line
 
 
 def test_text_is_compared_where_one_server_does_not_tell_its_tokens() -> None:
-    found = divergence(with_ids([1], [2]), with_ids([1], []))
+    found = measure_divergence(with_ids([1], [2]), with_ids([1], []))
     assert found.unit == "characters"
     assert [parting.share for parting in found.partings] == [1.0, 1.0]
 
@@ -235,7 +235,7 @@ def test_a_cut_answer_is_compared_as_far_as_it_goes() -> None:
         answer.model_copy(update={"token_ids": ids, "cut": "late"})
         for answer, ids in zip(whole.answers, [(1, 2), (1, 9)], strict=True)
     )
-    found = divergence(whole.model_copy(update={"answers": cut}), whole).partings
+    found = measure_divergence(whole.model_copy(update={"answers": cut}), whole).partings
     assert [(parting.equal, parting.length, parting.parted) for parting in found] == [
         (2, 2, False),
         (1, 2, True),
@@ -246,15 +246,15 @@ def test_the_report_says_what_was_answered_cut_and_broken() -> None:
     cut = of(*[BANGS] * 12).answers[0].model_copy(update={"cut": "no more than 5 s were left for it"})
     broken = of(*[BANGS] * 12)
     broken = broken.model_copy(update={"answers": (cut, *broken.answers[1:])})
-    assert answer_check.lines(of()) == [
+    assert answer_check.render_lines(of()) == [
         "fingerprint: 12 of 12 greedy prompts answered, 11 of 11 plain questions as expected"
     ]
-    assert answer_check.lines(broken) == [
+    assert answer_check.render_lines(broken) == [
         "fingerprint: 12 of 12 greedy prompts answered, 0 of 11 plain questions as expected; "
         "1 cut: no more than 5 s were left for it",
         f"fingerprint: broken? {NOISY}",
     ]
-    assert answer_check.lines(Fingerprint.none("why not")) == ["fingerprint: none: why not"]
+    assert answer_check.render_lines(Fingerprint.none("why not")) == ["fingerprint: none: why not"]
 
 
 def test_a_fingerprint_reads_back_from_json_as_it_was() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.loops import loop_over
-from loadgen.server.exchange import why_denied
+from loadgen.server.exchange import explain_denial
 
 
 @loop_over(
@@ -23,6 +23,6 @@ from loadgen.server.exchange import why_denied
     ],
 )
 def test_each_case_has_its_own_words(status: int, origin: str, message: str, words: str) -> None:
-    told = why_denied("u", status, origin, message)
+    told = explain_denial("u", status, origin, message)
     assert told.startswith(words)
     assert "sk-1" not in told

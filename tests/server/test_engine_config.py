@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.loops import loop_over
-from loadgen.server.engine_config import EngineConfig, from_server_info, merged, parse
+from loadgen.server.engine_config import EngineConfig, merge_configs, parse_log, parse_server_info
 
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
 
@@ -168,7 +168,7 @@ CPU = {
     ],
 )
 def test_a_log_is_read_in_its_own_words(name: str, fields: dict[str, Any]) -> None:
-    assert said(parse(log(name))) == fields
+    assert said(parse_log(log(name))) == fields
 
 
 @loop_over(
@@ -217,16 +217,16 @@ def test_a_log_is_read_in_its_own_words(name: str, fields: dict[str, Any]) -> No
     ],
 )
 def test_a_wording_is_read(line: str, field: str, value: object) -> None:
-    assert getattr(parse(line), field) == value
+    assert getattr(parse_log(line), field) == value
 
 
 @loop_over("text", ["", "\x00\xff\ufffd" * 100, "] " * 1000, "x" * 5_000_000])
 def test_a_log_of_anything_says_nothing(text: str) -> None:
-    assert parse(text) == EngineConfig()
+    assert parse_log(text) == EngineConfig()
 
 
 def test_no_secret_of_the_flags_is_kept() -> None:
-    flags = parse(log("vllm-0.10-gptq-tp2")).flags
+    flags = parse_log(log("vllm-0.10-gptq-tp2")).flags
     assert "'api_key': ***" in flags
     assert "key-one" not in flags
     assert "key-two" not in flags
@@ -234,10 +234,10 @@ def test_no_secret_of_the_flags_is_kept() -> None:
 
 
 def test_an_engines_own_sentences_are_kept_once() -> None:
-    slow, config = parse(log("vllm-0.15-nvfp4-fallback")).remarks
+    slow, config = parse_log(log("vllm-0.15-nvfp4-fallback")).remarks
     assert slow.startswith("Your GPU does not have native support for FP4 computation")
     assert config.startswith("Using default MoE config. Performance might be sub-optimal!")
-    forced, unoptimized = parse(log("vllm-0.6-awq")).remarks
+    forced, unoptimized = parse_log(log("vllm-0.6-awq")).remarks
     assert "so forcing awq" in forced
     assert unoptimized.startswith("awq quantization is not fully optimized yet")
 
@@ -291,17 +291,17 @@ def answer(name: str) -> dict[str, Any]:
     ],
 )
 def test_an_answer_is_read_too(info: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert said(from_server_info(info)) == fields
+    assert said(parse_server_info(info)) == fields
 
 
 def test_the_launch_command_is_told_without_its_key() -> None:
-    told = from_server_info({"launch_command": "--model-path /m --api-key sekret --tp 2"})
+    told = parse_server_info({"launch_command": "--model-path /m --api-key sekret --tp 2"})
     assert told.flags == "--model-path /m --api-key *** --tp 2"
 
 
 def test_of_two_sources_the_later_wins_where_both_speak() -> None:
     first = EngineConfig(kernel="A", dtype="float16", tensor_parallel=2)
-    assert merged(first, EngineConfig(dtype="bfloat16")) == EngineConfig(
+    assert merge_configs(first, EngineConfig(dtype="bfloat16")) == EngineConfig(
         kernel="A", dtype="bfloat16", tensor_parallel=2
     )
-    assert merged() == EngineConfig()
+    assert merge_configs() == EngineConfig()

@@ -7,7 +7,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.layout import wrap_text
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.server.engine_config import EngineConfig, parse, render
+from loadgen.server.engine_config import EngineConfig, parse_log, render_config
 from server.test_engine_config import gib, log
 
 
@@ -93,7 +93,9 @@ def declared(quantization: str, dtype: str = "", positions: int | None = None) -
 def test_the_report_says_what_runs_and_what_differs(
     name: str, checkpoint: Checkpoint | None, lines: list[str]
 ) -> None:
-    assert [part for line in render(parse(log(name)), checkpoint) for part in wrap_text(line)] == lines
+    assert [
+        part for line in render_config(parse_log(log(name)), checkpoint) for part in wrap_text(line)
+    ] == lines
 
 
 @loop_over(
@@ -114,6 +116,6 @@ def test_the_report_says_what_runs_and_what_differs(
     ],
 )
 def test_the_fields_word_is_shown_where_the_engine_runs_just_that(method: str, word: str, shown: str) -> None:
-    lines = render(EngineConfig(quantization=method, attention_backend="X"), declared(word))
+    lines = render_config(EngineConfig(quantization=method, attention_backend="X"), declared(word))
     assert lines[0] == "runs: " + ", ".join(filter(None, (shown, "attention X")))
     assert any(line.startswith("differs:") for line in lines) == (shown == method != "")

@@ -26,7 +26,7 @@ def asked_of(base_url: str, limit_s: float = 5.0, most_bytes: int = 1 << 20, **h
 
     async def one() -> Exchanged:
         async with access.client(None, 60.0) as client:
-            return await exchange.ask(client, "GET", "/x?key=1", limit_s, most_bytes)
+            return await exchange.ask_server(client, "GET", "/x?key=1", limit_s, most_bytes)
 
     return asyncio.run(one())
 
@@ -125,10 +125,10 @@ def test_control_requests_follow_no_redirect_either() -> None:
         with ScriptedServer(lambda _: moved) as server:
             access = ServerAddress(server.base_url, {"Authorization": "Bearer k"})
             assert "redirects to" in control.reset_cache(access, None, SGLANG, 0.0)
-            assert control.server_info(access, None, SGLANG) == {}
+            assert control.read_server_info(access, None, SGLANG) == {}
             with (
                 pytest.raises(MeasureError, match="redirects to"),
-                control.tracing(access, None, SGLANG, "/t"),
+                control.trace_server(access, None, SGLANG, "/t"),
             ):
                 raise AssertionError("no trace, and nobody said so")
         assert other.asked == []
@@ -163,7 +163,7 @@ def test_an_answers_own_words_are_a_short_line(body: bytes, words: str) -> None:
 )
 def test_what_a_server_says_of_itself_is_an_object_or_nothing(info: bytes) -> None:
     with ScriptedServer(lambda _: Answer([whole(info)])) as server:
-        assert set(control.server_info(ServerAddress(server.base_url), None, SGLANG)) <= {"tp_size"}
+        assert set(control.read_server_info(ServerAddress(server.base_url), None, SGLANG)) <= {"tp_size"}
 
 
 @loop_over("length", ['"abc"', "1e400", "NaN", "[1]", "-1", "9" * 5000, "null", "true", "4096.5"])

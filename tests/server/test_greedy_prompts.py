@@ -56,7 +56,7 @@ def asked_of(
     subject = ModelTarget(engine, "m", tokenizer=tokenizer, vocab_size=100)
     workload = build({"input_len": 8, "output_len": 4, "num_prompts": 1, **settings})
     made = plan.make(workload, subject, Seed(1))
-    return greedy_prompts.ask(ServerAddress(base_url), None, subject, made, lambda _: None, limit_s)
+    return greedy_prompts.ask_prompts(ServerAddress(base_url), None, subject, made, lambda _: None, limit_s)
 
 
 def saying(*pieces: bytes | float, end: End = End.KEEP) -> Callable[[Asked], Answer]:
@@ -236,7 +236,7 @@ def test_an_answer_that_never_begins_is_cut_and_not_empty() -> None:
     with ScriptedServer(saying(end=End.HANG)) as server:
         found = asked_of(server.base_url, VLLM, {}, limit_s=0.6)
     assert all(answer.cut and not answer.usable for answer in found.answers)
-    assert answer_check.judge(found) == []
+    assert answer_check.judge_answers(found) == []
 
 
 def test_how_far_it_is_is_shown() -> None:
@@ -244,7 +244,7 @@ def test_how_far_it_is_is_shown() -> None:
     with ScriptedServer(saying(HEAD, chunk(token("a", "length")), LAST)) as server:
         made = plan.make(build({"num_prompts": 1}), ModelTarget(VLLM, "m", vocab_size=100), Seed(1))
         subject = ModelTarget(VLLM, "m")
-        greedy_prompts.ask(
+        greedy_prompts.ask_prompts(
             ServerAddress(server.base_url), None, subject, made, lambda at: seen.append(at.line())
         )
     assert seen[0] == "fingerprint: 0/12 prompts answered"
@@ -336,7 +336,7 @@ def test_ctrl_c_while_it_is_asked_keeps_the_run_and_ends_the_command(
     def interrupted(*_: object, **__: object) -> Fingerprint:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(greedy_prompts, "ask", interrupted)
+    monkeypatch.setattr(greedy_prompts, "ask_prompts", interrupted)
     with VirtualServing(api(lambda _: stream(3))) as server:
         assert bench(server, "--fingerprint", "--repeat", "2") == 130
         assert len(sent(server)) == 4

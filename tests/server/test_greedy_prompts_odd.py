@@ -86,7 +86,7 @@ def test_a_secret_that_the_server_repeats_is_hidden() -> None:
     subject = ModelTarget(VLLM, "m", vocab_size=100)
     made = plan.make(workload, subject, Seed(1))
     with ScriptedServer(saying(HEAD, chunk(token("the key sk-1", "stop")), LAST)) as server:
-        found = greedy_prompts.ask(
+        found = greedy_prompts.ask_prompts(
             ServerAddress(server.base_url),
             None,
             subject,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.server.prometheus import MetricsSnapshot, parse, select
-from loadgen.server.server_counters import ServerWindow, window
+from loadgen.server.prometheus import MetricsSnapshot, parse_metrics, select_lines
+from loadgen.server.server_counters import ServerWindow, make_window
 
 
 def snapshot(*lines: str) -> MetricsSnapshot:
-    return parse(
-        select(200, "".join(f"{line}\n" for line in ("vllm:num_requests_running 0", *lines)).encode())
+    return parse_metrics(
+        select_lines(200, "".join(f"{line}\n" for line in ("vllm:num_requests_running 0", *lines)).encode())
     )
 
 
@@ -73,7 +73,7 @@ GOOD = {"0.1": "1", "+Inf": "4", "total": "0.8"}
 def test_a_number_that_cannot_be_is_left_out(
     before: list[str], after: list[str], said: dict[str, Any]
 ) -> None:
-    found = window(snapshot(*before), snapshot(*after))
+    found = make_window(snapshot(*before), snapshot(*after))
     assert {name: strict(found)[name] for name in said} == said
 
 
@@ -94,7 +94,7 @@ def test_a_number_that_cannot_be_is_left_out(
     ],
 )
 def test_a_histogram_that_cannot_be_has_no_figures(counts: dict[str, str], timed: int | None) -> None:
-    ttft = strict(window(snapshot(), snapshot(*histogram(**counts))))["ttft"]
+    ttft = strict(make_window(snapshot(), snapshot(*histogram(**counts))))["ttft"]
     assert (None if ttft is None else ttft["count"]) == timed
     if ttft is not None:
         assert ttft["mean_ms"] >= 0
@@ -102,12 +102,12 @@ def test_a_histogram_that_cannot_be_has_no_figures(counts: dict[str, str], timed
 
 def test_a_bucket_without_a_bound_is_left_out() -> None:
     lines = (*histogram(**GOOD), "vllm:time_to_first_token_seconds_bucket 9")
-    assert strict(window(snapshot(), snapshot(*lines)))["ttft"]["count"] == 4
+    assert strict(make_window(snapshot(), snapshot(*lines)))["ttft"]["count"] == 4
 
 
 def test_a_sum_that_fell_gives_no_mean() -> None:
     early, late = histogram(**{**GOOD, "total": "9"}), histogram(**{"0.1": "5", "+Inf": "8", "total": "2"})
-    found = window(snapshot(*early), snapshot(*late))
+    found = make_window(snapshot(*early), snapshot(*late))
     assert (found.reset, found.ttft) == (False, None)
 
 
@@ -123,12 +123,12 @@ def test_a_sum_that_fell_gives_no_mean() -> None:
     ],
 )
 def test_what_would_take_long_to_parse_is_not_parsed(text: str, error: str) -> None:
-    assert select(200, text.encode()).error.startswith(error)
+    assert select_lines(200, text.encode()).error.startswith(error)
 
 
 def test_models_and_reasons_are_few() -> None:
     lines = [
         f'vllm:request_success_total{{model_name="m{i}",finished_reason="r{i}"}} {i + 1}' for i in range(300)
     ]
-    found = window(snapshot(), snapshot(*lines))
+    found = make_window(snapshot(), snapshot(*lines))
     assert (len(found.models), len(found.requests), max(found.requests.values())) == (100, 100, 300)

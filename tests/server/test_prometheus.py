@@ -11,8 +11,8 @@ from loadgen.server.prometheus import (
     MetricLines,
     MetricsSnapshot,
     Series,
-    parse,
-    select,
+    parse_metrics,
+    select_lines,
 )
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
@@ -25,7 +25,7 @@ def recorded(name: str) -> bytes:
 
 
 def read(text: str) -> MetricsSnapshot:
-    return parse(select(200, text.encode()))
+    return parse_metrics(select_lines(200, text.encode()))
 
 
 @loop_over(
@@ -66,7 +66,7 @@ def read(text: str) -> MetricsSnapshot:
 def test_a_recorded_exposition_is_read(
     name: str, counters: dict[Series, float], gauges: dict[str, float]
 ) -> None:
-    snapshot = parse(select(200, recorded(name)))
+    snapshot = parse_metrics(select_lines(200, recorded(name)))
     found = {series: value for series, value in snapshot.counters.items() if series[1] not in HISTOGRAMS}
     assert {series: value for series, value in found.items() if value} == counters
     assert {gauge: snapshot.gauge(gauge) for gauge in gauges} == gauges
@@ -75,7 +75,7 @@ def test_a_recorded_exposition_is_read(
 
 @loop_over("name", ["vllm_loaded", "sglang_loaded"])
 def test_every_histogram_is_read_whole(name: str) -> None:
-    snapshot = parse(select(200, recorded(name)))
+    snapshot = parse_metrics(select_lines(200, recorded(name)))
     for quantity in HISTOGRAMS:
         parts = {part for _, of, part in snapshot.counters if of == quantity}
         assert {"sum", "+Inf"} < parts
@@ -83,9 +83,9 @@ def test_every_histogram_is_read_whole(name: str) -> None:
 
 
 def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
-    selection = select(200, recorded("vllm_loaded"), SAMPLED)
+    selection = select_lines(200, recorded("vllm_loaded"), SAMPLED)
     assert len(selection.lines) == 5
-    snapshot = parse(selection)
+    snapshot = parse_metrics(selection)
     assert (snapshot.gauge("running"), list(snapshot.counters.values())) == (4, [7385])
 
 
@@ -112,14 +112,16 @@ def test_a_sample_in_the_run_is_a_few_lines_of_what_moves() -> None:
     ],
 )
 def test_what_is_no_exposition_is_told_in_words(status: int, body: bytes, error: str) -> None:
-    assert parse(select(status, body)) == MetricsSnapshot(error=error)
+    assert parse_metrics(select_lines(status, body)) == MetricsSnapshot(error=error)
 
 
 @loop_over("labels", ['{engine="0",model_name="a b",le="0.5"}', '{model_name="\\"}"}', "{}", ""])
 def test_no_piece_of_a_line_raises(labels: str) -> None:
     line = f"vllm:e2e_request_latency_seconds_bucket{labels} 17.5"
     for end in range(len(line) + 1):
-        snapshot = parse(MetricLines("vllm", (line[:end],)) if "bucket" in line[:end] else select(200, b""))
+        snapshot = parse_metrics(
+            MetricLines("vllm", (line[:end],)) if "bucket" in line[:end] else select_lines(200, b"")
+        )
         assert snapshot.error or snapshot.names == "vllm"
 
 

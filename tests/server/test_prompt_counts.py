@@ -14,7 +14,7 @@ from loadgen.plan.plan_inputs import WordCounts
 from loadgen.plan.prompts import words
 from loadgen.plan.prompts.random_ids import PromptShape
 from loadgen.plan.streams import RandomStream
-from loadgen.server.prompt_counts import Count, checked, fit
+from loadgen.server.prompt_counts import Count, correct_counts, fit_counts
 
 TWO = frozenset(words.common()[64:128])  # one group
 THIRD = frozenset(words.common()[::3])
@@ -67,7 +67,7 @@ def learned(
     by: Callable[[str], int], real: Callable[[str], int], tokens: int = 1000, groups: int = 8
 ) -> WordCounts:
     async def ask() -> WordCounts:
-        return await checked(await fit(asynchronous(by), groups), asynchronous(real), tokens)
+        return await correct_counts(await fit_counts(asynchronous(by), groups), asynchronous(real), tokens)
 
     return asyncio.run(ask())
 
@@ -86,7 +86,7 @@ def test_overhead_and_tokens_a_word_are_separated_exactly(
     count: Callable[[str], int], kinds: int, overhead: float, per_word: float
 ) -> None:
     asked: list[str] = []
-    found = asyncio.run(fit(asynchronous(count, asked), 8))
+    found = asyncio.run(fit_counts(asynchronous(count, asked), 8))
     assert (len(found.words), found.overhead, found.per_word) == (kinds, overhead, per_word)
     assert len(asked) == (17 if count is small_vocabulary else 9)
     if per_word == 1:
@@ -120,10 +120,10 @@ def test_a_real_request_corrects_what_another_path_counts() -> None:
 
 def test_a_count_is_checked_once_at_the_length_of_the_run() -> None:
     asked: list[str] = []
-    asyncio.run(checked(WordCounts(words.common(), 11), asynchronous(one_each, asked), 2000))
+    asyncio.run(correct_counts(WordCounts(words.common(), 11), asynchronous(one_each, asked), 2000))
     assert [one_each(text) for text in asked] == [2000]
     asked.clear()
-    asyncio.run(checked(WordCounts(words.common(), 11), asynchronous(one_each, asked), 500_000))
+    asyncio.run(correct_counts(WordCounts(words.common(), 11), asynchronous(one_each, asked), 500_000))
     assert [one_each(text) for text in asked] == [8192 + 11]
 
 
@@ -154,8 +154,8 @@ def test_a_server_that_cuts_prompts_is_refused_with_its_cap(
     asked: list[str] = []
 
     async def ask() -> None:
-        await checked(
-            await fit(asynchronous(path or cut_at(most)), 8), asynchronous(cut_at(most), asked), 2000
+        await correct_counts(
+            await fit_counts(asynchronous(path or cut_at(most)), 8), asynchronous(cut_at(most), asked), 2000
         )
 
     with pytest.raises(

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.server.prometheus import MetricsSnapshot, Series, parse, select
-from loadgen.server.server_counters import ScrapedRun, ServerSample, ServerWindow, joined, window
+from loadgen.server.prometheus import MetricsSnapshot, Series, parse_metrics, select_lines
+from loadgen.server.server_counters import ScrapedRun, ServerSample, ServerWindow, join_windows, make_window
 
 RECORDED = Path(__file__).parents[1] / "data" / "metrics"
 TOKENS: Series = ("m", "generation_tokens", "")
 
 
 def recorded(name: str) -> MetricsSnapshot:
-    return parse(select(200, (RECORDED / f"{name}.txt").read_bytes()))
+    return parse_metrics(select_lines(200, (RECORDED / f"{name}.txt").read_bytes()))
 
 
 def counted(names: str = "vllm", **tokens: float) -> MetricsSnapshot:
@@ -91,14 +91,14 @@ def timed(*counts: float, total_s: float) -> MetricsSnapshot:
 def test_two_recorded_expositions_differ_by_what_was_done_between(
     before: str, after: str, said: dict[str, Any]
 ) -> None:
-    found = window(recorded(before), recorded(after))
+    found = make_window(recorded(before), recorded(after))
     assert {name: getattr(found, name) for name in said} == said
     assert not found.reset
     assert ServerWindow.model_validate_json(found.model_dump_json()) == found
 
 
 def test_a_recorded_histogram_gives_mean_and_brackets() -> None:
-    ttft = window(recorded("vllm_idle"), recorded("vllm_after_bench")).ttft
+    ttft = make_window(recorded("vllm_idle"), recorded("vllm_after_bench")).ttft
     assert ttft is not None
     assert (ttft.count, round(ttft.mean_ms, 3)) == (53, 370.564)
     assert ttft.brackets_ms == {"50": (20, 40), "90": (40, 60), "99": (10000, 20000)}
@@ -118,7 +118,7 @@ def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
     """Over the window alone: a hundred slow ones came before it."""
     before = timed(0, 0, 100, total_s=900.0)
     after = timed(counts[0], counts[1], 100 + counts[2], total_s=900.5)
-    ttft = window(before, after).ttft
+    ttft = make_window(before, after).ttft
     assert ttft is not None
     assert (ttft.count, ttft.brackets_ms) == (counts[2], brackets)
     assert ttft.mean_ms == pytest.approx(500 / counts[2])
@@ -126,11 +126,11 @@ def test_a_percentile_lies_in_the_bucket_that_holds_its_rank(
 
 def test_a_histogram_that_did_not_move_says_nothing() -> None:
     still = timed(1, 2, 3, total_s=0.1)
-    assert window(still, still).ttft is None
+    assert make_window(still, still).ttft is None
 
 
 def test_a_counter_that_appears_starts_from_nothing() -> None:
-    found = window(MetricsSnapshot("sglang"), counted("sglang", m=7))
+    found = make_window(MetricsSnapshot("sglang"), counted("sglang", m=7))
     assert (found.generation_tokens, found.reset) == (7, False)
 
 
@@ -152,16 +152,16 @@ def test_a_counter_that_appears_starts_from_nothing() -> None:
 )
 def test_a_server_that_began_anew_has_no_figures(snapshots: list[MetricsSnapshot]) -> None:
     first, *between, last = snapshots
-    found = window(first, last, [(float(i), snapshot) for i, snapshot in enumerate(between)])
+    found = make_window(first, last, [(float(i), snapshot) for i, snapshot in enumerate(between)])
     assert (found.reset, found.generation_tokens, found.finished) == (True, None, None)
 
 
 def test_the_recorded_restart_is_seen() -> None:
-    assert window(recorded("vllm_after_bench"), recorded("vllm_loaded")).reset
+    assert make_window(recorded("vllm_after_bench"), recorded("vllm_loaded")).reset
 
 
 def test_a_sum_of_seconds_may_fall_with_the_wall_clock() -> None:
-    assert not window(timed(1, 1, 1, total_s=5.0), timed(2, 2, 2, total_s=4.0)).reset
+    assert not make_window(timed(1, 1, 1, total_s=5.0), timed(2, 2, 2, total_s=4.0)).reset
 
 
 @loop_over(
@@ -169,7 +169,7 @@ def test_a_sum_of_seconds_may_fall_with_the_wall_clock() -> None:
     [("a", 5), ("b", 7), pytest.param("alias of a", 12, id="a name the server does not count under")],
 )
 def test_of_two_models_the_asked_one_is_counted_and_both_are_named(asked: str, tokens: int) -> None:
-    found = window(counted(a=10, b=20, c=3), counted(a=15, b=27, c=3), model=asked)
+    found = make_window(counted(a=10, b=20, c=3), counted(a=15, b=27, c=3), model=asked)
     assert (found.generation_tokens, found.models) == (tokens, ("a", "b"))
 
 
@@ -178,7 +178,7 @@ def test_samples_keep_their_moments_and_peaks() -> None:
         gauges = {"running": running} | ({} if waiting is None else {"waiting": waiting})
         return MetricsSnapshot("vllm", {}, {("m", name, ""): value for name, value in gauges.items()})
 
-    found = window(counted(m=1), counted(m=2), [(0.5, sample(3, 1)), (1.5, sample(8, None))])
+    found = make_window(counted(m=1), counted(m=2), [(0.5, sample(3, 1)), (1.5, sample(8, None))])
     assert found.samples == (
         ServerSample(at_s=0.5, running=3, waiting=1),
         ServerSample(at_s=1.5, running=8),
@@ -201,7 +201,7 @@ def test_samples_keep_their_moments_and_peaks() -> None:
 def test_without_both_ends_there_is_no_window(
     before: MetricsSnapshot, after: MetricsSnapshot, error: str
 ) -> None:
-    assert window(before, after) == ServerWindow(error=error)
+    assert make_window(before, after) == ServerWindow(error=error)
 
 
 def part(before: float, after: float, *running: float, settled: bool = True) -> ScrapedRun:
@@ -219,7 +219,7 @@ def part(before: float, after: float, *running: float, settled: bool = True) -> 
 
 
 def test_servers_that_share_a_run_have_one_window() -> None:
-    found = joined([part(10, 40, 1.0, 2.0), part(1000, 1050, 3.0, 1.0, 7.0, settled=False)], "m")
+    found = join_windows([part(10, 40, 1.0, 2.0), part(1000, 1050, 3.0, 1.0, 7.0, settled=False)], "m")
     assert (found.generation_tokens, found.settled, found.reset) == (80, False, False)
     assert found.samples == (
         ServerSample(at_s=0, running=4.0, kv_cache_usage=0.3),
@@ -229,7 +229,7 @@ def test_servers_that_share_a_run_have_one_window() -> None:
 
 def test_their_histograms_are_pooled() -> None:
     nothing, one, other = timed(0, 0, 0, total_s=0), timed(1, 1, 1, total_s=0.01), timed(0, 0, 3, total_s=0.3)
-    found = joined([ScrapedRun(nothing, one), ScrapedRun(nothing, other)], "m").ttft
+    found = join_windows([ScrapedRun(nothing, one), ScrapedRun(nothing, other)], "m").ttft
     assert found is not None
     assert found.count == 4
     assert found.mean_ms == pytest.approx(77.5)
@@ -248,4 +248,4 @@ def test_their_histograms_are_pooled() -> None:
     ],
 )
 def test_what_one_server_lacks_none_has(second: ScrapedRun, expected: ServerWindow) -> None:
-    assert joined([part(0, 10), second], "m") == expected
+    assert join_windows([part(0, 10), second], "m") == expected

@@ -19,7 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint, weights
 from loadgen.server import engine_logs
-from loadgen.server.engine_config import EngineConfig, from_server_info, parse, render
+from loadgen.server.engine_config import EngineConfig, parse_log, parse_server_info, render_config
 
 _LINE_BYTES = 400_000
 PIECES = [
@@ -62,7 +62,7 @@ PIECES = [
 def test_a_log_of_one_line_is_read_in_linear_time(piece: str) -> None:
     """A search that begins again at each piece would take minutes: a line of 80 kB took 32 s."""
     begin_s = time.process_time()
-    found = parse(piece * (_LINE_BYTES // len(piece)))
+    found = parse_log(piece * (_LINE_BYTES // len(piece)))
     assert time.process_time() - begin_s < 5
     strict(found)
 
@@ -76,7 +76,7 @@ def strict(found: EngineConfig) -> dict[str, Any]:
                 assert one.isprintable()
                 assert len(one) <= (8192 if name == "flags" else 300)
     assert EngineConfig.model_validate_json(found.model_dump_json()) == found
-    render(found)
+    render_config(found)
     return held
 
 
@@ -104,7 +104,7 @@ def strict(found: EngineConfig) -> dict[str, Any]:
     ],
 )
 def test_a_log_says_what_can_be_or_nothing(log: str, field: str, value: object) -> None:
-    held = strict(parse(log))
+    held = strict(parse_log(log))
     if field == "flags" and value is None:
         assert "s3cr3t" not in held["flags"]
     else:
@@ -113,7 +113,7 @@ def test_a_log_says_what_can_be_or_nothing(log: str, field: str, value: object) 
 
 def test_a_secret_is_not_half_shown_where_flags_are_cut() -> None:
     for length in range(8150, 8200):
-        flags = from_server_info(
+        flags = parse_server_info(
             {"launch_command": "x" * length + " --api-key sk-abcdefghijklmnopqrstuv"}
         ).flags
         assert "abc" not in flags
@@ -150,9 +150,9 @@ def test_any_value_in_server_info_is_kept_bounded_or_dropped(path: str, odd: Any
     info: Any = odd
     for step in reversed(path.split(".")):
         info = [info] if step.isdecimal() else {step: info}
-    strict(from_server_info(info))
+    strict(parse_server_info(info))
     strict(
-        from_server_info(
+        parse_server_info(
             {"speculative_algorithm": odd, "vllm_config": {"speculative_config": {"method": odd}}}
         )
     )

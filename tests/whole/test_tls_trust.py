@@ -156,7 +156,7 @@ def test_a_server_that_asks_for_a_certificate_and_gets_none_is_said(
 
         async def asked() -> exchange.ControlAnswer:
             async with access.client(tls, 5.0) as client:
-                return await exchange.ask(client, "GET", "/health", 5.0)
+                return await exchange.ask_server(client, "GET", "/health", 5.0)
 
         found = asyncio.run(asked())
         assert server.asked == []

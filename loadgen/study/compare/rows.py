@@ -135,8 +135,12 @@ def compare_row(
 def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
     """The row with marks from its answers, compared with the baseline's: is it fast because broken?"""
     own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
-    problems = dict.fromkeys(problem for answers in own for problem in answer_check.judge(answers, like))
-    parted = answer_check.divergence(own[0], like).line(baseline.name) if own and like and baseline else ""
+    problems = dict.fromkeys(
+        problem for answers in own for problem in answer_check.judge_answers(answers, like)
+    )
+    parted = (
+        answer_check.measure_divergence(own[0], like).line(baseline.name) if own and like and baseline else ""
+    )
     begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), margin) else ""
     marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)
     return replace(row, marks=marks, answers=parted)

@@ -125,7 +125,7 @@ def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
     failures = run.whole.failures.items()
     notes += [f"{describe_outcome(kind)}: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
-        notes += answer_check.lines(run.facts.fingerprint)
+        notes += answer_check.render_lines(run.facts.fingerprint)
     return {
         "cards": tuple(cards.of_run(run, metrics)),
         "data": tuple(_data(run)),
@@ -264,7 +264,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     if facts.launched is not None:
         yield "started by", f"{facts.launched.how}: {shlex.join(facts.launched.command)}"
     if facts.as_run is not None:
-        yield from (("as run", line) for line in engine_config.render(facts.as_run, facts.checkpoint))
+        yield from (("as run", line) for line in engine_config.render_config(facts.as_run, facts.checkpoint))
     if facts.sensed is not None:
         for line in sensor_summary.render_summary(facts.sensed, run.whole.total_output_tokens):
             name, _, value = line.partition(": ")
