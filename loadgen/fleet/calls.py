@@ -57,7 +57,7 @@ class RayCalls:
     def answers(self, within_s: float) -> list[Answer]:
         if not self._asked:
             return []
-        there = waiting.ready(self.ray, list(self._asked), within_s, lambda: None, every=False)
+        there = waiting.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
         return [self._answer(ref) for ref in there]
 
     def release(self) -> None:
@@ -66,7 +66,7 @@ class RayCalls:
         actors, self.actors = self.actors, []
         self._asked.clear()
         closing = [actor.close.remote() for actor in actors]
-        waiting.ready(self.ray, closing, _CLOSES_S, lambda: None, every=True)
+        waiting.wait_for_answers(self.ray, closing, _CLOSES_S, lambda: None, every=True)
         for actor in actors:
             self.ray.kill(actor)
 
@@ -77,7 +77,7 @@ class RayCalls:
         except (errors.ActorDiedError, errors.ActorUnavailableError):
             return Answer(shard, method, lost=f"{self.nodes[shard]}, or Ray's process on it, ended")
         except (errors.RayError, ConnectionError, TimeoutError) as error:
-            return Answer(shard, method, lost=f"{self.nodes[shard]}: {waiting.last_line(error)}")
+            return Answer(shard, method, lost=f"{self.nodes[shard]}: {waiting.read_last_line(error)}")
 
 
 def ask_all(

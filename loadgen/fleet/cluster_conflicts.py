@@ -7,7 +7,7 @@ from loadgen.run.options import TABLE, Options, is_given
 from loadgen.settings.run import AUTO
 
 
-def check(options: Options) -> None:
+def check_conflicts(options: Options) -> None:
     """Raises UsageError where options do not go together with a cluster."""
     if options.cluster is None:
         if options.shards is not None:

@@ -93,7 +93,7 @@ class ClusterFiring:
             self._note(totals)
             yield
         self.fleet.read_clocks_again()
-        self.merged = joined(self.fleet, self.directory)
+        self.merged = join_runs(self.fleet, self.directory)
 
     def stop(self) -> None:
         self.fleet.stop()
@@ -119,7 +119,7 @@ class ClusterFiring:
             self.fleet.stop()
 
 
-def joined(fleet: Fleet, directory: Path) -> Result:
+def join_runs(fleet: Fleet, directory: Path) -> Result:
     """The run that the shards' runs are together, by this clock; raises MeasureError where none left any."""
     from loadgen.report import merge_clocks, merge_records  # only a run that has ended needs them
     from loadgen.report.merge import merge_results

@@ -11,11 +11,11 @@ from loadgen.settings.setting import Makes, OptionRows, setting
 MOST_SHARDS = 4096
 
 
-def address(text: str) -> str:
+def parse_address(text: str) -> str:
     """The address of a cluster; raises ValueError."""
     from loadgen.fleet import connection  # few runs need it
 
-    return connection.checked(text)
+    return connection.check_address(text)
 
 
 # fmt: off
@@ -29,7 +29,7 @@ class ClusterOptions(OptionRows, frozen=True):
     # The address of the cluster; None: this machine sends.
     cluster: str | None = _cluster("send the load from a Ray cluster: HOST:6379, ray://HOST:10001, auto "
         "(RAY_ADDRESS, or the one on this machine), or local: started for the run",
-        read=parse_with(address), metavar="auto|ADDRESS")
+        read=parse_with(parse_address), metavar="auto|ADDRESS")
     shards: int | None = _cluster("with --cluster: processes that share the load, spread over its nodes",
         read=integer_between(1, MOST_SHARDS), metavar="N")
 # fmt: on

@@ -18,7 +18,7 @@ from loadgen.fleet.cluster_firing import ClusterFiring, FleetStart
 from loadgen.fleet.fleet import Fleet
 from loadgen.fleet.node_check import Node
 from loadgen.fleet.placement import Place
-from loadgen.fleet.shard_order import ShardOrder, given
+from loadgen.fleet.shard_order import ShardOrder, pick_options
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
@@ -50,7 +50,7 @@ class ShardPlaces(msgspec.Struct, frozen=True):
     @contextmanager
     def calls(self, name: str) -> Iterator[Calls]:
         """An actor for each shard of a run; they end with the block, and what they started."""
-        of, kind, run = len(self.places), shard_actor.on(self.ray), secrets.token_hex(2)
+        of, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
         actors = [
             kind.options(
                 name=f"loadgen shard {number}/{of} of {name} ({run})",
@@ -119,7 +119,9 @@ class ClusterSession(Session, frozen=True):
             base_url=asked.base_url or self.access.base_url,
             headers=dict(self.access.headers),
             request_id_prefix=options.request_id_prefix,
-            given={name: value for name, value in given(asked).items() if running or name not in _SERVER},
+            given={
+                name: value for name, value in pick_options(asked).items() if running or name not in _SERVER
+            },
             max_failures=str(asked.max_failures or ""),
             profile=made.profile.model_dump(by_alias=True),
             seed=made.seed,
@@ -131,7 +133,7 @@ class ClusterSession(Session, frozen=True):
 _SERVER = ("endpoint", "more_urls")
 
 
-def attach(
+def attach_cluster(
     options: Options,
     asked: ServerSettings,
     workload: Profile,
@@ -142,19 +144,19 @@ def attach(
     """As `attach.attach`, once the cluster is reached and its nodes are fit; raises LoadgenError."""
     assert options.cluster is not None
     with progress.display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
-        places = joined(stack, options.cluster, options.shards or 1, options.workers, interrupts.poll)
+        places = join_cluster(stack, options.cluster, options.shards or 1, options.workers, interrupts.poll)
     session = attaching.attach(options, asked, workload, stack, interrupts, begun)
     return ClusterSession(**asdict(session), places=places)
 
 
-def joined(
+def join_cluster(
     stack: ExitStack, address: str, shards: int, workers: int, turn: Callable[[], None]
 ) -> ShardPlaces:
     """Places for shards on the cluster at an address, until the end of `stack`.
 
     Raises UsageError and MeasureError, each in bounded time: no Ray, no cluster, no room, another loadgen.
     """
-    ray = stack.enter_context(connection.connected(address))
+    ray = stack.enter_context(connection.connect_ray(address))
     each = workers * placement.CPUS_PER_WORKER
-    places = stack.enter_context(placement.placed(ray, shards, each, turn))
+    places = stack.enter_context(placement.place_shards(ray, shards, each, turn))
     return ShardPlaces(ray, places, node_check.nodes_of(ray, places, turn))

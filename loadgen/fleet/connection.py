@@ -23,7 +23,7 @@ _ANSWERS_S = 10.0
 _PORTS = "the head's port is 6379, that of ray:// 10001"
 
 
-def checked(text: str) -> str:
+def check_address(text: str) -> str:
     """The address of --cluster; raises ValueError that says how to write one."""
     match = _ADDRESS.fullmatch(text)
     if text not in (AUTO, LOCAL) and (match is None or not 0 < int(match[3]) < 1 << 16):
@@ -32,21 +32,21 @@ def checked(text: str) -> str:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Any]:
+def connect_ray(address: str) -> Iterator[Any]:
     """The module `ray`, connected to the cluster at an address.
 
     A program that is connected already stays so. Raises UsageError and MeasureError, each within a time
     limit.
     """
-    ray = _imported()
+    ray = _import_ray()
     if ray.is_initialized():
         yield ray
         return
     where = os.environ.get(_VARIABLE, AUTO) if address == AUTO else address
     _check_answers(where)
-    handlers = _handlers()
+    handlers = _read_handlers()
     try:
-        _init(ray, where)
+        _init_ray(ray, where)
     finally:
         for number, handler in handlers.items():  # Ray sets its own
             signal.signal(number, handler)
@@ -56,7 +56,7 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _imported() -> Any:
+def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning about GPUs
     try:
@@ -70,14 +70,14 @@ def _imported() -> Any:
     return ray
 
 
-def _handlers() -> dict[int, Any]:
+def _read_handlers() -> dict[int, Any]:
     """The handlers of signals, where this thread may set them again."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
 
-def _init(ray: Any, where: str) -> None:
+def _init_ray(ray: Any, where: str) -> None:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     vars(ray._private.worker)["_worker_logs_enabled"] = False  # else pages of a lost node's log
     try:
@@ -90,12 +90,12 @@ def _init(ray: Any, where: str) -> None:
                 **({} if where != LOCAL else {"include_dashboard": False}),
             )
     except (ConnectionError, RuntimeError, ValueError, ImportError, TimeoutError) as error:
-        raise _refusal(where, error) from None
+        raise _explain_refusal(where, error) from None
     except SystemExit:  # what its own code does where no cluster answers in time
         raise MeasureError(f"the Ray cluster at {where} does not answer: see `ray status` there") from None
 
 
-def _refusal(where: str, error: Exception) -> Exception:
+def _explain_refusal(where: str, error: Exception) -> Exception:
     """Why Ray could not be joined, in a line."""
     text = " ".join(str(error).split())
     if where == AUTO:

@@ -13,7 +13,7 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import write_whole
 from loadgen.fleet.calls import Answer, Calls, ask_all
 from loadgen.fleet.node_check import Node
-from loadgen.fleet.shard_order import ShardOrder, ShardStatus, of_share
+from loadgen.fleet.shard_order import ShardOrder, ShardStatus, order_share
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.live_totals import Totals
@@ -71,7 +71,7 @@ class Fleet:
     def begin(self, order: ShardOrder) -> None:
         """Start every shard's process, and return once all are ready; raises MeasureError."""
         of = len(self.shards)
-        orders = {shard.number: of_share(order, Share(shard.number, of)).packed() for shard in self.shards}
+        orders = {shard.number: order_share(order, Share(shard.number, of)).packed() for shard in self.shards}
         for answer in self._all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
             self.shards[answer.shard].boot = answer.value or ""
             self._check(answer)

@@ -28,7 +28,7 @@ class Node(msgspec.Struct, frozen=True):
         return f"node {self.name}"
 
 
-def _question() -> Callable[[], tuple[str, str, str]]:
+def _make_question() -> Callable[[], tuple[str, str, str]]:
     """What is asked of a node; made here, so that it is sent as code: loadgen may not be there."""
 
     def answer() -> tuple[str, str, str]:
@@ -46,7 +46,7 @@ def _question() -> Callable[[], tuple[str, str, str]]:
 
 def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> list[Node]:
     """The machine of each shard; raises MeasureError that names the first that cannot send a part."""
-    question = _question()
+    question = _make_question()
 
     def asked() -> tuple[str, tuple[str, str, str]]:
         import ray as there
@@ -58,7 +58,7 @@ def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> lis
         task.options(scheduling_strategy=place.strategy, name="loadgen check").remote() for place in places
     ]
     try:
-        there = waiting.ready(ray, refs, _ANSWERS_S, turn, every=True)
+        there = waiting.wait_for_answers(ray, refs, _ANSWERS_S, turn, every=True)
         if len(there) < len(refs):
             raise MeasureError(
                 f"{len(refs) - len(there)} of {len(refs)} shards' nodes did not answer within "
@@ -67,15 +67,15 @@ def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> lis
         answers = ray.get(refs, timeout=_ANSWERS_S)
     except (ray.exceptions.RayError, ConnectionError) as error:
         raise MeasureError(
-            f"a node of the cluster was lost while it was checked: {waiting.last_line(error)}"
+            f"a node of the cluster was lost while it was checked: {waiting.read_last_line(error)}"
         ) from None
     found = [Node(name, ray_id, python, version) for ray_id, (name, python, version) in answers]
     for node in found:
-        check(node)
+        check_node(node)
     return found
 
 
-def check(node: Node) -> None:
+def check_node(node: Node) -> None:
     """Raises MeasureError where a node has another loadgen than this one, another Python, or none."""
     if not node.loadgen:
         raise MeasureError(f"{node} has no loadgen: install {__version__}, which runs here, on every node")
@@ -83,12 +83,12 @@ def check(node: Node) -> None:
         raise MeasureError(
             f"{node} has loadgen {node.loadgen}, here runs {__version__}: install the same on every node"
         )
-    if minor(node.python) != minor(platform.python_version()):
+    if strip_patch(node.python) != strip_patch(platform.python_version()):
         raise MeasureError(
             f"{node} has Python {node.python}, here runs {platform.python_version()}: use the same on all"
         )
 
 
-def minor(version: str) -> str:
+def strip_patch(version: str) -> str:
     """A version of Python without its patch level."""
     return ".".join(version.split(".")[:2])

@@ -30,7 +30,7 @@ class Place(msgspec.Struct, frozen=True):
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)
 
 
-def rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
+def plan_rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
     """How many shards each round places on as many different nodes, of the nodes' CPUs by name.
 
     Raises UsageError where there is no room for all.
@@ -51,7 +51,7 @@ def rounds(cpus: Mapping[str, float], shards: int, each: int) -> list[int]:
 
 
 @contextmanager
-def placed(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Place]]:
+def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterator[list[Place]]:
     """The places of shards with `each` CPUs, which no one else has until the end.
 
     Raises UsageError and MeasureError, within a time limit, where there is no room.
@@ -59,20 +59,20 @@ def placed(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> Iterat
     groups: list[Any] = []
     try:
         try:
-            found = list(_places(ray, rounds(_cpus(ray), shards, each), each, groups, turn))
+            found = list(_place_rounds(ray, plan_rounds(_read_cpus(ray), shards, each), each, groups, turn))
         except ray.exceptions.RayError as error:
-            raise MeasureError(f"the Ray cluster places nothing: {waiting.last_line(error)}") from None
+            raise MeasureError(f"the Ray cluster places nothing: {waiting.read_last_line(error)}") from None
         yield found
     finally:
         for group in groups:
             ray.util.remove_placement_group(group)
 
 
-def _cpus(ray: Any) -> dict[str, float]:
+def _read_cpus(ray: Any) -> dict[str, float]:
     return {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in ray.nodes() if node["Alive"]}
 
 
-def _places(
+def _place_rounds(
     ray: Any, sizes: Sequence[int], each: int, groups: list[Any], turn: Callable[[], None]
 ) -> Iterator[Place]:
     """One group a round, on as many nodes; where others use a node's CPUs, on those that are free."""
@@ -83,7 +83,7 @@ def _places(
                 [{"CPU": each}] * size, strategy=strategy, name=f"loadgen {run}-{len(groups)} {strategy}"
             )
             groups.append(group)
-            if waiting.ready(ray, [group.ready()], _PLACED_S, turn, every=True):
+            if waiting.wait_for_answers(ray, [group.ready()], _PLACED_S, turn, every=True):
                 yield from (Place(group, bundle) for bundle in range(size))
                 break
             ray.util.remove_placement_group(groups.pop())

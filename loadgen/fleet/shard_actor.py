@@ -66,7 +66,7 @@ class ShardActor:
     def status(self) -> ShardStatus:
         """How the shard stands."""
         ended = self._ended()  # before what it wrote last is read
-        events = dict(map(_event, _lines(self._place / EVENTS)))
+        events = dict(map(_split_event, _read_lines(self._place / EVENTS)))
         return ShardStatus(
             ready="ready" in events,
             failed=events.get("failed", ""),
@@ -123,17 +123,17 @@ class ShardActor:
         return f"its process was {how}" + f": {' '.join(tail.split())}" * bool(tail.strip())
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         return path.read_text("utf-8").splitlines()
     return []
 
 
-def _event(line: str) -> tuple[str, str]:
+def _split_event(line: str) -> tuple[str, str]:
     name, _, value = line.partition(" ")
     return name, value
 
 
-def on(ray: Any) -> Any:
+def make_actor_class(ray: Any) -> Any:
     """The class as Ray makes actors of it."""
     return ray.remote(max_restarts=0, max_task_retries=0)(ShardActor)

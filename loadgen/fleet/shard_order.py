@@ -78,7 +78,7 @@ class OrderedOptions(keywords.BenchOptions, total=False):
     save_detailed: bool
 
 
-def unpacked(data: bytes) -> ShardOrder:
+def unpack_order(data: bytes) -> ShardOrder:
     """The order in bytes of `packed`; raises UsageError of one that cannot be carried out, in one line."""
     try:
         order = msgspec.msgpack.decode(data, type=ShardOrder)
@@ -110,14 +110,14 @@ def _check(order: ShardOrder) -> None:
         Tolerance.parse(order.max_failures)
 
 
-def given(options: Options) -> dict[str, Any]:
+def pick_options(options: Options) -> dict[str, Any]:
     """Those options that a shard needs and that are not what they are by default."""
     default = Options()
     values = {name: getattr(options, name) for name in SENT if hasattr(options, name)}
     return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
-def of_share(order: ShardOrder, share: Share) -> ShardOrder:
+def order_share(order: ShardOrder, share: Share) -> ShardOrder:
     """The same for another part of the plan."""
     return replace(order, share=share)
 

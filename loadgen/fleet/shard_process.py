@@ -22,7 +22,7 @@ from loadgen.base.files import open_unlinked
 from loadgen.engines.refusals import Adaptation
 from loadgen.figures.record import Records
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
-from loadgen.fleet.shard_order import ShardOrder, unpacked
+from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import validated
@@ -54,7 +54,7 @@ class DriverLine:
         size = int.from_bytes(self._read(LENGTH_BYTES), "little")
         if size > MOST_ORDER_BYTES:
             raise MeasureError(f"the driver's order has {size} bytes, more than {MOST_ORDER_BYTES}")
-        return unpacked(self._read(size))
+        return unpack_order(self._read(size))
 
     def report(self, event: str, text: str = "") -> None:
         """Add an event: its name, and what there is to say of it."""
@@ -123,7 +123,7 @@ class ShardSession(Session, frozen=True):
         return outcome
 
 
-def run(line: DriverLine) -> None:
+def run_shard(line: DriverLine) -> None:
     """Measure what is ordered, and leave its run directory; raises LoadgenError."""
     order = line.order()
     workload = validated(Profile, order.profile, "the driver's order")
@@ -146,7 +146,7 @@ def main() -> None:
     line = DriverLine(Path(sys.argv[1]), cast(BinaryIO, os.fdopen(0, "rb", buffering=0)))
     try:
         with SIGNALS.caught(signals.stop):
-            run(line)
+            run_shard(line)
     except LoadgenError as error:
         line.report("failed", str(error))
     except KeyboardInterrupt as stop:

@@ -11,7 +11,9 @@ from loadgen.base import clock
 _SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
 
 
-def ready(ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool) -> list[Any]:
+def wait_for_answers(
+    ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool
+) -> list[Any]:
     """Those of Ray's references whose answers are there: of `every` one, or once there is one.
 
     Returns what there is when the time is over. `turn` is called meanwhile, and may raise.
@@ -26,7 +28,7 @@ def ready(ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], Non
         time.sleep(_SOON_S if waited_ns < _SOON_NS else _LATER_S)
 
 
-def last_line(error: Exception) -> str:
+def read_last_line(error: Exception) -> str:
     """What an error of Ray says, without its trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__

@@ -70,7 +70,7 @@ def attacher(options: Options) -> Callable[..., Session]:
         return attach
     from loadgen.fleet import cluster_session  # few runs need it
 
-    return cluster_session.attach
+    return cluster_session.attach_cluster
 
 
 def _leaving_nothing(options: Options, stack: ExitStack) -> Options:
@@ -194,7 +194,7 @@ def check_command(options: Options) -> None:
     check_key_flags(options)
     roofline_flags(options).check()
     part.check(options)
-    cluster_conflicts.check(options)
+    cluster_conflicts.check_conflicts(options)
     if options.no_effect:
         _LOG.warning("no effect here: %s", vllm.remarks(options.no_effect))
     if options.http2:

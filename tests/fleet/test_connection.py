@@ -10,24 +10,24 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.fleet import connection
-from loadgen.fleet.node_check import Node, check
+from loadgen.fleet.node_check import Node, check_node
 
 
 @loop_over("text", ["auto", "local", "head:6379", "127.0.0.1:6379", "ray://head:10001", "[::1]:6379"])
 def test_an_address_of_a_cluster_is_taken_as_it_is(text: str) -> None:
-    assert connection.checked(text) == text
+    assert connection.check_address(text) == text
 
 
 @loop_over("text", ["", "head", "http://head:8265", "head:0", "head:99999", "ray://head", "a b:1"])
 def test_what_is_no_address_is_refused_with_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no address: give auto, local, HOST:PORT or ray://HOST:PORT$"):
-        connection.checked(text)
+        connection.check_address(text)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"^--cluster needs the ray extra: .* install '\.\[ray\]'"):
-        connection._imported()
+        connection._import_ray()
 
 
 def test_an_address_where_nothing_listens_is_one_line() -> None:
@@ -63,7 +63,7 @@ def test_another_program_at_the_address_is_one_line(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_why_ray_was_not_joined_is_one_line(error: Exception, where: str, message: str) -> None:
-    refusal = str(connection._refusal(where, error))
+    refusal = str(connection._explain_refusal(where, error))
     assert message in refusal
     assert "\n" not in refusal
 
@@ -81,7 +81,7 @@ def test_a_node_that_differs_is_named(python: str, version: str | None, message:
 
     node = Node("a", "id", python, __version__ if version is None else version)
     with pytest.raises(MeasureError, match=f"^{message}"):
-        check(node)
+        check_node(node)
 
 
 def test_a_node_with_the_same_versions_is_taken() -> None:
@@ -89,4 +89,4 @@ def test_a_node_with_the_same_versions_is_taken() -> None:
 
     from loadgen import __version__
 
-    check(Node("a", "id", platform.python_version(), __version__))
+    check_node(Node("a", "id", platform.python_version(), __version__))

@@ -12,7 +12,7 @@ from loadgen.fleet import fleet as fleets
 from loadgen.fleet.calls import Answer
 from loadgen.fleet.fleet import CLOCK, Fleet
 from loadgen.fleet.node_check import Node
-from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpacked
+from loadgen.fleet.shard_order import ShardOrder, ShardStatus, unpack_order
 from loadgen.plan.plan_inputs import Seed
 from loadgen.run.live_totals import Totals
 from loadgen.transport.sending.share import WHOLE, Share
@@ -101,13 +101,13 @@ def sending(beats: int) -> ShardStatus:
 
 
 def test_an_order_is_the_same_on_the_other_side() -> None:
-    assert unpacked(ORDER.packed()) == ORDER
+    assert unpack_order(ORDER.packed()) == ORDER
 
 
 def test_each_shard_is_begun_with_its_own_part(clock: FakeClock) -> None:
     calls = ScriptedCalls(clock, [[READY], [ShardStatus(), ShardStatus(), READY]])
     Fleet(calls).begin(ORDER)
-    orders = [unpacked(arguments[0]) for _, method, arguments in calls.arguments if method == "begin"]
+    orders = [unpack_order(arguments[0]) for _, method, arguments in calls.arguments if method == "begin"]
     assert [order.share for order in orders] == [Share(0, 2), Share(1, 2)]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.fleet.placement import rounds
+from loadgen.fleet.placement import plan_rounds
 
 
 @loop_over(
@@ -24,7 +24,7 @@ from loadgen.fleet.placement import rounds
 def test_shards_are_spread_before_they_are_packed(
     cpus: list[float], shards: int, each: int, sizes: list[int]
 ) -> None:
-    found = rounds({str(number): count for number, count in enumerate(cpus)}, shards, each)
+    found = plan_rounds({str(number): count for number, count in enumerate(cpus)}, shards, each)
     assert found == sizes
     assert sum(found) == shards
 
@@ -46,5 +46,5 @@ def test_shards_are_spread_before_they_are_packed(
 )
 def test_what_has_no_room_is_refused_with_what_there_is(cpus: list[float], message: str) -> None:
     with pytest.raises(UsageError) as error:
-        rounds({str(number): count for number, count in enumerate(cpus)}, 5, 2)
+        plan_rounds({str(number): count for number, count in enumerate(cpus)}, 5, 2)
     assert str(error.value) == message

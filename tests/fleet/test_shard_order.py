@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.fleet import shard_process
-from loadgen.fleet.shard_order import ShardOrder, unpacked
+from loadgen.fleet.shard_order import ShardOrder, unpack_order
 from loadgen.fleet.shard_process import MOST_ORDER_BYTES, DriverLine
 from loadgen.plan.plan_inputs import Seed, WordCounts
 from loadgen.transport.sending.share import Share
@@ -30,7 +30,7 @@ ORDER = ShardOrder(
 
 
 def test_an_order_arrives_as_it_was_given() -> None:
-    arrived = unpacked(ORDER.packed())
+    arrived = unpack_order(ORDER.packed())
     given = {**ORDER.given, "more_urls": ["http://127.0.0.1:2"], "metadata": ["a=b"]}
     assert {**asdict(arrived), "given": given} == {**asdict(ORDER), "given": given}
     options = arrived.options("runs", "totals")
@@ -61,7 +61,7 @@ def test_an_order_arrives_as_it_was_given() -> None:
 )
 def test_an_order_that_cannot_be_carried_out_is_one_line(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as raised:
-        unpacked(replace(ORDER, **changed).packed())
+        unpack_order(replace(ORDER, **changed).packed())
     assert why in str(raised.value)
     assert str(raised.value).isprintable()
     assert KEY not in str(raised.value)
@@ -75,7 +75,7 @@ def test_any_bytes_are_an_order_or_one_line() -> None:
             data[rng.randrange(len(data))] = rng.randrange(256)
         cut = bytes(data[: rng.randint(0, len(data))]) if rng.random() < 0.2 else bytes(data)
         with contextlib.suppress(LoadgenError):
-            unpacked(cut).options("runs", "totals")
+            unpack_order(cut).options("runs", "totals")
 
 
 def line_of(tmp_path: Path, data: bytes) -> DriverLine:
@@ -106,4 +106,4 @@ def test_a_profile_that_is_none_is_one_line(tmp_path: Path) -> None:
     packed = replace(ORDER, profile={"input_len": "long", "no_key": 1}).packed()
     line = line_of(tmp_path, len(packed).to_bytes(8, "little") + packed)
     with pytest.raises(UsageError, match="no_key"):
-        shard_process.run(line)
+        shard_process.run_shard(line)

@@ -65,7 +65,7 @@ class ShardOptions(OptionRows, frozen=True):
 
 
 _READ: dict[str, Callable[[str], Any]] = {
-    "shard": shard, "start_at": start_at, "expect_plan": digest, "cluster": cluster_flags.address,
+    "shard": shard, "start_at": start_at, "expect_plan": digest, "cluster": cluster_flags.parse_address,
 }  # fmt: skip
 
 
