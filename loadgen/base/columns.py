@@ -87,7 +87,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         """Which requests were sent, bool[requests]."""
         return self.sent_ns > 0
 
-    def where(self, mask: Bool) -> Columns:
+    def select(self, mask: Bool) -> Columns:
         """The columns of the requests that a mask selects, bool[requests]; without their messages."""
         return self if mask.all() else Columns(**{name: rows[mask] for name, rows in self.columns.items()})
 
@@ -177,14 +177,14 @@ class Words:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    def numbers(self, words: Sequence[str]) -> Int64:
+    def number_words(self, words: Sequence[str]) -> Int64:
         """The number of each of these, int64[words]."""
         number_of = self._numbers
         return np.fromiter(
             (number_of.setdefault(word, len(number_of)) for word in words), np.int64, len(words)
         )
 
-    def stored(self) -> tuple[NDArray[np.uint8], Int64]:
+    def pack(self) -> tuple[NDArray[np.uint8], Int64]:
         """The different strings end to end, and where each begins, the end of the last one included."""
         parts = [encode_text(word) for word in self._numbers]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))

@@ -108,7 +108,7 @@ class Secrets(msgspec.Struct, frozen=True):
     values: tuple[str, ...] = ()
 
     @classmethod
-    def of(
+    def collect(
         cls,
         headers: Mapping[str, str] | None = None,
         tables: Iterable[Any] = (),
@@ -179,7 +179,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return value
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def hide_in_errors(self) -> Iterator[None]:
         """Hide these secrets in errors of this tool that leave the block."""
         try:
             yield

@@ -141,7 +141,7 @@ class Adaptation(msgspec.Struct, frozen=True):
         """The name under which the length of an answer is sent; "" for the API's own."""
         return next((field.sent_as for field in reversed(self.fields) if field.sent_as), "")
 
-    def applied(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a request without what is left out; a table that is empty then goes too."""
         kept = {name: value for name, value in fields.items() if name not in self.left_out}
         for outer, _, inner in (name.partition(".") for name in self.left_out):
@@ -151,7 +151,7 @@ class Adaptation(msgspec.Struct, frozen=True):
                     del kept[outer]
         return kept
 
-    def with_field(self, field: AdaptedField) -> Adaptation:
+    def add_field(self, field: AdaptedField) -> Adaptation:
         """This and one more."""
         return Adaptation((*self.fields, field))
 

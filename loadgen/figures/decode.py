@@ -454,8 +454,8 @@ def first_visible(messages: Sequence[Message], carrying: Int64) -> int:
 
 
 def _shows(message: Message) -> bool:
-    return True in [choice.shows() for choice in message.choices or ()]  # quicker than any()
+    return True in [choice.has_visible_text() for choice in message.choices or ()]  # quicker than any()
 
 
 def _reasons(message: Message) -> bool:
-    return any(choice.reasons() for choice in message.choices or ())
+    return any(choice.has_reasoning() for choice in message.choices or ())

@@ -122,7 +122,7 @@ def compute(records: Records, ask: MetricOptions) -> Metrics:
     """The figures of these records; it takes 200 MiB on top of them, at any length."""
     each = PerRequest.of(records, ask)
     ok = each.ok
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     sent_ns, end_ns = sent.sent_ns, np.maximum(sent.end_ns, sent.sent_ns)
     duration_ns = int(end_ns.max() - sent_ns.min()) if len(sent_ns) else 0
     duration_s, window_ns = duration_ns / SECOND_NS, min(SECOND_NS, duration_ns)

@@ -308,11 +308,11 @@ class Records(Columns, frozen=True, kw_only=True):
             start=self.start,
             arrival_ns=self.arrival_ns,
             tokens=self.tokens,
-            failure_kind=words.numbers([f.kind.value if f else "" for f in self.failures]),
-            failure_detail=words.numbers([f.detail if f else "" for f in self.failures]),
-            finish_reason=words.numbers(self.finish_reasons),
+            failure_kind=words.number_words([f.kind.value if f else "" for f in self.failures]),
+            failure_detail=words.number_words([f.detail if f else "" for f in self.failures]),
+            finish_reason=words.number_words(self.finish_reasons),
         )
-        arrays["words"], arrays["word_start"] = words.stored()
+        arrays["words"], arrays["word_start"] = words.pack()
         write_whole(path, lambda file: archive.write_columns(file, arrays))
 
     @classmethod

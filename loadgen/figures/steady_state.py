@@ -111,11 +111,11 @@ def held_ns(
     connect again. Open loop (None): from the first request sent to the last, of sessions to the last one that
     began.
     """
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     if not len(sent):
         return Unsteady("no request was sent")
     if asked_concurrency is None:
-        begun = sent if begins is None else records.where(records.sent & begins)
+        begun = sent if begins is None else records.select(records.sent & begins)
         begin_ns, end_ns = int(sent.sent_ns.min()), int(begun.sent_ns.max(initial=0))
         lost = "every request was sent at the same moment"
         if begin_ns < end_ns < int(sent.end_ns.min()):
@@ -159,7 +159,7 @@ def _latency(latency: Distribution) -> dict[str, Any] | None:
 
 def ran_out(records: Records, profile: Profile, queues: int = 1) -> str:
     """That a closed loop had sent its last prompt while there was time for more, in words; else nothing."""
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     timed_loop = profile.duration is not None and profile.held_concurrency is not None
     if not timed_loop or len(records) < profile.most_prompts or not len(sent):
         return ""
@@ -176,7 +176,7 @@ def ran_out(records: Records, profile: Profile, queues: int = 1) -> str:
 
 def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64, Int64]:
     """When each slot first sent, and when it had nothing left to send, int64[slots] each."""
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     order = np.argsort(sent.slot, kind="stable")
     first = np.flatnonzero(np.diff(sent.slot[order], prepend=-1))  # slots count from 0
     firsts_ns: Int64 = np.minimum.reduceat(sent.sent_ns[order], first)
@@ -187,7 +187,7 @@ def _of_slots(records: Records, begins: Bool | None, queues: int) -> tuple[Int64
     rows = last_rows(records.slot, records.end_ns)  # those too that found no connection
     rows = rows[np.isin(records.slot[rows], slots)]
     failed = had_failed(records.failures, rows)
-    begun = sent if begins is None else records.where(records.sent & begins)
+    begun = sent if begins is None else records.select(records.sent & begins)
     return firsts_ns, ends_without_waits(slots, lasts_ns, failed, (begun.slot, begun.sent_ns), queues)
 
 
@@ -197,7 +197,7 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
     N requests of warm-up are the first N that end inside, N of cool-down the last N sent inside: the
     one is the other with time reversed.
     """
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     sent_ns, ended_ns = np.sort(sent.sent_ns), np.sort(sent.end_ns)
     ended_ns = ended_ns[(ended_ns > begin_ns) & (ended_ns <= end_ns)]
     sent_ns = sent_ns[(sent_ns >= begin_ns) & (sent_ns < end_ns)]
@@ -210,7 +210,7 @@ def _narrowed(begin_ns: int, end_ns: int, trim: Trim, records: Records) -> tuple
 
 
 def _inside(records: Records, begin_ns: int, end_ns: int, ask: MetricOptions) -> Steady:
-    sent, each = records.where(records.sent), PerRequest.of(records, ask)
+    sent, each = records.select(records.sent), PerRequest.of(records, ask)
     each = replace(each, ok=each.ok & records.sent)
     first_ns, window_ns = int(sent.sent_ns.min()), end_ns - begin_ns
     under_way_ns = sent.end_ns.clip(begin_ns, end_ns) - sent.sent_ns.clip(begin_ns, end_ns)

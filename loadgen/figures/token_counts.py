@@ -76,8 +76,8 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
             ids = ids or choice.token_ids is not None
             if choice.finish_reason:
                 if reason not in FAILED_ENDS:
-                    reason, why = choice.finish_reason, message.why()
-                if choice.repeats():
+                    reason, why = choice.finish_reason, message.read_abort_reason()
+                if choice.is_repeat():
                     repeated.append(at)
         kinds[at] = kind
     if repeated and kinds.count(TOKEN) > len(repeated):

@@ -87,7 +87,7 @@ class ClusterFiring:
 
     def turns(self, progress: Progress) -> Iterator[None]:
         """Watch the shards to their end, and join what they left."""
-        for _ in self.fleet.watched():
+        for _ in self.fleet.watch():
             totals = self.fleet.totals
             progress.decoded(totals)
             self._note(totals)

@@ -71,8 +71,8 @@ class Fleet:
     def begin(self, order: ShardOrder) -> None:
         """Start every shard's process, and return once all are ready; raises MeasureError."""
         of = len(self.shards)
-        orders = {shard.number: order_share(order, Share(shard.number, of)).packed() for shard in self.shards}
-        for answer in self._all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
+        orders = {shard.number: order_share(order, Share(shard.number, of)).pack() for shard in self.shards}
+        for answer in self._ask_all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
             self.shards[answer.shard].boot = answer.value or ""
             self._check(answer)
         until_ns = clock.now_ns() + int(_READY_S * 1e9)
@@ -80,7 +80,7 @@ class Fleet:
             if clock.now_ns() > until_ns:
                 late = next(shard for shard in self.shards if not shard.status.ready)
                 raise MeasureError(f"{self._place(late)} was not ready after {_READY_S:.0f} s")
-            for answer in self._all(lambda _: ("status",), _ANSWERS_S):
+            for answer in self._ask_all(lambda _: ("status",), _ANSWERS_S):
                 self._check(answer)
                 status: ShardStatus = answer.value
                 self.shards[answer.shard].status = status
@@ -110,10 +110,10 @@ class Fleet:
             assert before is not None
             return ("start", instant_ns - before.offset_ns)
 
-        for answer in self._all(question, _ANSWERS_S):
+        for answer in self._ask_all(question, _ANSWERS_S):
             self._check(answer)
 
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Ask how all stand, a few times a second, until nothing more comes of any."""
         while not all(shard.over for shard in self.shards):
             now_ns = clock.now_ns()
@@ -146,7 +146,7 @@ class Fleet:
 
     def results(self, directory: Path) -> list[tuple[str, Result]]:
         """The runs that the shards left, with what messages call each; kept in `directory` meanwhile."""
-        left = ((shard, self._fetched(shard, directory)) for shard in self.shards if not shard.lost)
+        left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
         return [(self._place(shard), result) for shard, result in left if result is not None]
 
     def why_lost(self, shard: FleetShard) -> str:
@@ -155,7 +155,7 @@ class Fleet:
             "" if shard.status.done else shard.status.failed or shard.status.ended
         )  # fmt: skip
 
-    def _fetched(self, shard: FleetShard, directory: Path) -> Result | None:
+    def _fetch(self, shard: FleetShard, directory: Path) -> Result | None:
         (answer,) = ask_all(self.calls, [shard.number], lambda _: ("fetch",), _FETCHED_S, self.turn)
         if answer.lost:
             shard.lost = answer.lost
@@ -201,7 +201,7 @@ class Fleet:
                 shard.killed = f"its process on {shard.node} did nothing for {limit_s:.0f} s and was killed"
                 self.calls.ask(shard.number, "stop", _KILL)
 
-    def _all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
+    def _ask_all(self, question: Callable[[int], tuple[Any, ...]], within_s: float) -> list[Answer]:
         return ask_all(self.calls, self._numbers(), question, within_s, self.turn)
 
     def _numbers(self) -> Iterable[int]:

@@ -65,7 +65,7 @@ class ShardActor:
 
     def status(self) -> ShardStatus:
         """How the shard stands."""
-        ended = self._ended()  # before what it wrote last is read
+        ended = self._explain_end()  # before what it wrote last is read
         events = dict(map(_split_event, _read_lines(self._place / EVENTS)))
         return ShardStatus(
             ready="ready" in events,
@@ -113,7 +113,7 @@ class ShardActor:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-    def _ended(self) -> str:
+    def _explain_end(self) -> str:
         """How the process ended, and what it wrote last; "" while it runs."""
         code = None if self._process is None else self._process.poll()
         if code is None:

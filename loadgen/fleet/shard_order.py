@@ -46,7 +46,7 @@ class ShardOrder(msgspec.Struct, frozen=True):
     adaptation: Adaptation = Adaptation()  # what of the requests the server refuses
     word_counts: dict[str, WordCounts] = {}
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """As bytes; infinities stay what they are."""
         return msgspec.msgpack.encode(self)
 

@@ -67,7 +67,7 @@ class Processes(Sensor):
             took_ns = self._now_ns() - began_ns
             self._pss_due_ns = began_ns + max(int(_PSS_S * 1e9), int(took_ns / SAMPLING_SHARE))
         rss = _sum_processes("rss_bytes", "its RSS", lambda p: p.memory_info().rss, pids)
-        return Reading.merged((rss, self._pss))
+        return Reading.merge((rss, self._pss))
 
 
 class System(Sensor):

@@ -64,10 +64,10 @@ class Gpus:
         if not self.devices:
             return {}
         cuda = queries.get("CUDA", nvml.nvmlSystemGetCudaDriverVersion_v2)
-        names = Counter(self._each(queries, nvml.nvmlDeviceGetName))
-        limits = self._each(queries, nvml.nvmlDeviceGetEnforcedPowerLimit)
-        sizes = self._each(queries, nvml.nvmlDeviceGetMemoryInfo)
-        split = [mode for mode, _ in self._each(queries, nvml.nvmlDeviceGetMigMode)]
+        names = Counter(self._query_all(queries, nvml.nvmlDeviceGetName))
+        limits = self._query_all(queries, nvml.nvmlDeviceGetEnforcedPowerLimit)
+        sizes = self._query_all(queries, nvml.nvmlDeviceGetMemoryInfo)
+        split = [mode for mode, _ in self._query_all(queries, nvml.nvmlDeviceGetMigMode)]
         facts = {
             "gpu": ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items()),
             "gpus": str(len(self.devices)),
@@ -82,7 +82,7 @@ class Gpus:
     def read(self, pids: Sequence[int]) -> Reading:
         """The values of every GPU now."""
         each = [self._read(where, handle, frozenset(pids)) for where, handle in self.devices.items()]
-        reading = Reading.merged([*each, Reading(missing=self.missing)])
+        reading = Reading.merge([*each, Reading(missing=self.missing)])
         if not pids or any(quantity == "server_bytes" for quantity, _ in reading.values):
             return reading
         unlisted = "no GPU lists a process of the server, so its GPU memory is unknown by process"
@@ -91,7 +91,7 @@ class Gpus:
     def used_bytes(self) -> int | None:
         """Memory in use on all GPUs by all processes; None where one of them does not report it."""
         queries = Queries("NVML", self.nvml.NVMLError)
-        used = [memory.used for memory in self._each(queries, self.nvml.nvmlDeviceGetMemoryInfo)]
+        used = [memory.used for memory in self._query_all(queries, self.nvml.nvmlDeviceGetMemoryInfo)]
         return None if queries.refused or not used else sum(used)
 
     def throttling(self) -> tuple[dict[str, int], list[str]]:
@@ -112,7 +112,7 @@ class Gpus:
         of_old_drivers = partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)  # before 535
         return queries.get("why its clocks are held back", reasons, of_old_drivers)
 
-    def _each(self, queries: Queries, query: Any) -> list[Any]:
+    def _query_all(self, queries: Queries, query: Any) -> list[Any]:
         """The answers of those GPUs that answer."""
         answers = [queries.get("it", partial(query, handle)) for handle in self.devices.values()]
         return [answer for answer in answers if answer is not None]
@@ -121,7 +121,7 @@ class Gpus:
         nvml, queries = self.nvml, Queries(where, self.nvml.NVMLError)
         key: Key = ("device_bytes", where)
         queries.note(key, "memory in use", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        if pids and (listed := self._listed(queries, handle, pids)) is not None:
+        if pids and (listed := self._sum_listed(queries, handle, pids)) is not None:
             queries.values["server_bytes", where] = listed
         spent = queries.get("energy or power", partial(self._energy, handle), partial(self._power, handle))
         if spent is not None:
@@ -139,7 +139,7 @@ class Gpus:
     def _power(self, handle: Any) -> tuple[Quantity, float]:
         return "power_w", self.nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
 
-    def _listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:
+    def _sum_listed(self, queries: Queries, handle: Any, pids: frozenset[int]) -> int | None:
         """Bytes of these processes; None where none of them is on the list.
 
         A process that computes and draws is on two lists with the same bytes; one that has several MIG

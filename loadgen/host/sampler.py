@@ -55,7 +55,7 @@ class Sampler:
         with self._sampling(self.samples):
             yield
 
-    def sensed(self, begin_ns: int, end_ns: int) -> SensorSummary:
+    def summarize(self, begin_ns: int, end_ns: int) -> SensorSummary:
         """The summary of the samples between two times of CLOCK_MONOTONIC."""
         # Its models are built once a run is over.
         from loadgen.host.sensor_summary import SensorSummary, Window, summarize_window
@@ -124,5 +124,5 @@ class Sampler:
     def _sample(self, pids: tuple[int, ...]) -> Sample:
         # Timed before: the sensors of power come first, and one of memory may take long after them.
         at_ns, cpu_ns = clock.now_ns(), time.thread_time_ns()
-        reading = Reading.merged(read_safely(sensor, pids) for sensor in self.sensors)
+        reading = Reading.merge(read_safely(sensor, pids) for sensor in self.sensors)
         return Sample(at_ns, time.thread_time_ns() - cpu_ns, reading)

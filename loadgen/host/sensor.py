@@ -41,7 +41,7 @@ class Reading(msgspec.Struct, frozen=True):
     missing: tuple[str, ...] = ()
 
     @classmethod
-    def merged(cls, readings: Iterable[Reading]) -> Reading:
+    def merge(cls, readings: Iterable[Reading]) -> Reading:
         """Several sensors' readings as one."""
         parts = tuple(readings)
         held_back = [part.held_back for part in parts if part.held_back is not None]

@@ -56,7 +56,7 @@ def summarize_window(
 ) -> SensorSummary:
     """The samples of a window as figures; `idle` are those taken while the server was idle."""
     gpus, gpus_how = _choose_gpus(window)
-    left_out = [where for where in window.wheres("device_bytes") if where not in gpus]
+    left_out = [where for where in window.list_places("device_bytes") if where not in gpus]
     spent, unspent = measure_energy(window, idle, gpus)
     inside = window.inside
     return SensorSummary(
@@ -76,28 +76,32 @@ def summarize_window(
         sm_mhz=window.spreads("sm_mhz", left_out),
         memory_mhz=window.spreads("memory_mhz", left_out),
         held_back=window.held_back(left_out),
-        missing=(*window.missing(), *unspent, *(() if inside else ("no sample was taken during the run",))),
+        missing=(
+            *window.list_missing(),
+            *unspent,
+            *(() if inside else ("no sample was taken during the run",)),
+        ),
     )
 
 
 def _choose_gpus(window: Window) -> tuple[tuple[str, ...], str]:
-    ours = window.wheres("server_bytes")
+    ours = window.list_places("server_bytes")
     if ours:
         return tuple(ours), WITH_SERVER
-    every = window.wheres("device_bytes", "energy_j", "power_w", "sm_mhz")
+    every = window.list_places("device_bytes", "energy_j", "power_w", "sm_mhz")
     gpus = tuple(where for where in every if where.startswith("GPU "))
     return gpus, "all of the machine" if gpus else ""
 
 
 def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | None:
     """GPU memory of the server: by process, or what was added to the memory in use before it."""
-    ours = window.wheres("server_bytes")
+    ours = window.list_places("server_bytes")
     if ours:
         return window.level("server_bytes", ours, "NVML, by process")
     if before_bytes is None:
         return None
     how = f"NVML, all processes, less the {before_bytes / _GIB:.2f} GiB in use before it"
-    every = window.level("device_bytes", window.wheres("device_bytes"), how)
+    every = window.level("device_bytes", window.list_places("device_bytes"), how)
     if every is None:
         return None
     peak, steady = (max(n - before_bytes, 0) for n in (every.peak_bytes, every.steady_bytes))
@@ -220,7 +224,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
             return inside
         return [min(self.samples, key=lambda s: max(self.begin_ns - s.at_ns, s.at_ns - self.end_ns))]
 
-    def wheres(self, *quantities: Quantity) -> list[str]:
+    def list_places(self, *quantities: Quantity) -> list[str]:
         """Where one of these quantities was read in the window, in order."""
         places = {where for s in self.inside for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
@@ -246,7 +250,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
     def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """By place, from the samples in the window."""
         spreads = {}
-        for where in self.wheres(quantity):
+        for where in self.list_places(quantity):
             if where not in left_out:
                 key = (quantity, where)
                 values = np.array([s.reading.values[key] for s in self.inside if key in s.reading.values])
@@ -263,7 +267,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         reasons = Counter(f"{where}: {why}" for where, why in places)
         return {reason: n / len(reported) for reason, n in reasons.items()}
 
-    def missing(self) -> tuple[str, ...]:
+    def list_missing(self) -> tuple[str, ...]:
         """Each reason once, and in how many samples where not in all."""
         reasons = Counter(reason for s in self.inside for reason in dict.fromkeys(s.reading.missing))
         n = len(self.inside)
@@ -327,10 +331,10 @@ def measure_energy(
 
     A total of which a part is missing is not given. A board's power includes its GPU's.
     """
-    rails = window.wheres("board_w")
+    rails = window.list_places("board_w")
     of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
     wanted: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
-    within: Wanted = {**dict.fromkeys(window.wheres("rail_w"), ("rail_w",)), **of_gpus}
+    within: Wanted = {**dict.fromkeys(window.list_places("rail_w"), ("rail_w",)), **of_gpus}
     parts, missing = _measure_parts(window, wanted)
     if not parts or len(parts) < len(wanted) or window.duration_s <= 0:
         return None, missing
@@ -360,7 +364,7 @@ def _name_source(window: Window, rails: Sequence[str], gpus: Sequence[str]) -> s
     sampled = f"sampled every {window.period_s:g} s"
     if rails:
         return f"rail{'s' if len(rails) > 1 else ''} {' + '.join(rails)}, {sampled}"
-    counters = window.wheres("energy_j")
+    counters = window.list_places("energy_j")
     if set(gpus) <= set(counters):
         return "NVML energy counter"
     return f"NVML power, {sampled}" if not counters else f"NVML energy counter, else power, {sampled}"

@@ -58,7 +58,7 @@ class Shifted(msgspec.Struct, frozen=True):
 
 def span_ns(records: Records) -> tuple[int, int]:
     """The first and the last time of the requests that were sent; 0 and 0 where none was."""
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     return (int(sent.sent_ns.min()), int(sent.end_ns.max())) if len(sent) else (0, 0)
 
 

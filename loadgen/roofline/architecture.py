@@ -154,9 +154,9 @@ def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
     """The architecture that a config declares; raises UsageError where it is not supported."""
     keys = _Keys(config, source)
     keys.refuse_foreign()
-    layers, hidden = keys.whole("num_hidden_layers", "num_layers"), keys.whole("hidden_size")
-    heads = keys.whole("num_attention_heads", "n_head")
-    experts = keys.count("num_experts", "n_routed_experts", "num_local_experts")
+    layers, hidden = keys.require_count("num_hidden_layers", "num_layers"), keys.require_count("hidden_size")
+    heads = keys.require_count("num_attention_heads", "n_head")
+    experts = keys.find_count("num_experts", "n_routed_experts", "num_local_experts")
     window_layers = keys.window_layers(layers)
     return Architecture(
         source=source,
@@ -164,12 +164,12 @@ def parse_architecture(config: Mapping[str, Any], source: str) -> Architecture:
         hidden=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=keys.count("num_key_value_heads", "multi_query_group_num") or heads,
-        head_dim=keys.count("head_dim", "kv_channels", "attention_head_dim") or hidden // heads,
-        vocabulary=keys.whole("padded_vocab_size", "vocab_size"),
-        intermediate=keys.whole("intermediate_size", "ffn_hidden_size"),
+        kv_heads=keys.find_count("num_key_value_heads", "multi_query_group_num") or heads,
+        head_dim=keys.find_count("head_dim", "kv_channels", "attention_head_dim") or hidden // heads,
+        vocabulary=keys.require_count("padded_vocab_size", "vocab_size"),
+        intermediate=keys.require_count("intermediate_size", "ffn_hidden_size"),
         tied=keys.tied,
-        window=keys.count("sliding_window") if window_layers else 0,
+        window=keys.find_count("sliding_window") if window_layers else 0,
         window_layers=window_layers,
         latent=keys.latent(),
         **(keys.mixture(experts, layers) if experts else {}),
@@ -187,15 +187,15 @@ class _Keys:
             self.model_type = "gemma3_text"
         self.values = {**_DEFAULTS.get(self.model_type, {}), **inner}
 
-    def count(self, *names: str) -> int:
+    def find_count(self, *names: str) -> int:
         """The first of these that is a number above 0; else 0."""
         values = (self.values.get(name) for name in names)
         integers = (value for value in values if isinstance(value, int) and not isinstance(value, bool))
         return next((value for value in integers if value > 0), 0)
 
-    def whole(self, *names: str) -> int:
+    def require_count(self, *names: str) -> int:
         """The same; raises UsageError if there is none."""
-        if not (value := self.count(*names)):
+        if not (value := self.find_count(*names)):
             raise UsageError(
                 f"{self.source} does not have {names[0]}: give the config.json of a language model"
             )
@@ -222,41 +222,41 @@ class _Keys:
 
     def window_layers(self, layers: int) -> int:
         """How many layers attend only within the sliding window."""
-        if not self.count("sliding_window") or self.values.get("use_sliding_window") is False:
+        if not self.find_count("sliding_window") or self.values.get("use_sliding_window") is False:
             return 0
         if self.layer_types:
             return sum(kind == _LOCAL for kind in self.layer_types)
-        if pattern := self.count("sliding_window_pattern", "_sliding_window_pattern"):
+        if pattern := self.find_count("sliding_window_pattern", "_sliding_window_pattern"):
             return layers - layers // pattern
         if self.model_type in ("gemma2", "gpt_oss"):
             return layers - layers // 2
         if self.model_type.startswith("qwen"):  # off by default; on, it begins at a layer
             on = self.values.get("use_sliding_window") is True
-            return max(layers - self.count("max_window_layers"), 0) if on else 0
+            return max(layers - self.find_count("max_window_layers"), 0) if on else 0
         return layers
 
     def mixture(self, experts: int, layers: int) -> dict[str, int]:
-        each = self.count("moe_intermediate_size") or self.whole("intermediate_size")
-        shared = self.count("shared_expert_intermediate_size")
-        step = self.count("decoder_sparse_step") or 1
-        first = self.count("first_k_dense_replace")
+        each = self.find_count("moe_intermediate_size") or self.require_count("intermediate_size")
+        shared = self.find_count("shared_expert_intermediate_size")
+        step = self.find_count("decoder_sparse_step") or 1
+        first = self.find_count("first_k_dense_replace")
         only = untrusted.read_list(self.values.get("mlp_only_layers"))
         dense = sum(layer < first or layer in only or (layer + 1) % step != 0 for layer in range(layers))
         return {
             "experts": experts,
-            "experts_per_token": self.whole("num_experts_per_tok", "experts_per_token", "moe_topk"),
+            "experts_per_token": self.require_count("num_experts_per_tok", "experts_per_token", "moe_topk"),
             "expert_intermediate": each,
-            "shared_intermediate": shared or each * self.count("n_shared_experts", "num_shared_experts"),
+            "shared_intermediate": shared or each * self.find_count("n_shared_experts", "num_shared_experts"),
             "dense_layers": dense,
         }
 
     def latent(self) -> Latent | None:
-        if not self.count("kv_lora_rank"):
+        if not self.find_count("kv_lora_rank"):
             return None
         return Latent(
-            query_rank=self.count("q_lora_rank"),
-            rank=self.count("kv_lora_rank"),
-            nope=self.whole("qk_nope_head_dim"),
-            rope=self.whole("qk_rope_head_dim"),
-            value=self.whole("v_head_dim"),
+            query_rank=self.find_count("q_lora_rank"),
+            rank=self.find_count("kv_lora_rank"),
+            nope=self.require_count("qk_nope_head_dim"),
+            rope=self.require_count("qk_rope_head_dim"),
+            value=self.require_count("v_head_dim"),
         )

@@ -74,7 +74,7 @@ def _find_own_machine(subject: ModelIdentity) -> Machine:
 
 
 def _add_devices(single: Machine, devices: int | None) -> Machine:
-    return single.times(devices) if devices and single.devices == 1 else single
+    return single.multiply(devices) if devices and single.devices == 1 else single
 
 
 def _estimate_ceiling(subject: ModelIdentity, on: Machine, model: str, flags: Flags) -> Ceiling:

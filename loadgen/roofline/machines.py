@@ -51,7 +51,7 @@ def find_machine(key: str) -> Machine:
         close = find_nearest(word, [*list_machines(), *_SHORT])
         hint = f"the nearest is {close}" if close else f"there are {', '.join(list_machines())}"
         raise UsageError(f"--hardware {key}: unknown, {hint}; or pass --bandwidth GB/s of its memory")
-    return row.times(count)
+    return row.multiply(count)
 
 
 def make_machine(gb_per_s: float) -> Machine:
@@ -120,7 +120,7 @@ def recognise_machine(gpu_name: str, memory_gib: float | None = None) -> Machine
     if memory_gib is not None:
         fits = [key for key, ram in matches if ram and abs(ram - memory_gib) <= _RAM_OFF * ram]
         matches = [(key, 0.0) for key in fits] or matches
-    return list_machines()[matches[0][0]].times(count)
+    return list_machines()[matches[0][0]].multiply(count)
 
 
 def _split_count(named: str) -> tuple[int, str]:
@@ -146,7 +146,7 @@ def settle_machine(given: Machine | None, named: str, own: Machine | None = None
     if given is None or given.devices > 1 or given.of_all:
         return given or own
     devices = own.devices if own is not None else _split_count(named)[0]
-    return given.times(devices) if devices else given
+    return given.multiply(devices) if devices else given
 
 
 @cache
@@ -185,7 +185,7 @@ class Machine(BaseModel, extra="forbid", frozen=True):
     devices: int = 1  # that share the model: bandwidth, peaks and memory above are of all of them
     of_all: bool = False  # a bandwidth that was given, of however many share the model
 
-    def times(self, devices: int) -> Machine:
+    def multiply(self, devices: int) -> Machine:
         """`devices` of them that share a model: bandwidth, peaks and memory add up."""
         if devices == 1:
             return self

@@ -146,7 +146,7 @@ class Adapter(msgspec.Struct, frozen=True):
             if not fields:
                 break
             for field in fields:
-                adaptation = adaptation.with_field(field)
+                adaptation = adaptation.add_field(field)
                 _LOG.warning("%s: %s", field, field.why)
         return adaptation
 
@@ -170,7 +170,7 @@ class Adapter(msgspec.Struct, frozen=True):
     def _check(self, trial: Plan, answer: ControlAnswer) -> None:
         """Raises MeasureError of an answer after which no request can succeed: about the key, or the path."""
         if answer.status in DENIED:
-            raise MeasureError(self.access.why_denied(answer))
+            raise MeasureError(self.access.explain_denial(answer))
         if answer.status in _NO_SUCH_PATH:
             chat = "" if "/chat/" in trial.path else ", or pass --backend openai-chat if it has only chat"
             fix = f"check --base-url and --model{chat}"

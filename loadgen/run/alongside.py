@@ -26,13 +26,13 @@ def settled(observer: MetricsScraper, most_s: float, display: Display) -> str:
     What results need is imported meanwhile, as there is time for it.
     """
     with display.waiting("settling: until the server is idle", most_s):
-        return observer.before(most_s, meanwhile=_import_results)
+        return observer.scrape_before(most_s, meanwhile=_import_results)
 
 
 def counters_after(observer: MetricsScraper, display: Display) -> ServerWindow:
     """The server's counters over a run that has ended, once it is idle again."""
     with display.waiting("reading the server's counters, once it is idle", observer.longest_wait_s):
-        return observer.after()
+        return observer.scrape_after()
 
 
 def _import_results() -> None:

@@ -59,7 +59,7 @@ def attach(
     options = _at_default(options, workload)
     tables = {"arguments": asked.arguments, "environment": asked.environment}  # they may hold secrets
     auth = credentials(options, options.base_url is None, tables, workload.model_dump())
-    with auth.secrets.kept():
+    with auth.secrets.hide_in_errors():
         loop = stack.enter_context(ControlLoop(interrupts))
         if options.launching.wanted:
             # No other run needs what starts servers.

@@ -33,5 +33,5 @@ def counted(
             asked = adapter.adapted(asked)
         counter = PromptCounter(adapter.access, adapter.tls, asked, subject.engine.hosted, limit)
         with display(adapter.quiet).waiting("asking how the server counts words"):
-            known[key] = counter.learned(workload.input_len + workload.prefix_len)
+            known[key] = counter.learn_counts(workload.input_len + workload.prefix_len)
     return replace(subject, word_counts=known[key])

@@ -50,10 +50,10 @@ def credentials(options: Options, own: bool = False, *more: object) -> Credentia
         origin = _origin(options)
     launching = options.launching
     tables = (options.overrides, launching.settings, *more)
-    secrets = Secrets.of(headers, tables, url=options.endpoint or "")
+    secrets = Secrets.collect(headers, tables, url=options.endpoint or "")
     for url in options.urls:
-        secrets |= Secrets.of(url=url)
-    secrets |= Secrets.of(arguments=launching.settings.get("arguments") or ())
+        secrets |= Secrets.collect(url=url)
+    secrets |= Secrets.collect(arguments=launching.settings.get("arguments") or ())
     return Credentials(headers, secrets, (options.api_key_env,) if options.api_key_env else (), origin)
 
 
@@ -72,7 +72,9 @@ def _key_header_given(options: Options) -> str:
 
 def flags_with_secrets(words: Sequence[str], options: Options) -> list[str]:
     """The flags of a command, but for --header, whose values hold what is secret by its name or its form."""
-    known = Secrets.of(tables=(options.overrides, options.launching.settings), url=options.endpoint or "")
+    known = Secrets.collect(
+        tables=(options.overrides, options.launching.settings), url=options.endpoint or ""
+    )
     flags: dict[str, None] = {}
     flag = ""
     for word, shown in zip(words, command_line(words), strict=True):

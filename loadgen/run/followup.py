@@ -112,7 +112,7 @@ def fingerprint(
     if path not in known:
         if outcome.interrupted or not outcome.records.ok.any():
             stopped = outcome.signal and f"{signals.reason(outcome.signal)} before it was taken"
-            return Fingerprint.none(stopped or "every request failed")
+            return Fingerprint.make_empty(stopped or "every request failed")
         known[path] = ask()
     return known[path]
 

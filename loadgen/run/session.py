@@ -137,7 +137,9 @@ class Session(msgspec.Struct, frozen=True):
 
     def _secrets(self, workload: Profile) -> Secrets:
         """Those of the command, and those in a workload's body."""
-        return self.access.secrets | Secrets.of(tables=(workload.extra_body, workload.chat_template_kwargs))
+        return self.access.secrets | Secrets.collect(
+            tables=(workload.extra_body, workload.chat_template_kwargs)
+        )
 
     def run(self, workload: Profile, seed: Seed) -> tuple[Result, Path]:
         """Measure one profile; its result, and the directory that holds its journal and is to hold it all.
@@ -145,7 +147,7 @@ class Session(msgspec.Struct, frozen=True):
         Raises UsageError or MeasureError; where nothing was measured there is no directory then.
         """
         hidden = self._secrets(workload)
-        with hidden.kept():
+        with hidden.hide_in_errors():
             inside = replace(self, access=replace(self.access, secrets=hidden))
             return inside._counting(workload, seed)._run(workload, seed)
 
@@ -210,7 +212,7 @@ class Session(msgspec.Struct, frozen=True):
             title, totals = self._title(made), live_totals.opened(self.options.live_totals)
             watch = Watch(display, title, during, journal, rules, self.interrupts, tokenizer, totals)
             if observer is not None:
-                watch = replace(watch, waiting=observer.waiting)
+                watch = replace(watch, waiting=observer.count_waiting)
             outcome = self.fired(made, wait.begun(options), watch)
             # Raised inside pydantic's builder, a signal would become an error of its own.
             with signals.later(self.interrupts), importing():
@@ -412,7 +414,7 @@ def _sampling_steps(
     if sensing is not None:
         yield (
             "the sensors",
-            lambda known: replace(known, sensed=sensing.sensed(health.started_ns, health.ended_ns)),
+            lambda known: replace(known, sensed=sensing.summarize(health.started_ns, health.ended_ns)),
         )
     if cpus is not None:
         yield "the CPUs", lambda known: replace(known, cpu_use=cpus.use)

@@ -117,7 +117,7 @@ def sourced(
     source_ports.check_addresses(given, family)
     # On loopback each ring has ports of its own: where 127.0.0.1 has none left, another address's.
     alone = choice.name == "ring" and not given and str(address[0]).startswith("127.")
-    if alone and math.ceil(connections / processes) <= _RING_SHARE * source_ports.PortRange.here().count:
+    if alone and math.ceil(connections / processes) <= _RING_SHARE * source_ports.PortRange.read().count:
         return choice, target
     try:
         plan = source_ports.choose_sources(target.address, connections, given)

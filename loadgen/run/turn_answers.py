@@ -82,7 +82,7 @@ def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
 def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:
     begun = False
     for choice in (choice for message in messages for choice in message.choices or ()):
-        if begun and choice.repeats():
+        if begun and choice.is_repeat():
             continue
         begun = begun or choice.carries() == TOKEN
         delta = choice.delta or choice.message if isinstance(choice, ChatChoice) else None

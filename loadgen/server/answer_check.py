@@ -74,7 +74,7 @@ class Fingerprint(BaseModel, extra="forbid", frozen=True):
     form: str = COMPLETION  # or CHAT: the prompts were in a chat template
 
     @classmethod
-    def none(cls, why: str) -> Fingerprint:
+    def make_empty(cls, why: str) -> Fingerprint:
         """One without answers."""
         return cls(version=VERSION, answers=(), missing=why)
 

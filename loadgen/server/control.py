@@ -154,7 +154,7 @@ def _explain_refusal(access: ServerAddress, answer: ControlAnswer, engine: Engin
     """Why a control request was refused, and what to do."""
     path, status = answer.path, answer.status
     if status in DENIED:
-        return access.why_denied(answer, path)
+        return access.explain_denial(answer, path)
     if status in _NO_SUCH_PATH and needs:
         return f"{engine.name} has no {path} ({status}): start it with {needs}"
     return f"{path} answers {status}" + (f": {answer.message}" if answer.message else "")

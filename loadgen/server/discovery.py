@@ -92,7 +92,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         """The base URL as messages show it: no credentials, no query."""
         return shown_url(self.base_url)
 
-    def why_denied(self, answer: ControlAnswer, place: str | None = None) -> str:
+    def explain_denial(self, answer: ControlAnswer, place: str | None = None) -> str:
         """Why the server answers 401 or 403 at a place, else at its URL, and what to do."""
         message = self.secrets.hide(answer.message)
         return explain_denial(place or self.shown_url, answer.status, self.key_origin, message)
@@ -123,7 +123,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     def client(self, tls: ssl.SSLContext | None, timeout_s: float) -> ControlClient:
         """A client for control requests; raises UsageError, now or once a request needs httpx."""
-        plain = PlainServer.at(self.base_url, self.headers) if self.plain else None
+        plain = PlainServer.parse_url(self.base_url, self.headers) if self.plain else None
         return ControlClient(lambda: self._full_client(tls, timeout_s), plain)
 
     def _full_client(self, tls: ssl.SSLContext | None, timeout_s: float) -> httpx.AsyncClient:
@@ -230,16 +230,16 @@ class ServerProbe:
 
     async def _poll(self) -> str | None:
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            return await self._not_ready(client)
+            return await self._explain_not_ready(client)
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            if self._public() and (found := await self._hosted(client, model)) is not None:
+            if self._is_public() and (found := await self._identify_hosted(client, model)) is not None:
                 return found
             deadline_ns = clock.now_ns() + int(wait_s * 1e9)
             while True:
                 async with self.throttle:
-                    reason = await self._not_ready(client)
+                    reason = await self._explain_not_ready(client)
                 self.reason = reason or ""
                 if reason is None:
                     return await self._identify(client, model)
@@ -250,11 +250,11 @@ class ServerProbe:
                         "; check the address, or wait for the server with --ready-check-timeout-sec N",
                     )
 
-    def _public(self) -> bool:
+    def _is_public(self) -> bool:
         """Whether the server is behind TLS at an address of the internet."""
         return self.tls is not None and is_public(self.access.base_url)
 
-    async def _hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
+    async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
         """What a hosted API reports; None where an engine signs the models, or nothing answers yet.
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
@@ -263,13 +263,13 @@ class ServerProbe:
         if listing.error or listing.status >= 500:
             return None
         if listing.status == UNAUTHORIZED or (listing.status in DENIED and model is None):
-            raise MeasureError(self.access.why_denied(listing))
+            raise MeasureError(self.access.explain_denial(listing))
         cards = _list_cards(listing)
         if cards and engines.find_by_owner(untrusted.read_text(cards[0].get("owned_by"))) is not None:
             return None  # a gateway that passes on what the engine reports
-        return self._served(engines.HOSTED, SelfDescription(), cards, model)
+        return self._describe_served(engines.HOSTED, SelfDescription(), cards, model)
 
-    async def _not_ready(self, client: ControlClient) -> str | None:
+    async def _explain_not_ready(self, client: ControlClient) -> str | None:
         """Why the server is not ready, or None; by /health: SGLang answers /v1/models seconds too early.
 
         Raises MeasureError for a certificate that is not trusted.
@@ -284,7 +284,7 @@ class ServerProbe:
     async def _identify(self, client: ControlClient, model: str | None) -> ServerInfo:
         listing = await self._answer(client, self._models_path())
         if listing.status in DENIED:
-            raise MeasureError(self.access.why_denied(listing))
+            raise MeasureError(self.access.explain_denial(listing))
         cards = _list_cards(listing)
         first = cards[0] if cards else {}
         engine = engines.find_by_owner(untrusted.read_text(first.get("owned_by")))
@@ -294,7 +294,7 @@ class ServerProbe:
                 engines.find_by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
             )
         own = describe_server(engine, (await self._answer(client, engine.version_path)).object)
-        return self._served(engine, own, cards, model)
+        return self._describe_served(engine, own, cards, model)
 
     def _models_path(self) -> str:
         return f"{self.access.prefix}/models{self.access.query}"
@@ -306,7 +306,7 @@ class ServerProbe:
             raise MeasureError(f"{self.access.shown_url} stopped answering: {answer.why}")
         return answer
 
-    def _served(
+    def _describe_served(
         self, engine: Engine, own: SelfDescription, cards: list[dict[str, Any]], model: str | None
     ) -> ServerInfo:
         names = tuple(card["id"] for card in cards)

@@ -217,7 +217,7 @@ class PlainServer(msgspec.Struct, frozen=True):
     lines: bytes  # the headers
 
     @classmethod
-    def at(cls, base_url: str, headers: Mapping[str, str]) -> Self | None:
+    def parse_url(cls, base_url: str, headers: Mapping[str, str]) -> Self | None:
         """The server at a valid URL; None where it is elsewhere, behind TLS, or a header is not plain."""
         parts = urlsplit(base_url)
         if parts.scheme != "http" or not is_loopback(parts.hostname or ""):

@@ -72,9 +72,9 @@ def ask_prompts(
     masks the secrets in what the server writes.
     """
     if subject.engine.simulated:
-        return Fingerprint.none("the embedded engine's answers are made up")
+        return Fingerprint.make_empty("the embedded engine's answers are made up")
     decoder = Decoder(plan.dialect, plan.profile.stream, keep_text=True, hide=hide)
-    return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).all(show, limit_s))
+    return access.loop.run(_PromptRun(access, tls, subject, plan, decoder).ask_all(show, limit_s))
 
 
 @dataclass
@@ -88,7 +88,7 @@ class _PromptRun:
     decoder: Decoder
     tokenizer: Tokenizer | None = None
 
-    async def all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
+    async def ask_all(self, show: Callable[[PromptProgress], None], limit_s: float) -> Fingerprint:
         """The answers to all prompts, or why there are none."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + limit_s
@@ -103,11 +103,11 @@ class _PromptRun:
                     try:
                         self.tokenizer = self._load_tokenizer()
                     except UsageError as error:
-                        return Fingerprint.none(f"{answer.failure}; {error}")
+                        return Fingerprint.make_empty(f"{answer.failure}; {error}")
                     answer, kind = await self._answer(control.full, prompt.text, share_s)
                 answers.append(answer)
                 if kind is FailureKind.CONNECT:
-                    return Fingerprint.none(f"the server is gone: {answer.failure}")
+                    return Fingerprint.make_empty(f"the server is gone: {answer.failure}")
         form = answer_check.CHAT if isinstance(self.plan.dialect, Chat) else answer_check.COMPLETION
         return Fingerprint(version=answer_check.VERSION, answers=tuple(answers), form=form)
 
@@ -136,7 +136,7 @@ class _PromptRun:
         request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.fields(sampling, self.plan.profile.stream, False)
         asked = {**merged(request, fields), **more}
-        return msgspec.json.encode(self.plan.adaptation.applied(asked))
+        return msgspec.json.encode(self.plan.adaptation.apply_to(asked))
 
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float

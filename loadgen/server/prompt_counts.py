@@ -63,26 +63,26 @@ class PromptCounter:
         self._flag = min((flag for flag, limit_s in limits.items() if limit_s), key=limits.__getitem__)
         self._limit_s = limits[self._flag]
 
-    def learned(self, tokens: int) -> WordCounts:
+    def learn_counts(self, tokens: int) -> WordCounts:
         """How the server counts words, checked with a prompt of about `tokens` tokens.
 
         Raises MeasureError where it denies or refuses a request, or counts nothing.
         """
-        return self.access.loop.run(self._learned(tokens))
+        return self.access.loop.run(self._learn_counts(tokens))
 
-    async def _learned(self, tokens: int) -> WordCounts:
+    async def _learn_counts(self, tokens: int) -> WordCounts:
         async with self.access.client(self.tls, self._limit_s) as client:
 
             async def tokenized(text: str) -> int:
-                answer = await self._tokenized(client, text)
+                answer = await self._ask_tokenize(client, text)
                 if count := _read_count(answer):
                     return count
-                raise self._uncounted(_TOKENIZE, answer)
+                raise self._explain_uncounted(_TOKENIZE, answer)
 
             async def used(text: str) -> int:
-                return await self._used(client, text)
+                return await self._ask_usage(client, text)
 
-            by_path = not self._hosted and bool(_read_count(await self._tokenized(client, words.FIRST)))
+            by_path = not self._hosted and bool(_read_count(await self._ask_tokenize(client, words.FIRST)))
             fitted = await fit_counts(tokenized if by_path else used, self._groups)
             fitted = await correct_counts(fitted, used, tokens)
         how = (
@@ -91,7 +91,7 @@ class PromptCounter:
         )
         return replace(fitted, how=how)
 
-    async def _tokenized(self, client: ControlClient, text: str) -> ControlAnswer:
+    async def _ask_tokenize(self, client: ControlClient, text: str) -> ControlAnswer:
         """By /tokenize, in vLLM's form."""
         asked: dict[str, Any] = {"model": self._plan.model, "prompt": text}
         if isinstance(self._plan.dialect, Chat):
@@ -101,7 +101,7 @@ class PromptCounter:
                 asked["chat_template_kwargs"] = given
         return await self._answer(client, _TOKENIZE, asked, _PATH_S)
 
-    async def _used(self, client: ControlClient, text: str) -> int:
+    async def _ask_usage(self, client: ControlClient, text: str) -> int:
         """By the usage of a request for one token, or a few; raises MeasureError."""
         plan = self._plan
         answer = await self._answer(client, plan.path, self._body(text))
@@ -109,17 +109,17 @@ class PromptCounter:
             self._output_tokens = _MORE
             answer = await self._answer(client, plan.path, self._body(text))
         if answer.status in DENIED:
-            raise MeasureError(self.access.why_denied(answer))
+            raise MeasureError(self.access.explain_denial(answer))
         path = plan.path.partition("?")[0]
         if answer.error or answer.status != 200:
-            raise self._uncounted(path, answer)
+            raise self._explain_uncounted(path, answer)
         count = _read_prompt_tokens(plan, answer.body)
         if not count:
             what = "no usage.prompt_tokens" if count is None else "usage.prompt_tokens of 0"
             raise MeasureError(f"{self.access.shown_url}{path} reports {what}{_NO_LENGTH}")
         return count
 
-    def _uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
+    def _explain_uncounted(self, path: str, answer: ControlAnswer) -> MeasureError:
         """The error of an answer that is not a count."""
         why = answer.error or f"answers {refusals.format_message(answer.status, answer.body)}"
         fix = "pass --tokenizer to need no answer"

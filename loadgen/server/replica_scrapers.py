@@ -22,12 +22,12 @@ class ReplicaScrapers(MetricsScraper):
         super().__init__(first.access, first.tls, first.model)
         self.scrapers = scrapers
 
-    def before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
+    def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
         """As of one server; the error names which one it is of."""
         calls = [meanwhile, *([lambda: None] * (len(self.scrapers) - 1))]
-        for scraper, (lines, _) in zip(self.scrapers, self._every(idle_s, calls), strict=True):
+        for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, calls), strict=True):
             scraper.begin(lines)
-        self.began = self._worst([scraper.began for scraper in self.scrapers])
+        self.began = self._find_worst([scraper.began for scraper in self.scrapers])
         return self.began.error
 
     @contextlib.contextmanager
@@ -39,14 +39,14 @@ class ReplicaScrapers(MetricsScraper):
             yield
         self.began_ns = self.scrapers[0].began_ns
 
-    def after(self) -> ServerWindow:
+    def scrape_after(self) -> ServerWindow:
         """The run's window over all servers, each after it is idle or a few seconds."""
         from loadgen.server.server_counters import ScrapedRun, ServerWindow, join_windows  # built after a run
 
         if self.began.error:
             return ServerWindow(error=self.began.error)
-        scrapes = self._every(self.longest_wait_s, [lambda: None] * len(self.scrapers))
-        if error := self._worst([lines for lines, _ in scrapes]).error:
+        scrapes = self._scrape_all(self.longest_wait_s, [lambda: None] * len(self.scrapers))
+        if error := self._find_worst([lines for lines, _ in scrapes]).error:
             return ServerWindow(error=f"after the run {error}")
         parts = [
             ScrapedRun(parse_metrics(scraper.began), parse_metrics(lines), scraper.parsed_samples, settled)
@@ -54,13 +54,13 @@ class ReplicaScrapers(MetricsScraper):
         ]
         return join_windows(parts, self.model)
 
-    def waiting(self) -> int | None:
+    def count_waiting(self) -> int | None:
         """Count the requests that waited in all servers; None where one reports none."""
-        gauges = [scraper.waiting() for scraper in self.scrapers]
+        gauges = [scraper.count_waiting() for scraper in self.scrapers]
         known = [gauge for gauge in gauges if gauge is not None]
         return sum(known) if len(known) == len(gauges) else None
 
-    def _every(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
+    def _scrape_all(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
         """The last scrape of each, all at once."""
 
         async def scraped() -> list[Scrape]:
@@ -73,7 +73,7 @@ class ReplicaScrapers(MetricsScraper):
             failed = MetricLines(error=f"/metrics cannot be requested: {error.strerror}")
             return [(failed, False)] * len(self.scrapers)
 
-    def _worst(self, lines: Sequence[MetricLines]) -> MetricLines:
+    def _find_worst(self, lines: Sequence[MetricLines]) -> MetricLines:
         """The lines of the first server, or why there are none of one of them."""
         for scraper, each in zip(self.scrapers, lines, strict=True):
             if each.error:

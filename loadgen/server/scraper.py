@@ -51,7 +51,7 @@ class MetricsScraper:
         self.every_s = _EVERY_S
         self.least_s = _ANSWER_S  # the quickest answer; others were slower for other reasons than their size
 
-    def before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
+    def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
         """Scrape right before the run, after waiting up to `idle_s` for an idle server; returns the error.
 
         `meanwhile` is called where there is such a wait, while nothing is under way.
@@ -86,7 +86,7 @@ class MetricsScraper:
                     loop.call_soon_threadsafe(task.cancel)
                 thread.join(_LEAVE_S)
 
-    def after(self) -> ServerWindow:
+    def scrape_after(self) -> ServerWindow:
         """The run's window, after waiting a few seconds for an idle server with settled counters."""
         from loadgen.server.server_counters import ServerWindow, make_window  # models, built after a run
 
@@ -99,7 +99,7 @@ class MetricsScraper:
             parse_metrics(self.began), parse_metrics(ended), self.parsed_samples, self.model, settled
         )
 
-    def waiting(self) -> int | None:
+    def count_waiting(self) -> int | None:
         """Count the requests that waited in the server at the last sample; None where it reports none."""
         gauge = parse_metrics(self.samples[-1][1]).gauge("waiting", self.model) if self.samples else None
         return None if gauge is None else int(gauge)

@@ -77,12 +77,12 @@ class Capture(msgspec.Struct, tag="capture", array_like=True):
         wall_ns = timespec[::2] * 1_000_000_000 + timespec[1::2]
         found_ns = wall_ns - self.realtime_offset_ns
         if self.earlier_offsets_ns:
-            found_ns = self._in_force(wall_ns)
+            found_ns = self._find_offsets(wall_ns)
         if np.count_nonzero(wall_ns) < len(wall_ns):
             found_ns[wall_ns == 0] = 0
         return found_ns
 
-    def _in_force(self, wall_ns: Int64) -> Int64:
+    def _find_offsets(self, wall_ns: Int64) -> Int64:
         """Each by the offset in force when it was taken: the nearest to the client's own, not after it."""
         offsets_ns = np.array((self.realtime_offset_ns, *self.earlier_offsets_ns))
         by_offset_ns = wall_ns - offsets_ns[:, None]

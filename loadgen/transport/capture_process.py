@@ -87,18 +87,18 @@ class CaptureRun:
         self.pid = 0
         if self.health is None:
             self.died = f"the capturing process died (status {os.waitstatus_to_exitcode(status)}){fault}"
-            yield from self._lost()
+            yield from self._list_lost()
 
     def _note(self, index: int) -> None:
         if index >= len(self.delivered):
             self.delivered.extend(bytes(index + 1))
         self.delivered[index] = True
 
-    def _lost(self) -> Iterator[Capture]:
+    def _list_lost(self) -> Iterator[Capture]:
         """Of each request that died with the process what is known: that it was sent, though not when."""
         now_ns = clock.now_ns()
         have = {index for index, came in enumerate(self.delivered) if came}
-        for index in self.order.unanswered(self.counters.sent, have):
+        for index in self.order.list_unanswered(self.counters.sent, have):
             self.lost += 1
             yield Capture(index=index, slot=0, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
 

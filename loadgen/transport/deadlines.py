@@ -46,16 +46,16 @@ class Deadlines:
             stream.progress_ns = now_ns
         return True
 
-    def timed_out(self, stream: Stream, now_ns: int) -> Failure | None:
+    def find_timeout(self, stream: Stream, now_ns: int) -> Failure | None:
         """The failure of a request that took longer than --request-timeout."""
         limit_ns = self.limits.request_timeout_ns
         if limit_ns and now_ns - stream.sent_ns - stream.excused_ns > limit_ns:
             return Failure(FailureKind.TIMEOUT, f"not finished within {self.limits.timeout_flag}")
         return None
 
-    def stalled(self, stream: Stream, now_ns: int) -> Failure | None:
+    def find_stall(self, stream: Stream, now_ns: int) -> Failure | None:
         """The failure of a stream without a token for --stall-timeout."""
-        if self.stalls.stalled(stream, now_ns):
+        if self.stalls.is_stalled(stream, now_ns):
             return Failure(FailureKind.STALL, "no token within --stall-timeout")
         return None
 
@@ -98,7 +98,7 @@ class Stream:
     scanned: int = 0  # reads in which no token is left to be found
     inspect_ns: int = 0  # when it is to be checked for tokens again
 
-    def captured(self, slot: int, end_ns: int, **more: Any) -> Capture:
+    def make_capture(self, slot: int, end_ns: int, **more: Any) -> Capture:
         """The request as a capture, with what else is known of it."""
         return Capture(self.index, slot, self.intended_ns, self.sent_ns, end_ns, resends=self.resends, **more)
 
@@ -126,7 +126,7 @@ class Stalls:
         self.token_ns = 0  # when a stream last got a token, as far as is known
         self._swept_ns = self._asked_ns = self._spent_ns = 0
 
-    def stalled(self, stream: Stream, now_ns: int) -> bool:
+    def is_stalled(self, stream: Stream, now_ns: int) -> bool:
         """Whether a stream has waited too long for its next token.
 
         One without its first token may be waiting in the server's queue: it is stalled only when
@@ -134,19 +134,19 @@ class Stalls:
         """
         if not self.limit_ns:
             return False
-        if self._overdue(stream, now_ns):
-            self._look(stream, now_ns)
-            if not stream.begun and self._overdue(stream, now_ns):
+        if self._is_overdue(stream, now_ns):
+            self._search(stream, now_ns)
+            if not stream.begun and self._is_overdue(stream, now_ns):
                 self._ask_all(now_ns)
-            return self._overdue(stream, now_ns)
+            return self._is_overdue(stream, now_ns)
         if now_ns - max(stream.looked_ns, stream.progress_ns) > self.every_ns:
             if self._swept_ns != now_ns:
                 self._swept_ns, self._spent_ns = now_ns, 0
             if self._spent_ns < _LOOKS_NS:
-                self._look(stream, now_ns)
+                self._search(stream, now_ns)
         return False
 
-    def _overdue(self, stream: Stream, now_ns: int) -> bool:
+    def _is_overdue(self, stream: Stream, now_ns: int) -> bool:
         last_ns = stream.progress_ns if stream.begun else max(stream.progress_ns, self.token_ns)
         return now_ns - last_ns > self.limit_ns
 
@@ -156,11 +156,11 @@ class Stalls:
             return
         self._asked_ns = now_ns
         for stream in self.streams():
-            self._look(stream, now_ns)
+            self._search(stream, now_ns)
             if now_ns - self.token_ns <= self.limit_ns:
                 return
 
-    def _look(self, stream: Stream, now_ns: int) -> None:
+    def _search(self, stream: Stream, now_ns: int) -> None:
         if stream.looked_ns == now_ns:
             return
         stream.looked_ns, began_ns = now_ns, self.now_ns()

@@ -90,11 +90,11 @@ class MemoryGauge:
             self._file = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._file = -1  # no Linux
-        self._began = self._resident()
+        self._began = self._read_resident()
 
     def is_passed(self) -> bool:
         """Whether it has; True where that cannot be known."""
-        return self._file < 0 or self._resident() - self._began > self._pages
+        return self._file < 0 or self._read_resident() - self._began > self._pages
 
     def close(self) -> None:
         """Close the system's file."""
@@ -102,7 +102,7 @@ class MemoryGauge:
             os.close(self._file)
             self._file = -1
 
-    def _resident(self) -> int:
+    def _read_resident(self) -> int:
         if self._file < 0:
             return 0
         return int(os.pread(self._file, 128, 0).split()[1])

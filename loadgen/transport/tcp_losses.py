@@ -29,7 +29,7 @@ class Losses(NamedTuple):
     )
     retransmitted: int = UNKNOWN  # segments of ours that were sent again because they were lost
 
-    def since(self, before: Losses) -> Losses:
+    def subtract(self, before: Losses) -> Losses:
         """What came after an earlier time of the same connection."""
         return Losses(
             *(

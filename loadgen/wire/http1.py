@@ -186,19 +186,19 @@ class Heads:
             if self._length > LONGEST_HEAD_BYTES:
                 more = ", with the 1xx ones before it" if self._skipped else ""
                 return Malformed(f"a response head of more than {LONGEST_HEAD_BYTES} bytes{more}")
-            if fault := self._fault(piece, whole):
+            if fault := self._feed_parser(piece, whole):
                 return Malformed(fault)
             if not whole:
                 self._tail = (self._tail + data)[1 - len(HEAD_END) :]
                 return None
             if self._parser.get_status_code() >= _FINAL:
-                return self._finished(data[end:])
+                return self._finish_head(data[end:])
             data = data[end:]
             self._skipped += 1
             self._renew()
         return None
 
-    def _fault(self, piece: bytes, whole: bool) -> str:
+    def _feed_parser(self, piece: bytes, whole: bool) -> str:
         """Give the parser a piece of a head; what is wrong with it, or nothing."""
         try:
             self._parser.feed_data(piece)
@@ -213,7 +213,7 @@ class Heads:
             return SWITCHED
         return f"{status:03d} is not an HTTP status" if status < _LEAST else ""
 
-    def _finished(self, rest: bytes) -> ResponseHead:
+    def _finish_head(self, rest: bytes) -> ResponseHead:
         head, parser = self._head, self._parser
         head.status, head.length, head.rest = parser.get_status_code(), self._length, rest
         head.keep_alive = parser.should_keep_alive() and not _is_closed_anyway(head.headers)

@@ -132,15 +132,15 @@ class Choice(msgspec.Struct, gc=False):
         """The text, reasoning and tool calls included."""
         raise NotImplementedError
 
-    def reasons(self) -> bool:
+    def has_reasoning(self) -> bool:
         """Whether it carries reasoning, and no text of the answer itself."""
         return False
 
-    def shows(self) -> bool:
+    def has_visible_text(self) -> bool:
         """Whether it carries some of what a user sees: text of the answer itself, or of a tool call."""
-        return self.carries() == TOKEN and not self.reasons()
+        return self.carries() == TOKEN and not self.has_reasoning()
 
-    def repeats(self) -> bool:
+    def is_repeat(self) -> bool:
         """Whether it holds a whole answer, which in a stream repeats the messages before it."""
         return False
 
@@ -177,7 +177,7 @@ class Message(msgspec.Struct, gc=False):
         """llama.cpp's own times and counts of the request; None where there are none."""
         return _decode_optional(self.timings, _TIMINGS)
 
-    def why(self) -> str:
+    def read_abort_reason(self) -> str:
         """What the server reports of an abort; "" where the API has no place for it."""
         return ""
 
@@ -246,7 +246,7 @@ class Delta(msgspec.Struct, gc=False):
     function_call: Answer = None  # before tool calls
     audio: Answer = None  # its transcript
 
-    def written(self) -> WrittenText:
+    def gather_text(self) -> WrittenText:
         """All that the model wrote in it."""
         content, thought = self.content or "", self.reasoning or self.reasoning_content or ""
         usual = Delta(self.role, self.content, self.reasoning, self.reasoning_content)
@@ -297,8 +297,8 @@ class TextChoice(Choice, gc=False):
             text = delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls
             if text and (text.__class__ is str or has_written(text)):
                 return TOKEN  # nearly all are so
-        part, text = self._part(), self.text
-        if part.has_text() or (self._has_own() and self._written() != WrittenText()):
+        part, text = self._choose_part(), self.text
+        if part.has_text() or (self._has_own() and self._gather_text() != WrittenText()):
             return TOKEN
         empty = text is not None or part.is_blank()
         if self.finish_reason is not None:
@@ -311,25 +311,25 @@ class TextChoice(Choice, gc=False):
             text = delta.content
             if isinstance(text, str) and delta == Delta(delta.role, text):
                 return text  # nearly all are so
-        written = self._written()
+        written = self._gather_text()
         return written.reasoning + written.answer
 
-    def reasons(self) -> bool:
-        text = self._written()
+    def has_reasoning(self) -> bool:
+        text = self._gather_text()
         return bool(text.reasoning) and not text.answer
 
-    def shows(self) -> bool:
-        part = self.delta if self.message is None else self._part()
+    def has_visible_text(self) -> bool:
+        part = self.delta if self.message is None else self._choose_part()
         if part is not None and part.content and part.content.__class__ is str:
             return True  # nearly all are so
         if not self.text and (part is None or not any(_answer_values(part))):
             return False  # quick, for reasoning in many messages
-        return bool(self._written().answer)
+        return bool(self._gather_text().answer)
 
-    def repeats(self) -> bool:
-        return self.message is not None and self._part() is self.message and not self._has_own()
+    def is_repeat(self) -> bool:
+        return self.message is not None and self._choose_part() is self.message and not self._has_own()
 
-    def _part(self) -> Delta:
+    def _choose_part(self) -> Delta:
         """The delta, or the message where that is all there is."""
         delta, message = self.delta, self.message
         if message is None or (delta is not None and delta.has_text()):
@@ -339,8 +339,8 @@ class TextChoice(Choice, gc=False):
     def _has_own(self) -> bool:
         return bool(self.text or self.reasoning or self.reasoning_content)
 
-    def _written(self) -> WrittenText:
-        text = self._part().written()
+    def _gather_text(self) -> WrittenText:
+        text = self._choose_part().gather_text()
         if not self._has_own():
             return text
         own = read_written(self.text)
@@ -364,9 +364,9 @@ class CompletionChoice(TextChoice, gc=False):
         only_text = CompletionChoice(self.index, self.finish_reason, self.token_ids, text)
         return text if isinstance(text, str) and self == only_text else super().content()
 
-    def shows(self) -> bool:
+    def has_visible_text(self) -> bool:
         text = self.text
-        return bool(text and text.__class__ is str) or super().shows()
+        return bool(text and text.__class__ is str) or super().has_visible_text()
 
 
 class CompletionMessage(Message, gc=False):

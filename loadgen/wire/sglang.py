@@ -73,7 +73,7 @@ class GenerateMessage(Message, gc=False):
     choices: list[GenerateChoice] | None = None
     abort: str = ""
 
-    def why(self) -> str:
+    def read_abort_reason(self) -> str:
         return self.abort
 
 

@@ -55,9 +55,9 @@ FOUND: list[tuple[dict[str, str], tuple[Any, ...], str, set[str]]] = [
 def test_secrets_are_known_by_the_names_of_their_places(
     headers: dict[str, str], tables: tuple[Any, ...], url: str, values: set[str]
 ) -> None:
-    forms = set(Secrets.of(headers, tables, url).forms)
+    forms = set(Secrets.collect(headers, tables, url).forms)
     assert values <= forms
-    assert {form for value in values for form in Secrets.of(tables=({"key": value},)).forms} == forms
+    assert {form for value in values for form in Secrets.collect(tables=({"key": value},)).forms} == forms
 
 
 WRITTEN = [
@@ -77,7 +77,7 @@ WRITTEN = [
 @loop_over(("text", "form", "shown"), WRITTEN)
 def test_a_secret_is_hidden_in_every_form_it_is_echoed_in(text: str, form: str, shown: str) -> None:
     said = text.format(*[form] * text.count("{}")) if "{{" not in text else text.format(form)
-    concealed = Secrets.of({"key": KEY}).conceal(said)
+    concealed = Secrets.collect({"key": KEY}).conceal(said)
     if "=" in shown and concealed.endswith("***"):  # padding is no part of a secret
         concealed += "="
     assert concealed == shown
@@ -130,7 +130,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 @loop_over("name", SPELLINGS)
 def test_a_secret_in_another_spelling_is_hidden(name: str, key: str) -> None:
     spelled = SPELLINGS[name](key)
-    hidden = Secrets.of(tables=({"key": key},)).hide(f"no such key ({spelled}) here, {{{spelled}}}")
+    hidden = Secrets.collect(tables=({"key": key},)).hide(f"no such key ({spelled}) here, {{{spelled}}}")
     left = re.fullmatch(r"no such key \((.*)\) here, \{(.*)\}", hidden)
     assert left is not None, hidden
     for rest in left.groups():
@@ -143,18 +143,18 @@ def test_a_secret_in_another_spelling_is_hidden(name: str, key: str) -> None:
 @loop_over("case", [str.lower, str.upper, str.swapcase])
 @loop_over("key", ["3fa9c0de55aa", "3FA9C0DE-55AA-0123", "sk-proj-aB3dE6gH9jK2"])
 def test_a_secret_in_another_case_is_hidden(case: Callable[[str], str], key: str) -> None:
-    assert Secrets.of(tables=({"key": key},)).hide(f"no {case(key)}!") == "no ***!"
+    assert Secrets.collect(tables=({"key": key},)).hide(f"no {case(key)}!") == "no ***!"
 
 
 @loop_over("key", ["secret", "Password", "EMPTY", "token1", "a-word-of-letters"])
 def test_a_short_or_plain_key_punches_no_holes(key: str) -> None:
     text = "SECRET password empty TOKEN1: 100 % & \\n of &amp; A-WORD-OF-LETTERS c2VjcmU 736563"
-    assert Secrets.of(tables=({"key": key},)).conceal(text) == text
+    assert Secrets.collect(tables=({"key": key},)).conceal(text) == text
 
 
 @loop_over("filler", ["%", "\\", "&", "&amp;", "%25", "\\u0061", "a\\", "&#97;", "%61"])
 def test_no_text_takes_longer_than_its_length_explains(filler: str) -> None:
-    secrets, text = Secrets.of(tables=({"key": "a" * 300 + "1b"},)), filler * (1_000_000 // len(filler))
+    secrets, text = Secrets.collect(tables=({"key": "a" * 300 + "1b"},)), filler * (1_000_000 // len(filler))
     secrets.conceal("%a")
     began = time.process_time()
     secrets.conceal(text)
@@ -173,7 +173,7 @@ def test_values_are_masked_by_content_and_by_name() -> None:
         "times": [0.5, 1.5],
         "token": None,
     }
-    assert Secrets.of({"key": KEY}).mask(told) == {
+    assert Secrets.collect({"key": KEY}).mask(told) == {
         "command": ["x=***", 5],
         "profile": {"extra_body": {"api_key": "***", "max_tokens": 5, "***": None}},
         "times": [0.5, 1.5],
@@ -182,12 +182,15 @@ def test_values_are_masked_by_content_and_by_name() -> None:
 
 
 def test_an_error_that_leaves_holds_none_and_stays_what_it_is() -> None:
-    with pytest.raises(MeasureError, match=r"^no token: \*\*\*!$"), Secrets.of({"key": KEY}).kept():
+    with (
+        pytest.raises(MeasureError, match=r"^no token: \*\*\*!$"),
+        Secrets.collect({"key": KEY}).hide_in_errors(),
+    ):
         raise MeasureError(f"no token: {KEY}!")
 
 
 def test_secrets_print_as_their_number() -> None:
-    assert "a/b" not in repr(Secrets.of({"key": KEY}))
+    assert "a/b" not in repr(Secrets.collect({"key": KEY}))
 
 
 @loop_over("end", ["", "\n", "\r\n", " ", "\t"])
@@ -378,4 +381,4 @@ def listening(process: psutil.Process) -> set[str]:
     ],
 )
 def test_a_credential_in_a_url_is_hidden_in_each_spelling(url: str, secret: str) -> None:
-    assert Secrets.of(url=url).conceal(f"no {secret} here") == "no *** here"
+    assert Secrets.collect(url=url).conceal(f"no {secret} here") == "no *** here"

@@ -269,7 +269,7 @@ def adaptation(*names: tuple[str, str]) -> Adaptation:
 )
 def test_what_is_left_out_is_not_in_a_request(names: list[tuple[str, str]], left: dict[str, Any]) -> None:
     fields = {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True, "x": 1}}
-    assert adaptation(*names).applied(fields) == left
+    assert adaptation(*names).apply_to(fields) == left
 
 
 def test_an_adaptation_is_reported_with_its_cost() -> None:

@@ -195,12 +195,12 @@ def _observed(engine: Engine, arguments: list[str], directory: Path) -> tuple[Se
     """A run of loadgen with an observer beside it, and what the two say."""
     directory.mkdir(exist_ok=True)
     observer = MetricsScraper(ServerAddress(engine.base_url), None, "qwen3")
-    assert observer.before(idle_s=10.0) == ""
+    assert observer.scrape_before(idle_s=10.0) == ""
     with observer.sampling():
         finished = loadgen([*arguments, "--no-observe"], directory)
     assert finished.code == 0, finished.err
     records = Records.load(_run_directory(directory) / "arrivals.npz")
-    return observer.after(), compute(records, MetricOptions()), records
+    return observer.scrape_after(), compute(records, MetricOptions()), records
 
 
 def test_client_and_server_count_the_same_and_each_answer_tells_its_queue(

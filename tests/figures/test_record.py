@@ -219,8 +219,8 @@ def test_the_columns_of_a_frame_keep_their_order() -> None:
 def test_a_mask_selects_columns_and_a_misspelt_one_is_an_error() -> None:
     rows = [Record(i, 0, 1, sent_ns, 9, input_tokens=i) for i, sent_ns in enumerate((5, 0, 7))]
     records = Records.of(rows)
-    sent = records.where(records.sent)
+    sent = records.select(records.sent)
     assert (len(sent), sent.sent_ns.tolist(), sent.input_tokens.tolist()) == (2, [5, 7], [0, 2])
-    assert records.where(np.ones(3, np.bool_)) is records
+    assert records.select(np.ones(3, np.bool_)) is records
     with pytest.raises(AttributeError):
         records.sent_nss  # type: ignore[attr-defined]  # noqa: B018

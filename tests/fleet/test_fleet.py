@@ -93,7 +93,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 def watched(fleet: Fleet) -> int:
     """How many turns there were until nothing more comes of any shard."""
-    return sum(1 for _ in fleet.watched())
+    return sum(1 for _ in fleet.watch())
 
 
 def sending(beats: int) -> ShardStatus:
@@ -101,7 +101,7 @@ def sending(beats: int) -> ShardStatus:
 
 
 def test_an_order_is_the_same_on_the_other_side() -> None:
-    assert unpack_order(ORDER.packed()) == ORDER
+    assert unpack_order(ORDER.pack()) == ORDER
 
 
 def test_each_shard_is_begun_with_its_own_part(clock: FakeClock) -> None:

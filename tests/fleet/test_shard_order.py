@@ -30,7 +30,7 @@ ORDER = ShardOrder(
 
 
 def test_an_order_arrives_as_it_was_given() -> None:
-    arrived = unpack_order(ORDER.packed())
+    arrived = unpack_order(ORDER.pack())
     given = {**ORDER.given, "more_urls": ["http://127.0.0.1:2"], "metadata": ["a=b"]}
     assert {**asdict(arrived), "given": given} == {**asdict(ORDER), "given": given}
     options = arrived.options("runs", "totals")
@@ -61,14 +61,14 @@ def test_an_order_arrives_as_it_was_given() -> None:
 )
 def test_an_order_that_cannot_be_carried_out_is_one_line(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError) as raised:
-        unpack_order(replace(ORDER, **changed).packed())
+        unpack_order(replace(ORDER, **changed).pack())
     assert why in str(raised.value)
     assert str(raised.value).isprintable()
     assert KEY not in str(raised.value)
 
 
 def test_any_bytes_are_an_order_or_one_line() -> None:
-    rng, packed = random.Random(1), ORDER.packed()
+    rng, packed = random.Random(1), ORDER.pack()
     for _ in range(3000):
         data = bytearray(packed)
         for _ in range(rng.randint(1, 4)):
@@ -103,7 +103,7 @@ def test_a_start_that_never_comes_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_profile_that_is_none_is_one_line(tmp_path: Path) -> None:
-    packed = replace(ORDER, profile={"input_len": "long", "no_key": 1}).packed()
+    packed = replace(ORDER, profile={"input_len": "long", "no_key": 1}).pack()
     line = line_of(tmp_path, len(packed).to_bytes(8, "little") + packed)
     with pytest.raises(UsageError, match="no_key"):
         shard_process.run_shard(line)

@@ -136,7 +136,7 @@ def hide(data: bytes) -> None:
     line = data.decode("utf-8", "replace")
     secrecy.hide_secrets(line)
     known, _, said = line.partition("\n")
-    secrets = Secrets.of({"authorization": known}, ({"api_key": known},), known)
+    secrets = Secrets.collect({"authorization": known}, ({"api_key": known},), known)
     hidden = secrets.hide(f"{said} {known} {said}")
     assert len(known.strip()) < _SECRET or known.strip() not in hidden
     secrets.mask({said: [known, {known: said}]})

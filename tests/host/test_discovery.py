@@ -18,7 +18,7 @@ def test_a_machine_without_a_gpu_says_so_and_has_memory(
 ) -> None:
     monkeypatch.setattr("loadgen.host.discovery.find_gpus", lambda: Absent("no NVIDIA GPU"))
     found = discovery.find_sensors(tmp_path)
-    reading = Reading.merged(sensor.read([]) for sensor in found)
+    reading = Reading.merge(sensor.read([]) for sensor in found)
     assert [type(sensor).__name__ for sensor in found] == ["Absent", "Processes", "System"]
     assert reading.missing == ("no NVIDIA GPU", "host memory: the server's processes are unknown")
     assert reading.held_back is None
@@ -30,7 +30,7 @@ def test_a_machine_without_a_gpu_says_so_and_has_memory(
 def test_a_thor_has_nvml_and_its_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.host.discovery.find_gpus", lambda: Gpus(RecordedNvml("thor")))
     found = discovery.find_sensors(tree(tmp_path, (DATA / "agx_thor.txt").read_text("utf-8")))
-    reading = Reading.merged(sensor.read([41]) for sensor in found[:2])
+    reading = Reading.merge(sensor.read([41]) for sensor in found[:2])
     assert reading.values["server_bytes", "GPU 0"] == 27_595_374_592
     assert reading.values["board_w", "VIN"] == 20.986
     assert reading.held_back == (("gpu", "throttle alert"),)
@@ -78,6 +78,6 @@ def test_a_question_has_several_ways_and_the_first_one_s_reason() -> None:
 @pytest.mark.whole
 def test_the_machine_at_hand_answers_without_a_fault() -> None:
     found: list[Sensor] = discovery.find_sensors()
-    values = Reading.merged(sensor.read([]) for sensor in found).values
+    values = Reading.merge(sensor.read([]) for sensor in found).values
     assert values["system_bytes", ""] > 0
     assert isinstance(discovery.collect_facts(found), dict)

@@ -37,7 +37,7 @@ def test_looking_begins_at_once_goes_on_and_ends_with_a_last_look() -> None:
     begin_ns = clock.now_ns()
     with sensing.sampling():
         assert sensor.twice.wait(30)
-    found = sensing.sensed(begin_ns, clock.now_ns())
+    found = sensing.summarize(begin_ns, clock.now_ns())
     assert found.samples == len(sensor.asked) >= 3
     assert set(sensor.asked) == {((7,), "sensing")}
     assert found.rss is not None
@@ -76,6 +76,6 @@ def test_a_sensor_that_does_not_answer_does_not_hold_the_run(monkeypatch: pytest
     sensing = Sampler([stuck], list)
     with sensing.sampling():
         pass
-    missing = sensing.sensed(0, 1).missing
+    missing = sensing.summarize(0, 1).missing
     stuck.let_go.set()
     assert missing[0] == "a sensor did not answer within 0.01 s of the end"

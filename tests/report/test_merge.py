@@ -33,7 +33,7 @@ SENSED = SensorSummary(
     duration_s=3.2, period_s=0.1, samples=32, cpu_ms_per_sample=0.1, missing=("no sensor",)
 )
 
-NO_FINGERPRINT = Fingerprint.none("not asked")
+NO_FINGERPRINT = Fingerprint.make_empty("not asked")
 
 
 def case(*arguments: Any, **facts: Any) -> Result:

@@ -95,7 +95,7 @@ WRITTEN = {
     ("form", "count"), [("{}", 1), ("{} GPU", 1), ("8x{}", 8), ("8 × {}", 8), ("{} x8", 8), ("{} × 8", 8)]
 )
 def test_a_gpu_is_recognised_as_people_write_it(name: str, form: str, count: int) -> None:
-    assert recognise_machine(form.format(name)) == find_machine(WRITTEN[name]).times(count)
+    assert recognise_machine(form.format(name)) == find_machine(WRITTEN[name]).multiply(count)
 
 
 @loop_over("name", NAMES)

@@ -130,11 +130,11 @@ def test_what_a_process_claimed_is_its_own_to_send() -> None:
     mine, others = Shared(queue), Shared(queue)
     takes, gives = iter(mine), iter(others)
     assert [next(takes), next(gives), next(takes)] == [4, 5, 6]
-    assert (mine.claimed(), others.claimed(), mine.taken(1)) == ([4, 6], [5], [4])
+    assert (mine.list_claimed(), others.list_claimed(), mine.list_taken(1)) == ([4, 6], [5], [4])
     assert [*takes] == [7]
-    assert mine.claimed() == [4, 6, 7]
+    assert mine.list_claimed() == [4, 6, 7]
     queue.close()
-    assert Listed(Share(1, 3).indices(8)).claimed() == [1, 4, 7]
+    assert Listed(Share(1, 3).indices(8)).list_claimed() == [1, 4, 7]
 
 
 EIGHT = {cpu: {cpu, cpu ^ 4} for cpu in range(8)}  # four cores of two threads each: 0 and 4, 1 and 5, …

@@ -141,8 +141,8 @@ DIFFERENT = "answers not compared with BF16: "
         pytest.param(of(*[SALAD] * 5), of(), [], id="half of the questions are enough"),
         pytest.param(of(*[SALAD] * 12), of(*[SALAD] * 12), [], id="the baseline knows nothing either"),
         pytest.param(of(*[SALAD] * 9), of(form=CHAT), [], id="a baseline that was asked otherwise"),
-        pytest.param(Fingerprint.none("why not"), of(), [], id="nothing was asked"),
-        pytest.param(of(*[LOOP] * 6), Fingerprint.none("why not"), [LOOPS], id="no baseline's answers"),
+        pytest.param(Fingerprint.make_empty("why not"), of(), [], id="nothing was asked"),
+        pytest.param(of(*[LOOP] * 6), Fingerprint.make_empty("why not"), [LOOPS], id="no baseline's answers"),
     ],
 )
 def test_what_is_broken_is_named_over_the_set_and_against_the_baseline(
@@ -215,7 +215,7 @@ FAILED = Fingerprint(
         ),
         (of(form=CHAT), of(), f"{DIFFERENT}asked as chat here, as completion there"),
         (of(), OTHER_SET, f"{DIFFERENT}other prompts (set 1 here, 2 there)"),
-        (of(), Fingerprint.none("no tokenizer"), f"{DIFFERENT}no tokenizer"),
+        (of(), Fingerprint.make_empty("no tokenizer"), f"{DIFFERENT}no tokenizer"),
         (of(), FAILED, f"{DIFFERENT}no prompt was answered by both"),
     ],
 )
@@ -254,7 +254,7 @@ def test_the_report_says_what_was_answered_cut_and_broken() -> None:
         "1 cut: no more than 5 s were left for it",
         f"fingerprint: broken? {NOISY}",
     ]
-    assert answer_check.render_lines(Fingerprint.none("why not")) == ["fingerprint: none: why not"]
+    assert answer_check.render_lines(Fingerprint.make_empty("why not")) == ["fingerprint: none: why not"]
 
 
 def test_a_fingerprint_reads_back_from_json_as_it_was() -> None:

@@ -78,10 +78,10 @@ def observers(patience_s: float = PATIENCE_S) -> list[threading.Thread]:
 def test_a_server_without_metrics_is_asked_once(answer: Answer, error: str, requests: int) -> None:
     with ScriptedServer(in_turn(answer)) as server:
         watching = observer(server)
-        assert watching.before().startswith(error)
+        assert watching.scrape_before().startswith(error)
         with watching.sampling():
             assert not observers()
-        window = watching.after()
+        window = watching.scrape_after()
     assert (len(server.asked), window.names) == (requests, "")
     assert window.error.startswith(error)
 
@@ -89,27 +89,27 @@ def test_a_server_without_metrics_is_asked_once(answer: Answer, error: str, requ
 def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scraper, "_ANSWER_S", 0.05)
     with ScriptedServer(in_turn(Answer([], End.HANG))) as server:
-        assert observer(server).before() == "/metrics does not answer within 0.05 s"
+        assert observer(server).scrape_before() == "/metrics does not answer within 0.05 s"
 
 
 def test_a_server_that_never_stops_talking_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scraper, "_LARGEST_BYTES", 1 << 20)
     with ScriptedServer(in_turn(Answer([whole(b"#" * (2 << 20))]))) as server:
-        assert observer(server).before() == "/metrics answers more than 1 MiB"
+        assert observer(server).scrape_before() == "/metrics answers more than 1 MiB"
 
 
 def test_nobody_there_is_words_too() -> None:
     assert (
         "/metrics does not answer"
-        in MetricsScraper(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None).before()
+        in MetricsScraper(ServerAddress(f"http://127.0.0.1:{closed_port()}"), None).scrape_before()
     )
 
 
 def test_the_window_is_what_moved_and_carries_the_key(often: None) -> None:
     with ScriptedServer(in_turn(exposition(100), exposition(164))) as server:
         watching = MetricsScraper(ServerAddress(server.base_url, {"Authorization": "Bearer k"}), None)
-        assert watching.before() == ""
-        window = watching.after()
+        assert watching.scrape_before() == ""
+        window = watching.scrape_after()
     assert (window.generation_tokens, window.settled, window.models) == (64, True, ("m",))
     assert (window.running_before, window.running_after) == (0, 0)
     assert len(server.asked) == 3
@@ -120,8 +120,8 @@ def test_it_waits_until_nothing_runs_and_the_counters_stand_still(often: None) -
     late = [exposition(110, running=1), exposition(110, running=1), exposition(120), exposition(130)]
     with ScriptedServer(in_turn(exposition(100), *late)) as server:
         watching = observer(server)
-        watching.before()
-        window = watching.after()
+        watching.scrape_before()
+        window = watching.scrape_after()
     assert (window.generation_tokens, window.settled, len(server.asked)) == (30, True, 6)
 
 
@@ -131,8 +131,8 @@ def test_a_server_that_others_keep_busy_is_left_unsettled(
     monkeypatch.setattr(scraper, "_IDLE_S", 0.3)
     with ScriptedServer(lambda asked: exposition(asked.number, running=3)) as server:
         watching = observer(server)
-        watching.before()
-        window = watching.after()
+        watching.scrape_before()
+        window = watching.scrape_after()
     assert (window.settled, window.running_after) == (False, 3)
 
 
@@ -141,8 +141,8 @@ def test_before_can_wait_for_the_warm_up_to_end(often: None) -> None:
         in_turn(exposition(5, running=1), exposition(9), exposition(9), exposition(73))
     ) as server:
         watching = observer(server)
-        watching.before(idle_s=PATIENCE_S)
-        window = watching.after()
+        watching.scrape_before(idle_s=PATIENCE_S)
+        window = watching.scrape_after()
     assert (window.generation_tokens, window.running_before) == (64, 0)
 
 
@@ -155,16 +155,16 @@ def test_only_the_asked_model_is_counted(often: None) -> None:
     ]
     with ScriptedServer(in_turn(*(Answer([whole(body)]) for body in bodies))) as server:
         watching = MetricsScraper(ServerAddress(server.base_url), None, "other")
-        watching.before()
-        window = watching.after()
+        watching.scrape_before()
+        window = watching.scrape_after()
     assert (window.generation_tokens, window.models) == (8, ("m", "other"))
 
 
 def test_a_server_that_dies_in_the_run_is_told(often: None) -> None:
     with ScriptedServer(in_turn(exposition(1))) as server:
         watching = observer(server)
-        watching.before()
-    assert watching.after().error.startswith("after the run /metrics does not answer")
+        watching.scrape_before()
+    assert watching.scrape_after().error.startswith("after the run /metrics does not answer")
 
 
 def test_gauges_are_sampled_while_it_runs(often: None) -> None:
@@ -180,11 +180,11 @@ def test_gauges_are_sampled_while_it_runs(often: None) -> None:
 
     with ScriptedServer(script) as server:
         watching = observer(server)
-        watching.before()
+        watching.scrape_before()
         with watching.sampling():
             assert enough.wait(PATIENCE_S)
         assert not observers()
-        window = watching.after()
+        window = watching.scrape_after()
     assert [sample.running for sample in window.samples][:2] == [4, 2]
     assert window.peak("running") == 4
     times = [sample.at_s for sample in window.samples]
@@ -203,7 +203,7 @@ def test_looks_take_their_share_of_a_run_at_most(often: None, monkeypatch: pytes
 
     with ScriptedServer(script) as server:
         watching = observer(server)
-        watching.before()
+        watching.scrape_before()
         with watching.sampling():
             assert enough.wait(PATIENCE_S)
     times = [at_s for at_s, _ in watching.samples]
@@ -222,7 +222,7 @@ def test_leaving_does_not_wait_for_a_server_that_hangs(often: None) -> None:
 
     with ScriptedServer(script) as server:
         watching = observer(server)
-        watching.before()
+        watching.scrape_before()
         with watching.sampling():
             assert hung.wait(PATIENCE_S)
         assert not observers(0.0)
@@ -231,7 +231,7 @@ def test_leaving_does_not_wait_for_a_server_that_hangs(often: None) -> None:
 def test_an_error_in_the_run_ends_the_sampling_too(often: None) -> None:
     with ScriptedServer(in_turn(exposition(1))) as server:
         watching = observer(server)
-        watching.before()
+        watching.scrape_before()
         with pytest.raises(KeyboardInterrupt), watching.sampling():
             raise KeyboardInterrupt
         assert not observers()
@@ -244,7 +244,7 @@ def test_answers_do_not_pile_up_while_the_collector_is_off(often: None) -> None:
         with ScriptedServer(in_turn(exposition(1))) as server:
             watching = observer(server)
             for _ in range(3):
-                watching.before()
+                watching.scrape_before()
         left = [found for found in gc.get_objects() if isinstance(found, httpx.Response)]
         assert not left
     finally:

@@ -111,7 +111,7 @@ def test_a_stream_of_pings_is_looked_at_in_proportion_to_its_bytes(limit_s: int)
         now_ns += 10 * MS
         stream.get(UNKNOWN, now_ns)
         if now_ns % (100 * MS) == 0:
-            stalled = stalls.stalled(stream, now_ns)
+            stalled = stalls.is_stalled(stream, now_ns)
     assert limit_s * SECOND < now_ns - SECOND <= limit_s * SECOND + 200 * MS
     total = sum(map(len, stream.reads))
     assert total <= seen.shown <= 2.5 * total
@@ -126,7 +126,7 @@ def test_tokens_among_pings_are_progress_when_they_came() -> None:
         is_token = tick % 250 == 249 and tick < 2000
         last_ns = now_ns if is_token else last_ns
         stream.get(TOKEN if is_token else UNKNOWN, now_ns)
-        if now_ns % (100 * MS) == 0 and (stalled := stalls.stalled(stream, now_ns)):
+        if now_ns % (100 * MS) == 0 and (stalled := stalls.is_stalled(stream, now_ns)):
             break
     assert stalled
     assert stream.progress_ns == last_ns
@@ -141,7 +141,7 @@ def test_a_request_in_the_queue_waits_while_anybody_gets_tokens() -> None:
         now_ns = tick * 100 * MS
         if tick <= 40:
             going_on.get(TOKEN, now_ns)
-        if stalls.stalled(queued, now_ns):
+        if stalls.is_stalled(queued, now_ns):
             ends.append(now_ns)
             break
     assert ends == [5100 * MS]  # the first sweep more than a second after the last token
@@ -161,10 +161,10 @@ def test_time_in_which_this_process_was_stopped_counts_against_nobody(
     now_ns = 3 * SECOND + max(late_ns, 0)
     assert deadlines.put_off(late_ns, now_ns) is put_off
     assert deadlines.stopped_ns == stopped_ns
-    assert deadlines.timed_out(stream, now_ns) is None
-    assert deadlines.stalled(stream, now_ns + 100 * MS) is None
+    assert deadlines.find_timeout(stream, now_ns) is None
+    assert deadlines.find_stall(stream, now_ns + 100 * MS) is None
     later_ns = now_ns + 4 * SECOND
-    timed_out, stalled = deadlines.timed_out(stream, later_ns), deadlines.stalled(stream, later_ns)
+    timed_out, stalled = deadlines.find_timeout(stream, later_ns), deadlines.find_stall(stream, later_ns)
     assert timed_out is not None
     assert timed_out.kind is FailureKind.TIMEOUT
     assert stalled is not None

@@ -41,7 +41,7 @@ def test_an_open_loop_sends_its_indices_at_their_times(transport: str) -> None:
 def test_a_closed_loop_takes_what_another_has_left(transport: str) -> None:
     server = VirtualServer(lambda _: stream(2, 0.001))
     queue = Queue(np.arange(8))
-    taken = [queue.next(), queue.next()]  # by another process
+    taken = [queue.take_next(), queue.take_next()]  # by another process
     driven = drive(job_of(server.target(), 0, 2, order=Shared(queue), share=Share(1, 2)), transport, server)
     assert [capture.index for capture in driven.captures] == [2, 3, 4, 5, 6, 7]
     assert taken == [0, 1]

@@ -138,7 +138,7 @@ def test_reserved_ports_are_not_the_kernels_to_give(
     (tmp_path / "reserved").write_text(text, "ascii")
     monkeypatch.setattr(source_ports, "_RESERVED", tmp_path / "reserved")
     monkeypatch.setattr(source_ports, "read_local_ports", lambda: (32768, 60999))
-    assert PortRange.here().count == count
+    assert PortRange.read().count == count
 
 
 @pytest.mark.whole

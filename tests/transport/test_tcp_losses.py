@@ -82,7 +82,7 @@ def test_without_a_socket_nothing_is_known() -> None:
     ],
 )
 def test_an_answer_has_what_came_since_the_one_before(now: Losses, before: Losses, since: Losses) -> None:
-    assert now.since(before) == since
+    assert now.subtract(before) == since
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="TCP_INFO is Linux's")

@@ -172,7 +172,7 @@ def test_what_is_masked_are_the_texts_of_facts_alone() -> None:
         turn_places=((1, "row 2"),), launched=launched("--api-key secret-1"),
         adapted=(AdaptedField(name="f", why="secret-1"),),
     ).facts  # fmt: skip
-    secrets = Secrets.of({"authorization": "secret-1-and-more"}) | Secrets(("secret-1",), ("secret-1",))
+    secrets = Secrets.collect({"authorization": "secret-1-and-more"}) | Secrets(("secret-1",), ("secret-1",))
     masked = facts.masked(secrets.mask)
     assert "secret-1" not in masked.encode().decode()
     assert type(masked.launched) is Launched

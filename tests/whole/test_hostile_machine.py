@@ -67,7 +67,7 @@ def test_a_sensor_that_raises_costs_nothing_else(
     hurt.samples.append(hurt._sample((os.getpid(),)))
     assert set(hurt.samples[0].reading.values) == set(whole.samples[0].reading.values) - lost
     name, kind = type(every[which]).__name__, type(fault).__name__
-    missing = hurt.sensed(0, 1 << 62).missing
+    missing = hurt.summarize(0, 1 << 62).missing
     said = [one for one in missing if one.startswith(f"the sensor {name} failed: {kind}")]
     assert len(said) == 1
     assert said[0].isprintable()
@@ -140,7 +140,7 @@ def test_processes_that_cannot_be_looked_for_cost_no_samples() -> None:
     sensing = Sampler([System()], pids)
     with sensing.sampling():
         pass
-    found = sensing.sensed(0, 1 << 62)
+    found = sensing.summarize(0, 1 << 62)
     assert found.system is not None
     assert "finding the server's processes failed: RuntimeError: no" in found.missing
 

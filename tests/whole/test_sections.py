@@ -129,7 +129,7 @@ FULL = Result(
         notes=("a note",),
         as_run=EngineConfig(version="1"),
         cache_reset="emptied before the run",
-        fingerprint=Fingerprint.none("nobody asked"),
+        fingerprint=Fingerprint.make_empty("nobody asked"),
     ),
     DOUBTFUL.records,
 )

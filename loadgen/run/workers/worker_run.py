@@ -71,8 +71,8 @@ class WorkerRun:
         for part in self.task.journal.parts():
             have.update(part.index.tolist())
         if only_sent:
-            return list(job.order.unanswered(self.task.counters.sent, have))
-        owed = job.order.claimed()
+            return list(job.order.list_unanswered(self.task.counters.sent, have))
+        owed = job.order.list_claimed()
         if job.offsets_ns is not None and duration_ns:
-            owed = job.order.taken(int(np.searchsorted(job.offsets_ns, duration_ns)))
+            owed = job.order.list_taken(int(np.searchsorted(job.offsets_ns, duration_ns)))
         return [index for index in owed if index not in have]

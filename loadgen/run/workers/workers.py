@@ -100,7 +100,7 @@ class Workers:
         tasks: list[WorkerTask] = []
         for number, share in enumerate(part.share.split(self.workers)):
             order = None if self._queue is None else Shared(self._queue)
-            start: RunStart = part.start if self.together is None else self.together.of(number)
+            start: RunStart = part.start if self.together is None else self.together.make_start(number)
             own = replace(options, part=PlanPart(share, order, start))
             job = job_of(plan, own, self.watch.rules)
             if not tasks:
@@ -228,7 +228,7 @@ class Workers:
         silent_s = {run: run.silent_s(passed_s) for run in runs}
         if not started:
             for number, run in enumerate(self.runs):
-                ready = self.together is None or self.together.ready(number)
+                ready = self.together is None or self.together.is_ready(number)
                 if not ready and silent_s.get(run, 0.0) >= _SILENT_STARTING_S:
                     run.kill(f"silent for {_SILENT_STARTING_S:g} s before the first request")
             return

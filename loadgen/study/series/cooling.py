@@ -52,7 +52,7 @@ class Cooling:
             self.say(f"cooled down from {began_c:.0f} to {hottest or 0:.0f} °C in {took_s:.0f} s")
 
     def _hottest_c(self) -> float | None:
-        reading = Reading.merged(sensor.read(()) for sensor in self.sensors)
+        reading = Reading.merge(sensor.read(()) for sensor in self.sensors)
         heat = [value for (quantity, _), value in reading.values.items() if quantity == "temperature_c"]
         self.hottest_c = max(heat, default=self.hottest_c)
         return max(heat, default=None)

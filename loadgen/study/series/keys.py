@@ -134,7 +134,7 @@ def _several(value: Any, origin: str) -> list[str]:
 
 def without_secrets(flags: Flags) -> dict[str, Any]:
     """The flags as they may be stored: no header's value, nothing that resembles a key."""
-    shown: dict[str, Any] = Secrets.of(tables=(flags,)).mask(dict(flags), names_too=True)
+    shown: dict[str, Any] = Secrets.collect(tables=(flags,)).mask(dict(flags), names_too=True)
     if "header" in shown:
         pairs = flags["header"]
         names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(pair))[0] for pair in pairs]

@@ -253,7 +253,7 @@ class Slot(_Exchange):
     def note_losses(self) -> None:
         """Note what the kernel reports of the answer's segments, once it has ended."""
         before, self.losses = self.losses, read_losses(self.sock)
-        self.lost = self.losses.since(before)
+        self.lost = self.losses.subtract(before)
 
     def close(self) -> None:
         """Close the connection, keeping what came back."""
@@ -312,7 +312,7 @@ class Slot(_Exchange):
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:
         """All that is known of the request under way, but for what its intake got."""
         paid = self.served == 0 and self.connected_ns > self.intended_ns
-        return self.captured(
+        return self.make_capture(
             self.number,
             end_ns,
             connect_ns=self.connect_ns if paid else 0,

@@ -54,7 +54,7 @@ class EpollTransport:
         self.job, self.outbox, self.counters = job, outbox, counters
         self.network = network or SystemNetwork()
         self.now_ns = self.network.now_ns
-        self.pool = Pool(job, self.network, self._opened)
+        self.pool = Pool(job, self.network, self._note_open)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
         self.out, self.sender = make_sender(job, self.pool, counters, self._send)
@@ -156,7 +156,7 @@ class EpollTransport:
             if not self._make_room():
                 raise
         while self.pool.failed:
-            self._refused(*self.pool.failed.popleft())
+            self._end_refused(*self.pool.failed.popleft())
 
     def _attend(self, fd: int, intake: ReadBuffer | None, mask: int) -> None:
         """Any event but bytes of an answer: a connection made or ended, room to write, the outbox."""
@@ -171,7 +171,7 @@ class EpollTransport:
             return
         slot, state = intake.slot, intake.state
         if state is State.CONNECTING:
-            self.pool.connected(slot)
+            self.pool.note_connected(slot)
             return
         sock = slot.sock  # not its number: a connection dialed at once has that again
         if mask & SEND and (error := self.pool.write(slot)):
@@ -180,7 +180,7 @@ class EpollTransport:
             if state is State.HANDSHAKING:
                 self.pool.handshake(slot)
             elif state is State.IDLE:
-                self._unasked(slot)
+                self._check_idle(slot)
             else:
                 self._read_ready([(fd, RECV)])
             if mask & ~(SEND | RECV) and slot.sock is sock:
@@ -231,7 +231,7 @@ class EpollTransport:
                 reads += count
                 if delay_acks and not slot.acks_delayed and count > 1:
                     slot.delay_acks()
-                if slot.sent_ns < late_ns and (failure := self.deadlines.timed_out(slot, now_ns)):
+                if slot.sent_ns < late_ns and (failure := self.deadlines.find_timeout(slot, now_ns)):
                     self._end(slot, failure)
                 elif count > slot.most_reads and slot.outgrows(limits.answer_bytes):
                     self._cut(slot, limits.too_long())
@@ -253,7 +253,7 @@ class EpollTransport:
         slot.inspect_ns = now_ns + self.deadlines.inspect_ns
         if slot.is_over(now_ns, self.deadlines.inspect_ns):
             self._end(slot, None)  # decoding reports what is wrong
-        elif failure := self.deadlines.stalled(slot, now_ns):
+        elif failure := self.deadlines.find_stall(slot, now_ns):
             self._end(slot, failure)
 
     def _cut(self, slot: Slot, failure: Failure) -> None:
@@ -283,7 +283,7 @@ class EpollTransport:
 
     def _cancel(self, cancelling: Cancelling) -> None:
         """Give up the requests whose time to be cancelled has come."""
-        for stream in cancelling.due(self.now_ns()):
+        for stream in cancelling.take_due(self.now_ns()):
             assert isinstance(stream, Slot)
             self.pool.dialing -= stream.intake.state in DIALING  # to be sent again
             self._end(stream, USER_CANCELLED)
@@ -327,7 +327,7 @@ class EpollTransport:
         self.ended += 1
         self.reads += len(slot.intake)
         slot.freed_ns = end_ns
-        self.sender.ended(slot, failure, end_ns)
+        self.sender.note_ended(slot, failure, end_ns)
         # A fresh connection that is lost without a byte is refused in all but name.
         lost = not (len(slot.intake) or slot.served or (failure is not None and failure.kind in _GIVEN_UP))
         refused = lost or (failure is not None and failure.kind is FailureKind.CONNECT)
@@ -370,7 +370,7 @@ class EpollTransport:
         self._dispatch(self.pool.poll.poll(timeout_s, _MOST_EVENTS))
         return self.stopping
 
-    def _opened(self, slot: Slot) -> None:
+    def _note_open(self, slot: Slot) -> None:
         if slot.index < 0:
             self._make_free(slot)
             return
@@ -380,9 +380,9 @@ class EpollTransport:
 
     def _make_free(self, slot: Slot) -> None:
         slot.intake.state = State.IDLE
-        self.sender.freed(slot)
+        self.sender.take_free(slot)
 
-    def _unasked(self, slot: Slot) -> None:
+    def _check_idle(self, slot: Slot) -> None:
         """An idle connection is readable: closed, or bytes (a 408, say) that must answer no request."""
         try:
             slot.intake.receive(READ_BYTES, _ANCILLARY_BYTES)
@@ -421,7 +421,7 @@ class EpollTransport:
         cut = Failure(FailureKind.TRUNCATED, str(error)) if error else None
         self._end(slot, cut if came else fail_unanswered(slot, now_ns, error))
 
-    def _refused(self, slot: Slot, error: Exception) -> None:
+    def _end_refused(self, slot: Slot, error: Exception) -> None:
         """A connection could not be made: the request that was due on it fails."""
         if slot.index < 0:
             self.sender.take_unsent(slot)

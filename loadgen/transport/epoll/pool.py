@@ -60,7 +60,7 @@ class Pool:
         self.by_fd[fd] = intake
         self.poll.register(fd, events)
 
-    def connected(self, slot: Slot) -> None:
+    def note_connected(self, slot: Slot) -> None:
         """The socket is connected, or was refused; TLS comes next where it is asked for."""
         assert slot.sock is not None
         code = slot.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -68,7 +68,7 @@ class Pool:
             self.refuse(slot, OSError(code, f"cannot connect to {self.target.authority}"))
         elif self.target.tls is None:
             self.look_again(slot)
-            self._opened(slot)
+            self._note_open(slot)
         else:
             slot.tls = Tls(slot.sock, self.target.tls, self.target.host)
             slot.intake.receive, slot.intake.state = slot.tls.recvmsg, State.HANDSHAKING
@@ -129,9 +129,9 @@ class Pool:
         if slot.pending and (error_now := self.write(slot)):
             self.refuse(slot, error_now)
         elif done:
-            self._opened(slot)
+            self._note_open(slot)
 
-    def _opened(self, slot: Slot) -> None:
+    def _note_open(self, slot: Slot) -> None:
         self.dialing -= 1
         slot.intake.state, slot.connected_ns = State.IDLE, self.network.now_ns()
         slot.connect_ns = slot.connected_ns - slot.connect_begin_ns

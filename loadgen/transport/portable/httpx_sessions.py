@@ -31,25 +31,25 @@ class HttpxSessions:
         if due_ns:
             first.intended_ns = due_ns
             await self._wait(first, due_ns)
-        while turn is not None and not self._over(turn):
+        while turn is not None and not self._is_over(turn):
             index = turn.index
-            self.turns.sent(index, turn.request)
+            self.turns.note_sent(index, turn.request)
             failure = await exchange(turn)
             self.turns.reconnects += turn is not first and turn.connect_begin_ns > 0
-            turn = await self._next(turn, index, failure)
+            turn = await self._make_next(turn, index, failure)
 
-    async def _next(self, turn: Exchange, index: int, failure: Failure | None) -> Exchange | None:
+    async def _make_next(self, turn: Exchange, index: int, failure: Failure | None) -> Exchange | None:
         """The turn after the one of this index, once it is due; None: there is none."""
         slot, end_ns = turn.slot, turn.now_ns()
         if failure is not None and failure.kind not in CUT_SHORT:
             self.turns.drop(index)
             return None
-        if not self.turns.follows(index):
-            self.turns.over(index)
+        if not self.turns.has_next(index):
+            self.turns.forget(index)
             return None
         capture = turn.capture(failure, self.job.share)
         capture.index = index
-        ended = self.turns.ended(capture, turn.got)
+        ended = self.turns.note_ended(capture, turn.got)
         if failure is not None and not self.turns.judge(ended):
             return None
         due_ns = self.pace.next_ns(slot, index + 1, end_ns)
@@ -64,6 +64,6 @@ class HttpxSessions:
         while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
             await asyncio.sleep(left_ns / 1e9)
 
-    def _over(self, turn: Exchange) -> bool:
+    def _is_over(self, turn: Exchange) -> bool:
         """Whether the time for sending is over."""
         return 0 < self.job.duration_ns <= turn.now_ns() - self.begin_ns

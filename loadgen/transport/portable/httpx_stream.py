@@ -110,7 +110,7 @@ class Exchange(Stream):
         """Bytes of an answer, whatever they are."""
         return self.link.received - self.before
 
-    def headless(self, http2: bool) -> Failure | None:
+    def explain_no_head(self, http2: bool) -> Failure | None:
         """What is wrong with bytes that httpx still waits to be a head."""
         begin = self.link.begin
         if self.status:
@@ -122,7 +122,7 @@ class Exchange(Stream):
             return Failure(FailureKind.MALFORMED, f"not an HTTP response: {begin!r}")
         return None
 
-    def lost(self, error: httpx.TransportError, http2: bool) -> Failure:
+    def explain_loss(self, error: httpx.TransportError, http2: bool) -> Failure:
         """How a request that was sent came to its end."""
         if isinstance(error, httpx.LocalProtocolError):  # its words may quote a header
             return Failure(FailureKind.CONNECT, "the request cannot be sent as HTTP")
@@ -144,8 +144,8 @@ class Exchange(Stream):
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
         """What is known of the exchange, but for what it got."""
-        lost = self.link.losses.since(self.losses)
-        return self.captured(
+        lost = self.link.losses.subtract(self.losses)
+        return self.make_capture(
             share.slot(self.slot),
             self.now_ns(),
             connect_ns=self.connect_ns,

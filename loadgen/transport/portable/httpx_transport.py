@@ -60,7 +60,7 @@ class HttpxTransport:
         self.gates: tuple[Gate, ...] = ()
         self.sessions: HttpxSessions | None = None
         self.cancelling = make_cancelling(job)
-        self.on_sent = self.cancelling.sent if self.cancelling is not None else lambda _: None
+        self.on_sent = self.cancelling.note_sent if self.cancelling is not None else lambda _: None
         self.under_way: dict[int, Exchange] = {}
         self.links: list[Link] = []
         self.deadlines = Deadlines(job, self.under_way.values, self.now_ns)
@@ -155,7 +155,7 @@ class HttpxTransport:
                     await asyncio.sleep(left_ns / 1e9)
                 if not self.idle and len(self.clients) < self.job.most_slots:
                     self._add_slot()
-                while not (self.idle and all(gate.opens(self.now_ns()) for gate in self.gates)):
+                while not (self.idle and all(gate.is_open(self.now_ns()) for gate in self.gates)):
                     await self._wait_for_room()
                 if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
                     break
@@ -164,7 +164,7 @@ class HttpxTransport:
                 link = self.links[slot]
                 exchange = Exchange(slot, link, self.now_ns, self.on_sent, index=index, intended_ns=due_ns)
                 for gate in self.gates:
-                    gate.sent(exchange)
+                    gate.note_sent(exchange)
                 group.create_task(self._carry_out(exchange))
 
     async def _wait_for_room(self) -> None:
@@ -211,7 +211,7 @@ class HttpxTransport:
         exchange.index = -1
         self.ended += 1
         for gate in self.gates:
-            gate.ended(self.now_ns())
+            gate.note_ended(self.now_ns())
         answered = self.job.duration_ns or self.deadlines.stalls.token_ns
         if answered and failure is not None and failure.kind is FailureKind.CONNECT:
             await asyncio.sleep(_RETRY_S)  # do not burn the plan's requests while the server is away
@@ -256,7 +256,7 @@ class HttpxTransport:
             # The server may have closed an idle connection just as we wrote: sent again, once.
             fresh = exchange.connect_begin_ns or exchange.resends or exchange.came
             if fresh or not is_closed_while_idle(exchange, self.now_ns()):
-                return exchange.lost(error, self.job.http2)
+                return exchange.explain_loss(error, self.job.http2)
         exchange.resends = 1
         return await self._answer(exchange)
 
@@ -305,18 +305,18 @@ class HttpxTransport:
     def _judge(self, now_ns: int) -> None:
         """Give up on what has taken too long, or is no answer."""
         for exchange in self.under_way.values():
-            failure = self.deadlines.timed_out(exchange, now_ns)
-            failure = failure or exchange.headless(self.job.http2)
+            failure = self.deadlines.find_timeout(exchange, now_ns)
+            failure = failure or exchange.explain_no_head(self.job.http2)
             if failure is None and exchange.inspect_ns < now_ns:
                 exchange.inspect_ns = now_ns + self.deadlines.inspect_ns
-                failure = self.deadlines.stalled(exchange, now_ns)
+                failure = self.deadlines.find_stall(exchange, now_ns)
             if failure is not None:
                 exchange.give_up(failure)
 
     async def _cancel(self, cancelling: Cancelling) -> None:
         """Give up the requests whose time to be cancelled has come."""
         while True:
-            for stream in cancelling.due(self.now_ns()):
+            for stream in cancelling.take_due(self.now_ns()):
                 assert isinstance(stream, Exchange)
                 stream.give_up(USER_CANCELLED)
             left_s = cancelling.wait_ns(self.now_ns()) / 1e9

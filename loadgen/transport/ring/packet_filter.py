@@ -82,15 +82,17 @@ class _Program:
     def label(self, name: str) -> None:
         self.labels[name] = len(self.lines)
 
-    def assembled(self) -> bytes:
+    def assemble(self) -> bytes:
         return b"".join(
-            _INSTRUCTION.pack(code, 0, 0, self._to(then, at))
+            _INSTRUCTION.pack(code, 0, 0, self._measure_jump(then, at))
             if code == _GO
-            else _INSTRUCTION.pack(code, self._to(then, at), self._to(otherwise, at), operand)
+            else _INSTRUCTION.pack(
+                code, self._measure_jump(then, at), self._measure_jump(otherwise, at), operand
+            )
             for at, (code, operand, then, otherwise) in enumerate(self.lines, 1)
         )
 
-    def _to(self, label: str, after: int) -> int:
+    def _measure_jump(self, label: str, after: int) -> int:
         return self.labels[label] - after if label else 0
 
 
@@ -129,7 +131,7 @@ def build_program(
     out.add(_RETURN, headers.ordinary)
     out.label("marked")
     out.add(_RETURN, headers.marked)
-    return out.assembled()
+    return out.assemble()
 
 
 def _match_address(out: _Program, at: int, family: int, address: str, otherwise: str) -> None:

@@ -153,7 +153,7 @@ class PacketRing:
         if self.taken:  # the kernel's again
             self.status[self.next - self.taken : self.next] = 0
             if self.taken > self._many:  # it may have been full, and no frame since then says so
-                self.lost += self._dropped()
+                self.lost += self._read_drops()
             self.next, self.taken = self.next % len(self.frames), 0
         begin = self.next
         if not self._words[begin * self._stride] & _USER:
@@ -170,7 +170,7 @@ class PacketRing:
             look *= 4
         self.next, self.taken = begin + count, count
         if self._words[(self.next - 1) * self._stride] & _LOSING:
-            self.lost += self._dropped()
+            self.lost += self._read_drops()
         return self.frames[begin : begin + count]
 
     def wait(self, poller: Poller, timeout_s: float) -> None:
@@ -189,14 +189,14 @@ class PacketRing:
         lost, self.lost = self.lost, 0
         return lost
 
-    def _dropped(self) -> int:
+    def _read_drops(self) -> int:
         """The kernel's count since it was last read; until then it marks every frame."""
         kept = self.sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
         return int(_STATISTICS.unpack(kept)[1])
 
     def close(self) -> None:
         """Close the socket; the memory goes with the arrays that refer to it."""
-        self.lost += self._dropped()
+        self.lost += self._read_drops()
         self.sock.close()
 
 

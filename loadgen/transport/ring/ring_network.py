@@ -80,7 +80,7 @@ class RingPoller:
         self._round.append(sock)
         sock.open()
 
-    def ended(self, sock: RingSocket) -> None:
+    def forget(self, sock: RingSocket) -> None:
         """Look after a connection no more."""
         self.by_port.pop(sock.port, None)
         self._hints.pop(sock, None)
@@ -88,13 +88,13 @@ class RingPoller:
             self.take()
             sock.rows = self.log.take(sock.port)
         if self.ports is not None:
-            self.ports.ended(sock.sock, sock.port)
+            self.ports.end_connection(sock.sock, sock.port)
 
     def hint(self, sock: RingSocket) -> None:
         """Have a connection read at the next poll."""
         self._hints[sock] = 0
 
-    def sees(self, sock: RingSocket) -> bool:
+    def has_seen(self, sock: RingSocket) -> bool:
         """Whether the ring has shown the connection's begin."""
         if sock.begin_seq < 0:
             self.take()
@@ -160,7 +160,7 @@ class RingPoller:
         shown = self.eager[ports]
         shown |= frames["kept"] == self.marked
         if shown.any():
-            self._show(self.log.last(len(frames))[shown])
+            self._show(self.log.read_tail(len(frames))[shown])
 
     def _show(self, rows: Rows) -> None:
         """Note what is to be read of connections with segments that are to be looked at."""

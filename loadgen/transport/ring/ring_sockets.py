@@ -31,11 +31,11 @@ class RingWatch(Protocol):
         """There is more to be read."""
         ...
 
-    def sees(self, sock: RingSocket) -> bool:
+    def has_seen(self, sock: RingSocket) -> bool:
         """Whether the ring has shown the connection's begin."""
         ...
 
-    def ended(self, sock: RingSocket) -> None:
+    def forget(self, sock: RingSocket) -> None:
         """The connection is over."""
         ...
 
@@ -76,7 +76,7 @@ class RingSocket:
         self.sock.shutdown(how)
 
     def send(self, data: Any) -> int:
-        if self.poller.sees(self):
+        if self.poller.has_seen(self):
             self.poller.eager[self.port] = (
                 self.poller.least_bytes > 1
             )  # the head of its response is to be read
@@ -98,7 +98,7 @@ class RingSocket:
         return received
 
     def close(self) -> None:
-        self.poller.ended(self)
+        self.poller.forget(self)
 
     def holds_more(self) -> bool:
         """Whether something was read that is not handed on yet, and can be."""

@@ -197,25 +197,25 @@ class _Ring:
 
         int64[arrivals], and the segments, as many; None where one is missing.
         """
-        rows = self._rows(sock)
-        found = self._found(sock, rows, span)
+        rows = self._take_rows(sock)
+        found = self._order_rows(sock, rows, span)
         if found is None:  # it was read before its last segments were taken
             self.poller.take()
-            rows = join_rows(rows, self._rows(sock))
-            found = self._found(sock, rows, span)
+            rows = join_rows(rows, self._take_rows(sock))
+            found = self._order_rows(sock, rows, span)
         if found is None:
             return None
         ends, at = found
         return ends, rows if len(at) == len(rows) else rows[at]
 
-    def _rows(self, sock: RingSocket) -> Rows:
+    def _take_rows(self, sock: RingSocket) -> Rows:
         """A connection's segments since this was last called; its port may be another's once it has ended."""
         if sock.rows is None:
             return self.poller.log.take(sock.port)
         rows, sock.rows = sock.rows, sock.rows[:0]
         return rows
 
-    def _found(self, sock: RingSocket, rows: Rows, span: tuple[int, int]) -> tuple[Int64, Int64] | None:
+    def _order_rows(self, sock: RingSocket, rows: Rows, span: tuple[int, int]) -> tuple[Int64, Int64] | None:
         """As `in_order`; what comes after these bytes is kept for the next response."""
         if sock.begin_seq < 0:
             return None

@@ -91,7 +91,7 @@ class SegmentLog:
                 kept += data[begin * SEGMENT.itemsize : end * SEGMENT.itemsize]
         self._count = 0
 
-    def last(self, count: int) -> Rows:
+    def read_tail(self, count: int) -> Rows:
         """What was added last."""
         return self._tail[self._count - count : self._count].view(SEGMENT)
 

@@ -50,12 +50,12 @@ class SourcePorts:
         """Make `count` more ports ours; False where not enough are free, or allowed."""
         if len(self.ports) + count > self.most_files:
             return False
-        found = self._bound(count)
+        found = self._bind_ports(count)
         if found is None and not self.ports and str(self.local[0]).startswith("127."):
             # All of 127.0.0.0/8 is this machine: an address that no one else uses has all its ports.
             own = (random.randint(1, 254) for _ in range(3))  # nosec B311
             self.local = (".".join(map(str, (127, *own))), *self.local[1:])
-            found = self._bound(count)
+            found = self._bind_ports(count)
         if found is None:
             return False
         if not self._admit(self.ports.union(port for _, port in found)):
@@ -75,7 +75,7 @@ class SourcePorts:
                     return None
         return self._unused.popleft()
 
-    def ended(self, sock: Socket, port: int) -> None:
+    def end_connection(self, sock: Socket, port: int) -> None:
         """End a connection; its port is held until the filter no longer admits it."""
         if self._closed:
             sock.close()
@@ -118,7 +118,7 @@ class SourcePorts:
         self.ports = ports
         return True
 
-    def _bound(self, count: int) -> list[tuple[Socket, int]] | None:
+    def _bind_ports(self, count: int) -> list[tuple[Socket, int]] | None:
         """Free ports, each bound, from a random one on; None where there are too few, or too scattered."""
         low, high = read_local_ports()
         size = high - low + 1
@@ -127,7 +127,7 @@ class SourcePorts:
             for i in range(size):
                 port = low + (first + i) % size
                 # A connection from the server's own port is one to itself where no server listens.
-                sock = None if port in self.ports or port == self._servers_port else self._at(port)
+                sock = None if port in self.ports or port == self._servers_port else self._bind_port(port)
                 if sock is not None:
                     found.append((sock, port))
                 if len(found) == count:
@@ -138,7 +138,7 @@ class SourcePorts:
         _close_sockets(found)
         return None
 
-    def _at(self, port: int) -> Socket | None:
+    def _bind_port(self, port: int) -> Socket | None:
         """A socket at a port, if it is free: no one else can have it then, as no reuse is allowed."""
         sock = self.network.socket(self.family)
         try:
@@ -188,7 +188,7 @@ class PortRange(msgspec.Struct, frozen=True):
     reserved: frozenset[int] = frozenset()
 
     @classmethod
-    def here(cls) -> PortRange:
+    def read(cls) -> PortRange:
         """This machine's."""
         low, high = read_local_ports()
         return cls(low, high, frozenset(port for port in _read_reserved_ports() if low <= port <= high))
@@ -236,7 +236,7 @@ def choose_sources(
 
     Raises UsageError where they have too few ports, with what to do.
     """
-    ports, occupied = ports or PortRange.here(), occupied or list_used_ports
+    ports, occupied = ports or PortRange.read(), occupied or list_used_ports
     family, address = server
     if not given and connections <= ports.count // 2:
         return SourcePlan()  # not looked at closely: looking takes time where there are many connections

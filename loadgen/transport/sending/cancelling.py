@@ -19,11 +19,11 @@ _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 class Cancelling(Protocol):
     """The requests under way that are to be given up; all times are nanoseconds of one clock."""
 
-    def sent(self, stream: Stream) -> None:
+    def note_sent(self, stream: Stream) -> None:
         """Note a request that was sent, or sent again: the last time of sending counts."""
         ...
 
-    def due(self, now_ns: int) -> list[Stream]:
+    def take_due(self, now_ns: int) -> list[Stream]:
         """Those that are to be given up now, each once."""
         ...
 
@@ -39,11 +39,11 @@ class AfterTime:
         self.chosen, self.after_ns = cancellations.chosen, cancellations.point.after_ns
         self._waiting: deque[tuple[int, Stream, int]] = deque()  # when it is due, and its plan index
 
-    def sent(self, stream: Stream) -> None:
+    def note_sent(self, stream: Stream) -> None:
         if stream.index >= 0 and self.chosen[stream.index]:
             self._waiting.append((stream.sent_ns + self.after_ns, stream, stream.index))
 
-    def due(self, now_ns: int) -> list[Stream]:
+    def take_due(self, now_ns: int) -> list[Stream]:
         found: list[Stream] = []
         while self._waiting and self._waiting[0][0] <= now_ns:
             _, stream, index = self._waiting.popleft()
@@ -77,12 +77,12 @@ class AfterTokens:
         self._counted: list[_Counted] = []
         self._scan_ns = 0
 
-    def sent(self, stream: Stream) -> None:
+    def note_sent(self, stream: Stream) -> None:
         known = any(counted.stream is stream and counted.index == stream.index for counted in self._counted)
         if stream.index >= 0 and self.chosen[stream.index] and not known:
             self._counted.append(_Counted(stream, stream.index))
 
-    def due(self, now_ns: int) -> list[Stream]:
+    def take_due(self, now_ns: int) -> list[Stream]:
         if now_ns < self._scan_ns or not self._counted:
             return []
         self._scan_ns = now_ns + _SCAN_NS

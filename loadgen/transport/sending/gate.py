@@ -20,7 +20,7 @@ class Gate(Protocol):
 
     opened_ns: int  # when it last began to let a request pass; 0: it never held one back
 
-    def opens(self, now_ns: int) -> bool:
+    def is_open(self, now_ns: int) -> bool:
         """Whether one more request may be sent."""
         ...
 
@@ -28,11 +28,11 @@ class Gate(Protocol):
         """How long to wait before asking again, where it did not open and no request ends before."""
         ...
 
-    def sent(self, stream: Stream) -> None:
+    def note_sent(self, stream: Stream) -> None:
         """Note a request that was sent, or that ended in the attempt."""
         ...
 
-    def ended(self, end_ns: int) -> None:
+    def note_ended(self, end_ns: int) -> None:
         """Note that a request ended."""
         ...
 
@@ -47,7 +47,7 @@ class ConcurrencyGate:
         self._changed_ns = self._ended_ns = 0
         self._limit, self._until_ns = 0, begin_ns
 
-    def opens(self, now_ns: int) -> bool:
+    def is_open(self, now_ns: int) -> bool:
         if now_ns >= self._until_ns:
             self._go_on(now_ns)
         if self.under_way >= self._limit:
@@ -68,10 +68,10 @@ class ConcurrencyGate:
     def wait_ns(self, now_ns: int) -> int:
         return self._until_ns - now_ns - SPIN_NS
 
-    def sent(self, stream: Stream) -> None:
+    def note_sent(self, stream: Stream) -> None:
         self.under_way += 1
 
-    def ended(self, end_ns: int) -> None:
+    def note_ended(self, end_ns: int) -> None:
         self.under_way -= 1
         self._ended_ns = end_ns
 
@@ -97,7 +97,7 @@ class PrefillGate:
         self.opened_ns = self._ended_ns = self._scan_ns = 0
         self._prefills: list[_Prefill] = []
 
-    def opens(self, now_ns: int) -> bool:
+    def is_open(self, now_ns: int) -> bool:
         if len(self._prefills) >= self.most and now_ns >= self._scan_ns:
             self._scan_ns = now_ns + _SCAN_NS
             self._prefills = [prefill for prefill in self._prefills if self._goes_on(prefill)]
@@ -118,11 +118,11 @@ class PrefillGate:
     def wait_ns(self, now_ns: int) -> int:
         return _SCAN_NS
 
-    def sent(self, stream: Stream) -> None:
+    def note_sent(self, stream: Stream) -> None:
         if stream.index >= 0:
             self._prefills.append(_Prefill(stream, stream.index))
 
-    def ended(self, end_ns: int) -> None:
+    def note_ended(self, end_ns: int) -> None:
         self._ended_ns = end_ns
 
 

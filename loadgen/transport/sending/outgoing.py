@@ -38,7 +38,7 @@ class Outgoing:
         assert self.job.offsets_ns is not None
         return begin_ns + int(self.job.offsets_ns[self.next])
 
-    def waiting(self, begin_ns: int, now_ns: int) -> int:
+    def count_waiting(self, begin_ns: int, now_ns: int) -> int:
         """How many requests of an open loop are due and not sent."""
         assert self.job.offsets_ns is not None
         return int(np.searchsorted(self.job.offsets_ns, now_ns - begin_ns, "right")) - self.next

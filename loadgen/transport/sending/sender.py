@@ -53,14 +53,14 @@ class Sender:
             self._go(pool.free.popleft(), due_ns)
         if pool.free:
             return
-        waiting, spare = out.waiting(self.begin_ns, now_ns), pool.dialing
+        waiting, spare = out.count_waiting(self.begin_ns, now_ns), pool.dialing
         while spare <= waiting and len(pool.slots) < self.job.most_slots:  # one more than are due
             pool.open()
             spare += 1
 
     def _passes(self) -> bool:
         """Whether the gates let one more request pass."""
-        return not self.gates or all(gate.opens(self.now_ns()) for gate in self.gates)
+        return not self.gates or all(gate.is_open(self.now_ns()) for gate in self.gates)
 
     def _freed_ns(self, slot: Slot) -> int:
         """Since when a closed loop could send over a slot."""
@@ -74,9 +74,9 @@ class Sender:
     def note_sent(self, slot: Slot) -> None:
         """Note that a slot's request went out for the first time."""
         for gate in self.gates:
-            gate.sent(slot)
+            gate.note_sent(slot)
         if self.cancelling is not None:
-            self.cancelling.sent(slot)
+            self.cancelling.note_sent(slot)
 
     def _take(self, slot: Slot, intended_ns: int) -> None:
         """Give the next request to a slot."""
@@ -93,14 +93,14 @@ class Sender:
         if due_ns <= self.now_ns():
             self._take(slot, due_ns)
             for gate in self.gates:
-                gate.sent(slot)
+                gate.note_sent(slot)
 
-    def ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+    def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
         """Note that a slot's request ended, and how."""
         for gate in self.gates:
-            gate.ended(end_ns)
+            gate.note_ended(end_ns)
 
-    def freed(self, slot: Slot) -> None:
+    def take_free(self, slot: Slot) -> None:
         """Take a slot that is open and has no request."""
         self.pool.free.append(slot)
 

@@ -58,11 +58,11 @@ class TurnOrder(Listed):
         """The turns of all these sessions."""
         return sum(self._ends) - sum(map(int, self.indices))
 
-    def claimed(self) -> list[int]:
+    def list_claimed(self) -> list[int]:
         """All turns of these sessions, whether or not an earlier one fails."""
         return [index for session in self._sessions() for index in session]
 
-    def unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+    def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
         """As many turns as were sent and have no answer: those of sessions under way, as far as is known."""
         missing = max(sent - len(have), 0)
         waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]

@@ -90,7 +90,7 @@ class SessionSender(Sender):
         slots = list(self.pool.free)
         self.pool.free.clear()
         for slot in slots:
-            self.freed(slot)
+            self.take_free(slot)
 
     def send_due(self) -> None:
         if 0 < self.job.duration_ns <= self.now_ns() - self.begin_ns:
@@ -107,7 +107,7 @@ class SessionSender(Sender):
                 self.turns.reconnects += not (slot.served and slot.intake.state is State.IDLE)
                 self._give(slot, index, self.turns.take(index), due_ns)
             else:
-                self.freed(slot)
+                self.take_free(slot)
                 slot.retry_ns = self.now_ns() if slot.intake.state is State.CLOSED else 0
         self._send_due()
 
@@ -126,27 +126,27 @@ class SessionSender(Sender):
 
     def _assign(self, slot: Slot, index: int, request: bytes, due_ns: int) -> None:
         slot.index, slot.request, slot.intended_ns = index, request, due_ns
-        self.turns.sent(index, request)
+        self.turns.note_sent(index, request)
         self.counters.publish_sent(self.turns.next)
 
     def take_unsent(self, slot: Slot) -> None:
         if slot not in self._due_ns:
             super().take_unsent(slot)
 
-    def ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
-        super().ended(slot, failure, end_ns)
+    def note_ended(self, slot: Slot, failure: Failure | None, end_ns: int) -> None:
+        super().note_ended(slot, failure, end_ns)
         index, turns = slot.index, self.turns
         if failure is not None and failure.kind not in CUT_SHORT:
             turns.drop(index)
-        elif turns.follows(index):
-            ended = turns.ended(slot.captured(slot.number, end_ns, failure=failure), slot.intake.got)
+        elif turns.has_next(index):
+            ended = turns.note_ended(slot.make_capture(slot.number, end_ns, failure=failure), slot.intake.got)
             if failure is not None and not turns.judge(ended):
                 return
             self._wait(self.pace.next_ns(slot.number, index + 1, end_ns), index + 1, slot, ended)
         else:
-            turns.over(index)
+            turns.forget(index)
 
-    def freed(self, slot: Slot) -> None:
+    def take_free(self, slot: Slot) -> None:
         """Keep a slot that is free for its session's next turn, or give it to the next session."""
         if slot in self._due_ns:
             return

@@ -60,15 +60,15 @@ class Order(Protocol):
         """The plan index of each, which from then on is for this process to send."""
         ...
 
-    def taken(self, count: int) -> Sequence[int]:
+    def list_taken(self, count: int) -> Sequence[int]:
         """The first `count` that were given out, in any process that shares this order."""
         ...
 
-    def claimed(self) -> Sequence[int]:
+    def list_claimed(self) -> Sequence[int]:
         """All that are for this process to send, and for no other: given out, or chosen beforehand."""
         ...
 
-    def unanswered(self, sent: int, have: Collection[int]) -> Sequence[int]:
+    def list_unanswered(self, sent: int, have: Collection[int]) -> Sequence[int]:
         """Those of the `sent` ones that are not among those that came back."""
         ...
 
@@ -87,14 +87,14 @@ class Listed:
     def __iter__(self) -> Iterator[int]:
         return map(int, self.indices)
 
-    def taken(self, count: int) -> list[int]:
+    def list_taken(self, count: int) -> list[int]:
         return [int(index) for index in self.indices[:count]]
 
-    def claimed(self) -> list[int]:
-        return self.taken(len(self.indices))
+    def list_claimed(self) -> list[int]:
+        return self.list_taken(len(self.indices))
 
-    def unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        return [index for index in self.taken(sent) if index not in have]
+    def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        return [index for index in self.list_taken(sent) if index not in have]
 
 
 class Queue:
@@ -112,7 +112,7 @@ class Queue:
     def __len__(self) -> int:
         return self._length
 
-    def next(self) -> int:
+    def take_next(self) -> int:
         """The plan index of the next request; -1: there is none left."""
         data = os.read(self._file, _INDEX_BYTES) if self._file >= 0 else b""
         return int.from_bytes(data, "little", signed=True) if data else -1
@@ -138,20 +138,20 @@ class Shared:
 
     def __iter__(self) -> Iterator[int]:
         at, log = 0, self._log
-        while (index := self.queue.next()) >= 0:
+        while (index := self.queue.take_next()) >= 0:
             log[at] = index + 1  # 0: nothing was taken
             at += 1
             yield index
 
-    def taken(self, count: int) -> list[int]:
+    def list_taken(self, count: int) -> list[int]:
         return [index - 1 for index in self._log[:count].tolist()]
 
-    def claimed(self) -> list[int]:
+    def list_claimed(self) -> list[int]:
         """All that it took."""
-        return self.taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
+        return self.list_taken(int(np.count_nonzero(np.frombuffer(self._log, np.int64))))
 
-    def unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        return [index for index in self.taken(sent) if index not in have]
+    def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
+        return [index for index in self.list_taken(sent) if index not in have]
 
 
 def _make_shared_file(data: bytes) -> int:

@@ -47,11 +47,11 @@ class Together:
         self.processes, self.earliest_ns = processes, earliest_ns
         self._view = memoryview(mmap.mmap(-1, 8 * (1 + processes))).cast("q")
 
-    def of(self, process: int) -> TogetherStart:
+    def make_start(self, process: int) -> TogetherStart:
         """The start as one of the processes, counted from 0, sees it."""
         return TogetherStart(self._view, process)
 
-    def ready(self, process: int) -> bool:
+    def is_ready(self, process: int) -> bool:
         """Whether one of the processes is ready."""
         return bool(self._view[1 + process])
 

@@ -55,15 +55,15 @@ class TurnQueue:
         """Requests whose body was not ready when they were due."""
         return self.first.late_bodies + self._late_bodies
 
-    def follows(self, index: int) -> bool:
+    def has_next(self, index: int) -> bool:
         """Whether a turn is followed by another one of its session."""
         return index + 1 < self.sessions.end(index)
 
-    def sent(self, index: int, request: bytes) -> None:
+    def note_sent(self, index: int, request: bytes) -> None:
         """Note that a turn is sent: from now on the next one can be built, where nothing of it is unknown."""
         self.next += 1
         self._sent.append(request)
-        if self.sessions.body_after is None and self.follows(index):
+        if self.sessions.body_after is None and self.has_next(index):
             self._to_build[index + 1] = None
 
     def take(self, index: int) -> bytes:
@@ -75,7 +75,7 @@ class TurnQueue:
             request = self._build(index)
         return request
 
-    def ended(self, capture: Capture, got: Sequence[Any]) -> EndedTurn:
+    def note_ended(self, capture: Capture, got: Sequence[Any]) -> EndedTurn:
         """Note that a turn has its whole answer, which is judged later."""
         turn = EndedTurn(capture.index, capture, got)
         self._ended.append(turn)
@@ -100,13 +100,13 @@ class TurnQueue:
 
     def drop(self, index: int) -> None:
         """End a session with this turn: what follows is not sent."""
-        self.over(index)
+        self.forget(index)
         self._built.pop(index + 1, None)
         self._to_build.pop(index + 1, None)
         if self.next < self.count:  # or the time for sending is over
             self.count -= self.sessions.end(index) - index - 1
 
-    def over(self, index: int) -> None:
+    def forget(self, index: int) -> None:
         """Forget the session of a turn that was its last."""
         self._answers.pop(self.sessions.number(index), None)
 

@@ -170,7 +170,7 @@ def test_a_port_used_again_while_its_last_bytes_wait_gives_up_neither() -> None:
 
 def test_segments_taken_in_two_steps_leave_the_next_answers_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer's first segment is taken alone, and then the others with those of the next answers."""
-    rows_of, late = _Ring._rows, set[int]()
+    rows_of, late = _Ring._take_rows, set[int]()
 
     def in_two_steps(ring: _Ring, sock: RingSocket) -> Rows:
         rows = rows_of(ring, sock)
@@ -181,7 +181,7 @@ def test_segments_taken_in_two_steps_leave_the_next_answers_theirs(monkeypatch: 
         ring.poller.log.put_back(sock.port, rows[1:])
         return rows[:1]
 
-    monkeypatch.setattr(_Ring, "_rows", in_two_steps)
+    monkeypatch.setattr(_Ring, "_take_rows", in_two_steps)
     flush = RingTransport._flush
 
     def when_many_wait(transport: RingTransport, most: int = 1) -> None:

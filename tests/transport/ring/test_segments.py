@@ -244,7 +244,7 @@ def test_each_port_gets_its_own_in_their_order_and_once() -> None:
         log.open(port)
     add(log, taken((1, 10), (2, 20), (1, 11)))
     add(log, taken((65535, 30), (1, 12), (2, 21)))
-    assert seqs(log.last(2)) == [12, 21]
+    assert seqs(log.read_tail(2)) == [12, 21]
     assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[10, 11, 12], [20, 21], [30]]
     assert [seqs(log.take(port)) for port in (1, 2, 65535)] == [[], [], []]
 

@@ -193,11 +193,11 @@ def test_ports_are_held_while_the_kernel_refuses_a_filter_without_them() -> None
     under_way = [ports.take() or (None, 0) for _ in range(900)]
     for sock, port in under_way[::2]:
         assert sock is not None
-        ports.ended(sock, port)
+        ports.end_connection(sock, port)
     assert flat(machine.admitted) == ports.ports == {port for _, port in machine.occupied}
     for sock, port in under_way[1::2]:
         assert sock is not None
-        ports.ended(sock, port)
+        ports.end_connection(sock, port)
     ports._release()
     assert (machine.admitted, machine.occupied) == ([], set())
 
@@ -211,7 +211,7 @@ def ended(ports: SourcePorts, count: int) -> list[int]:
     for _ in range(count):
         sock, port = ports.take() or (None, 0)
         assert sock is not None
-        ports.ended(sock, port)
+        ports.end_connection(sock, port)
         gone.append(port)
     return gone
 
@@ -265,7 +265,7 @@ def test_where_every_port_is_under_way_there_is_none() -> None:
     assert ports.take() is None
     sock, port = under_way[3] or (None, 0)
     assert sock is not None
-    ports.ended(sock, port)
+    ports.end_connection(sock, port)
     assert machine.files == 100
 
 
@@ -282,7 +282,7 @@ def test_ports_that_end_here_and_there_never_divide_the_filter_too_far(
         which = order.randrange(len(under_way))
         sock, port = under_way[which] or (None, 0)
         assert sock is not None
-        ports.ended(sock, port)
+        ports.end_connection(sock, port)
         under_way[which] = ports.take()
         most = max(most, len(machine.admitted))
     assert None not in under_way
@@ -305,7 +305,7 @@ def test_the_ranges_that_are_left_are_as_many_as_was_reckoned(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_ports, "_FEW_RANGES", most)
         for port in shuffled:
-            ports.ended(under_way[port], port)  # type: ignore[arg-type]
+            ports.end_connection(under_way[port], port)  # type: ignore[arg-type]
         ports._release()
     assert len(machine.admitted) <= max(most, 2)
     left = len(list(source_ports._join_ranges(sorted({*under_way} - gone))))
@@ -323,7 +323,7 @@ def test_at_the_end_every_socket_is_closed_once() -> None:
     machine.done.clear()
     ports.close()
     assert len([port for what, port in machine.done if what == "close"]) == 9
-    ports.ended(sock, port)
+    ports.end_connection(sock, port)
     assert machine.done[-1] == ("close", port)
     assert (machine.files, machine.occupied) == (0, set())
 

@@ -64,16 +64,16 @@ def test_a_queue_gives_each_request_to_one_process() -> None:
         os._exit(0)
     mine = list(ours)
     os.waitpid(child, 0)
-    rest = theirs.taken(2000 - len(mine))
+    rest = theirs.list_taken(2000 - len(mine))
     assert sorted(mine + rest) == list(range(2000))
-    assert mine == ours.taken(len(mine))
-    assert queue.next() == -1
+    assert mine == ours.list_taken(len(mine))
+    assert queue.take_next() == -1
     queue.close()
 
 
 def test_an_empty_queue_has_nothing() -> None:
     queue = Queue(np.arange(0))
-    assert (len(queue), queue.next(), list(Shared(queue))) == (0, -1, [])
+    assert (len(queue), queue.take_next(), list(Shared(queue))) == (0, -1, [])
     queue.close()
 
 
@@ -103,7 +103,7 @@ def test_of_a_queue_no_more_is_claimed_ahead_than_there_are_slots() -> None:
     out = Outgoing(job(Shared(queue), 3))
     while out.build_ahead():
         pass
-    assert queue.next() == 3
+    assert queue.take_next() == 3
     queue.close()
 
 

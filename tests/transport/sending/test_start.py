@@ -45,13 +45,13 @@ def test_a_run_begins_at_its_instant(start: RunStart, began_ns: int, turns: int)
 
 def test_a_stop_ends_the_wait() -> None:
     clock = Ticking(50 * MS, stop_after=2)
-    assert wait_for_start(Together(2).of(0), clock.now_ns, clock.turn) == 51 * MS
+    assert wait_for_start(Together(2).make_start(0), clock.now_ns, clock.turn) == 51 * MS
     assert len(clock.turns) == 2
 
 
 def test_processes_begin_together_once_all_are_ready() -> None:
     together = Together(3)
-    first, second = together.of(0), together.of(1)
+    first, second = together.make_start(0), together.make_start(1)
     assert first.begin_ns(1) == 0
     assert not together.release(2 * MS, ended=set())
     assert second.begin_ns(3) == 0
@@ -65,9 +65,9 @@ def test_processes_begin_together_once_all_are_ready() -> None:
 
 def test_processes_do_not_begin_before_the_earliest_instant() -> None:
     together = Together(1, earliest_ns=900 * MS)
-    together.of(0).begin_ns(0)
+    together.make_start(0).begin_ns(0)
     together.release(1, ended=set())
-    assert together.of(0).begin_ns(2) == 900 * MS
+    assert together.make_start(0).begin_ns(2) == 900 * MS
 
 
 @pytest.mark.whole
@@ -75,7 +75,7 @@ def test_the_start_crosses_a_fork() -> None:
     together = Together(1)
     child = os.fork()
     if not child:
-        together.of(0).begin_ns(1)
+        together.make_start(0).begin_ns(1)
         os._exit(0)
     os.waitpid(child, 0)
     assert together.release(1, ended=set())
