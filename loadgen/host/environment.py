@@ -73,7 +73,7 @@ def run_command(*command: str, timeout_s: float) -> str:
 def read_git_state(root: Path = _ROOT) -> str:
     """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
 
-    It starts a process of some milliseconds, so it is no part of `describe()`.
+    It starts a process of some milliseconds, so it is no part of `describe_machine()`.
     """
     if not (root / ".git").exists():
         return ""

@@ -169,7 +169,7 @@ class _Cache(BaseModel, extra="forbid"):
 
 
 def environment_digest(facts: Mapping[str, str]) -> str:
-    """A fingerprint of the machine and software in `loadgen.host.environment.describe()`."""
+    """A fingerprint of the machine and software in `loadgen.host.environment.describe_machine()`."""
     named = msgspec.json.encode([[name, facts.get(name, "")] for name in _DECIDING])
     return hashlib.blake2b(named, digest_size=8).hexdigest()
 

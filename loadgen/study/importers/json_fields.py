@@ -83,7 +83,7 @@ def value_at(value: object, *path: str) -> Any:
 
 
 def number(value: object) -> float | None:
-    """A number that a figure can be, see `bounds.figure`; None of anything else, so of NaN."""
+    """A number that a figure can be, see `bounds.read_figure`; None of anything else, so of NaN."""
     return bounds.read_figure(value)
 
 
