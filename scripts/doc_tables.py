@@ -6,6 +6,7 @@ site; `mkdocs build` puts the table in place of both. `python scripts/doc_tables
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import re
@@ -21,6 +22,7 @@ import loadgen
 from loadgen.base import rule
 from loadgen.figures import figure_table
 from loadgen.plan import profile
+from loadgen.run.options import bench_parser
 from loadgen.settings import backends, groups
 from loadgen.settings.launch import ServerKeys
 from loadgen.settings.other_clients.client import OtherClient
@@ -85,6 +87,26 @@ def _apis() -> str:
     return _grid(("name", "here"), rows)
 
 
+def _bench_flags() -> str:
+    return "\n".join(_flag_groups(bench_parser()))
+
+
+def _flag_groups(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for group in parser._action_groups:
+        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        rows = [(_listed(each.option_strings), _value(each), _help(each.help)) for each in shown]
+        if group.title in groups.ORDER:
+            yield f"## {_linked(group.title[0].upper() + group.title[1:])}\n"
+            yield _grid(("flag", "value", "meaning"), rows)
+
+
+def _value(action: argparse.Action) -> str:
+    """The value that a flag takes: its name, or those that there are."""
+    if isinstance(action.metavar, str):
+        return f"`{action.metavar}`".replace("|", "\\|")
+    return _listed(map(str, action.choices or ()))
+
+
 def _profiles() -> str:
     return _grid(
         ("name", "workload"),
@@ -111,8 +133,12 @@ def _server_keys() -> str:
 def _key(row: Setting) -> tuple[str, str, str, str]:
     empty = row.default is None or row.default in ("", (), {})
     default = "" if empty else f"`{json.dumps(row.default).replace('Infinity', 'inf')}`"
-    help_text = _marked((row.help or "").replace("%%", "%").replace("|", "\\|").replace("<", "&lt;"))
-    return f"`{row.name}`", default, f"`{row.option}`", help_text
+    return f"`{row.name}`", default, f"`{row.option}`", _help(row.help)
+
+
+def _help(text: str | None) -> str:
+    """A help text in a cell: as argparse prints it, and as Markdown."""
+    return _marked((text or "").replace("%%", "%").replace("|", "\\|").replace("<", "&lt;"))
 
 
 def _faults() -> str:
@@ -143,6 +169,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apis": _apis,
     "flags-vllm": partial(_flags, VLLM),
     **{f"flags-{client.name.lower()}": partial(_flags, client) for client in OTHERS},
+    "flags": _bench_flags,
     "profiles": _profiles,
     "profile-keys": _profile_keys,
     "server-keys": _server_keys,
