@@ -97,7 +97,7 @@ class Audited(msgspec.Struct, frozen=True):
 
 
 def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:
-    """The audit of everything that was read; raises UsageError, MeasureError where there are no figures."""
+    """Audit everything that was read; raises UsageError, MeasureError where there are no figures."""
     cells = [(failure.cell, failure.reason) for failure in read.failures]
     failed = [f"{cell.arm}, {cell.profile}, repeat {cell.repeat + 1}: {reason}" for cell, reason in cells]
     if not read.reported:

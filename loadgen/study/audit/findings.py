@@ -30,7 +30,7 @@ _BY_VERDICT = "found by the run's own verdict; its directory has the figures"
 
 
 class RunFindings(msgspec.Struct, frozen=True):
-    """What was found in one run, worst first."""
+    """The findings on one run, worst first, and why a check was not made."""
 
     reported: Reported
     findings: tuple[Finding, ...]
@@ -70,7 +70,7 @@ class RunFindings(msgspec.Struct, frozen=True):
 def audit_runs(
     reported: Sequence[Reported], machine: Machine | None, config: Path | None, model: str = ""
 ) -> list[RunFindings]:
-    """Every check that the data allow, on each run next to the others of its page.
+    """Apply every check that the data allow to each run, next to the others of its page.
 
     `machine` overrides what a run reports of its own; None: as the run names it, else no roofline. `model` is
     used for every run's name; `config` is the shape of the models that the table does not know, of all where
@@ -105,7 +105,7 @@ def _lacks(run: Reported, machine: Machine | None, model: str, shape: Path | Non
 
 
 def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
-    """What our own verdict found, where there is one, then what the audit adds to it; worst first."""
+    """Join the findings of our own verdict, if there is one, with those of the audit; worst first."""
     run = audited.reported.run
     if run is not None:
         own = list(run.verdict.findings)
@@ -165,7 +165,7 @@ ROOFLINE, RELATIONS = CHECKABLE = ("roofline", "relations")
 
 
 def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
-    """What could not be checked in a run: the roofline, the relations between its figures, or both.
+    """List what could not be checked in a run: the roofline, the relations between its figures, or both.
 
     A run of ours was judged from every arrival: only its roofline may be lacking.
     """

@@ -186,7 +186,7 @@ def _sent_before(run: AuditedRun, other: AuditedRun) -> Evidence | None:
 
 
 def _same(run: AuditedRun, other: AuditedRun) -> str | None:
-    """What shows that two runs had the same prompts, or one the other's first; None if nothing does."""
+    """Name the evidence that two runs had the same prompts, or one the other's first; None without."""
     own, its = run.reported, other.reported
     if own.plan_digest or its.plan_digest:
         return "digest" if own.plan_digest == its.plan_digest else None
@@ -243,7 +243,7 @@ _WHOLE = re.compile(r"(?<![\w./-])(\d{3,6})\s?[/x]\s?(\d{2,6})(?![\w./-])")
 
 
 def find_nominal_lengths(run: Reported) -> tuple[float, float] | None:
-    """Tokens of a prompt and an answer that a run asked for, or is named by; None where neither is known."""
+    """Find the tokens of a prompt and an answer that a run asked for, or is named by; None if not known."""
     load = run.load
     if load.asked_input_len and load.asked_output_len:
         return float(load.asked_input_len), float(load.asked_output_len)
@@ -259,7 +259,7 @@ def find_nominal_lengths(run: Reported) -> tuple[float, float] | None:
 
 
 def compute_tolerance(requests: float) -> float:
-    """How far a mean of lengths drawn evenly from [0.8 L, L] is from 0.9 L by chance, as a share of L.
+    """Compute how far a mean of lengths from [0.8 L, L] is from 0.9 L by chance, as a share of L.
 
     Four standard errors: 4 · (1 − 0.8) / √12 / √n.
     """

@@ -33,7 +33,7 @@ _SPEEDS = ("output_throughput", "speed_tok_s", DECODING, PREFILL)
 
 
 def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
-    """A table of all runs, what was found in each, and what could not be checked; by checkpoint."""
+    """Write a table of all runs by checkpoint, each run's findings, and the checks that were not made."""
     rows = groups.name_rows([audited.reported for audited in findings])
     names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
     by_name = grouped(findings, lambda audited: _marked(audited, names[id(audited)]))
@@ -47,7 +47,7 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
 def render_json(
     findings: Sequence[RunFindings], machine: Machine | None, problems: Sequence[str], failures: Sequence[str]
 ) -> dict[str, Any]:
-    """The audit as an object of plain values; what is no finite number is null."""
+    """Write the audit as an object of plain values; a number that is not finite is null."""
     return {
         "format": FORMAT,
         "machine": None if machine is None else machine.model_dump(mode="json"),
@@ -108,7 +108,7 @@ def _number(value: float | None) -> str:
 
 
 def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
-    """What was found in a run; nothing where nothing was."""
+    """Yield the lines on a run's findings; none without findings."""
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
     remarks = audited.reported.remarks if explain else ()
@@ -158,7 +158,7 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
 
 
 def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
-    """What could not be checked, of how many runs, and once what to pass for it."""
+    """Yield each check that was not made, of how many runs, and once what to pass for it."""
     unknown = [audited.reported.machine for audited in findings if audited.no_machine]
     if unknown:
         named = [clean_line(name) for name in dict.fromkeys(unknown) if name]

@@ -50,7 +50,7 @@ def slow_kernel(run: AuditedRun) -> Evidence | None:
 
 
 def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float | None:
-    """How much of the roofline decoding reached, 1 is all of it; None where that is not known.
+    """Compute the share of the roofline that decoding reached, from 0 to 1; None where it is not known.
 
     Of a row of prefill alone it is the share of the peak that its speed reached.
     """

@@ -37,7 +37,7 @@ class Hardware(msgspec.Struct, frozen=True):
     def named(
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
-        """What these names mean; raises UsageError where machine, bandwidth or file does not exist."""
+        """Look up the machine, the bandwidth and the file of these names; raises UsageError of an unknown one."""
         file = None if config is None else expand_path(config)
         if file is not None:
             architecture.read_architecture(file)
@@ -45,7 +45,7 @@ class Hardware(msgspec.Struct, frozen=True):
 
     @classmethod
     def given(cls, flags: argparse.Namespace) -> Hardware:
-        """What the roofline's flags of a command line name; raises UsageError as `named`."""
+        """Read the roofline's flags of a command line; raises UsageError as `named`."""
         return cls.named(flags.hardware, flags.bandwidth, flags.model_config)
 
     def or_recorded(self, key: str | None) -> Hardware:
@@ -102,7 +102,7 @@ class Ceilings:
 
 
 def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list[Reported], list[str]]:
-    """The runs with their ceilings, and a message for each reason why some have none.
+    """Add the ceilings to runs; return also a message for each reason why some have none.
 
     --hardware overrides what a run reports; a run's own weights stay.
     """
@@ -120,7 +120,7 @@ def add_ceilings(reported: Sequence[Reported], hardware: Hardware) -> tuple[list
 
 
 def find_weights(model: str) -> Weights | None:
-    """A checkpoint's weights by its name; None if the model is unknown."""
+    """Find a checkpoint's weights by its name; None if the model is unknown."""
     try:
         return estimate_ceiling(model, machines.make_machine(1.0)).weights
     except UsageError:

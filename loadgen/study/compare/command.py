@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]:
-    """A table a load of all runs that were read but those of searches for a limit; raises UsageError."""
+    """Compare all runs but those of searches for a limit, a table a load; raises UsageError."""
     if read.limits:
         read = read.outside_searches
         if not read.reported and not read.failures:
@@ -105,7 +105,7 @@ def compare_parser() -> argparse.ArgumentParser:
 
 
 def report_unread(problems: Sequence[str]) -> None:
-    """What could not be read, on the standard error: the table is of what could."""
+    """Print on the standard error what could not be read: the table is of what could."""
     for problem in problems[:_MOST_PROBLEMS]:
         printed(f"loadgen: {clean_text(problem)}", sys.stderr)
     if len(problems) > _MOST_PROBLEMS:
@@ -118,7 +118,7 @@ def _shown(
     missing: Sequence[str],
     given: argparse.Namespace,
 ) -> str:
-    """What was asked for; below it the points of sweeps that have no whole run, `missing`."""
+    """Write the output in the asked format; `missing` are points of sweeps without a whole run."""
     drawn = _drawn(tables, given)
     if given.json:
         whole = render_json(tables, searches) | {name: _json(table) for name, _, table in drawn}
@@ -132,17 +132,17 @@ def _shown(
 
 
 def render_text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
-    """Compared limits and runs for a terminal."""
+    """Write compared limits and runs for a terminal."""
     return _joined(tables, searches, _TEXT)
 
 
 def render_markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
-    """Compared limits and runs for a pull request."""
+    """Write compared limits and runs for a pull request."""
     return _joined(tables, searches, _MARKDOWN)
 
 
 def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
-    """Everything of compared runs, and of limits where there are any."""
+    """Write everything of compared runs, and of limits where there are any."""
     return export.render_json(tables) | ({"limits": limits.render_limit_json(searches)} if searches else {})
 
 

@@ -52,12 +52,12 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def find_differences(run: Reported, baseline: Reported) -> list[Finding]:
-    """Everything in which a run differs from one of the baseline, refused differences first."""
+    """Find every difference of a run from one of the baseline, refused differences first."""
     return rule.findings(COMPARABILITY, Pair(run, baseline))
 
 
 def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | None:
-    """By how much answers were shorter than requested, over 1 %; None where they were not, or it is unknown.
+    """Say by how much answers were shorter than requested, over 1 %; None if not shorter, or unknown.
 
     `otherwise` is the requested length where the run does not report it.
     """
@@ -78,7 +78,7 @@ def _varied(facts: Facts) -> bool:
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
-    """Why a figure of these runs of one load is not one quantity; "" where it is."""
+    """Say why a figure of these runs of one load is not one quantity; "" where it is."""
     if key != _GOODPUT:
         return ""
     known = [run.facts.ask().goodput_slo_ms for run in runs if run.facts is not None]
@@ -160,7 +160,7 @@ def _concurrency(run: Reported) -> Value:
 
 
 def _data(pair: Pair) -> Evidence | None:
-    """What makes the load: of both, since what one has not is as usual."""
+    """Name the keys that make the load and differ, of both runs: a key that one lacks has its default."""
     if pair.run.facts is None or pair.baseline.facts is None:
         return None
     own, other = (data_identity.keys(facts) for facts in (pair.run.facts, pair.baseline.facts))
@@ -214,7 +214,7 @@ def _server(pair: Pair) -> Evidence | None:
 
 
 def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
-    """What a server was given or reports, by name, except what is the checkpoint's own."""
+    """Yield each setting that a server was given or reports, but those that are the checkpoint's own."""
     if run.facts is None:
         return
     facts = run.facts
@@ -226,7 +226,7 @@ def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
 
 
 def _labels(pair: Pair) -> Evidence | None:
-    """What only their sources have, of two results of one name that were named as two places."""
+    """Compare the labels of two results of one name that were read from two places."""
     own, other = pair.run, pair.baseline
     if own.name != other.name or own.told_by != other.told_by or own.place == other.place:
         return None
@@ -249,7 +249,7 @@ def _listed(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None
 
 
 def format_value(value: Any) -> str:
-    """A value as marks and names of rows write it."""
+    """Write a value as marks and names of rows have it."""
     if isinstance(value, tuple):
         value = " ".join(map(str, value))
     if isinstance(value, float):

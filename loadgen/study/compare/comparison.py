@@ -41,7 +41,7 @@ def compare_runs(
     failures: Sequence[FailedCell] = (),
     lacking: Sequence[str] = (),
 ) -> list[ComparedLoad]:
-    """A table a load, in order of appearance; Holm over rows and loads of each figure.
+    """Compare runs in a table a load, in order of appearance; Holm over rows and loads of each figure.
 
     A run that is there twice is used once; failed cells are failures of their rows; what holds for all tables
     is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises
@@ -204,7 +204,7 @@ def _asked_output(runs: Sequence[Reported]) -> float | None:
 
 
 def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequence[Line]) -> Iterator[str]:
-    """What holds for the whole table."""
+    """Yield the remarks that hold for the whole table."""
     every = [run for line in rows for run in line.runs]
     if any(run.simulated for run in every):
         yield SIMULATION

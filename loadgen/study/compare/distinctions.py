@@ -31,7 +31,7 @@ _DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 
 
 def describe_distinctions(run: Reported) -> dict[str, str]:
-    """Everything but the load by which a run differs from another of its name: words by what they are of."""
+    """Describe what else than the load tells a run from another of its name: words by their subject."""
     words = {
         "client": run.told_by,
         "machine": run.machine,
@@ -43,7 +43,7 @@ def describe_distinctions(run: Reported) -> dict[str, str]:
 
 
 def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
-    """What only our own runs report."""
+    """Yield the distinctions that only our own runs report."""
     if facts.cell is None:
         yield "label", facts.label or ""
         if facts.launched is None and not facts.server.simulated:
@@ -57,7 +57,7 @@ def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _settings(run: Reported) -> dict[str, Any]:
-    """What the server was given or reports, and the keys of the profile that make the request."""
+    """Collect the server's settings, and the keys of the profile that make the request."""
     return {**dict(comparability.server_settings(run)), **comparability.request_keys(run)}
 
 
@@ -66,7 +66,7 @@ ByLoad = Callable[[Sequence[Reported]], Sequence[Sequence[int]]]
 
 
 def name_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str]:
-    """The row of each run of one name: the name, and the words in which these runs differ.
+    """Name the row of each run of one name: the name, and the words in which these runs differ.
 
     A key that a run was not given is not named. Where long names would look alike once they are cut, only
     the keys are named that are needed to tell the runs apart. Runs of one load that differ in no such words
@@ -90,7 +90,7 @@ def name_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str
 
 
 def place_names(places: Iterable[str]) -> dict[str, str]:
-    """What tells each place from the others: the last parts of its path, without those that all end with."""
+    """Name each place by the last parts of its path, without the parts that all end with."""
     parts = {place: PurePath(place).parts for place in dict.fromkeys(places)}
     longest = max(map(len, parts.values()), default=0)
     lengths = range(1, longest + 1)
@@ -153,7 +153,7 @@ def _named(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:
 
 
 def _telling(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
-    """Of these keys those by which a run differs from one that it did not differ from by those before."""
+    """Select the keys by which a run differs from one that no earlier key tells it from."""
     telling: list[str] = []
     kinds = 1
     for key in keys:
@@ -184,7 +184,7 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
 
 
 def _load(run: Reported) -> dict[str, Any]:
-    """What was asked for; None if it is unknown."""
+    """Collect the facts of a load that was asked for; None for an unknown one."""
     load, limited = run.load, run.told_by == OURS or "max_concurrency" in run.figures
     drawn = _DRAWN if run.load.shape and run.facts is not None else None
     unlimited = _NO_LIMIT if limited else None

@@ -29,14 +29,14 @@ CSV_COLUMNS = (
 
 
 def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
-    """A line a figure of a row, under `CSV_COLUMNS`; what is not known is empty."""
+    """Write a line a figure of a row, under `CSV_COLUMNS`; an unknown value is empty."""
     rows = (row for each in comparisons for line in each.lines for row in _csv_rows(each, line))
     finite_rows = ({key: None if value == math.inf else value for key, value in row.items()} for row in rows)
     return format_csv_table(CSV_COLUMNS, finite_rows)
 
 
 def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
-    """Everything that a comparison knows, as JSON has it: no NaN, no infinity."""
+    """Write everything that a comparison knows, as JSON has it: no NaN, no infinity."""
     found = loads.arrange_loads(comparisons)
     swept = {"rows": [_load_row(row) for row in found.rows], "notes": found.notes}
     made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}

@@ -23,7 +23,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Reported]]:
-    """Each run once, in order; then the repeated: same times and plan; of other clients, equal figures.
+    """Part runs in each once, in order, and the repeated: same times and plan, or equal figures.
 
     Of a run that is there twice, the one that was named itself is used, else the first.
     """
@@ -36,14 +36,14 @@ def drop_repeated(reported: Iterable[Reported]) -> tuple[list[Reported], list[Re
 
 
 def sort_as_measured(reported: Sequence[Reported]) -> list[Reported]:
-    """Runs of campaigns as they were measured, which is the order of their file; others where they were."""
+    """Sort runs of campaigns as they were measured, which is the order of their file; others stay."""
     of_campaigns = [(run.started, at) for at, run in enumerate(reported) if run.cell and run.started]
     measured = iter(sorted(of_campaigns))
     return [reported[next(measured)[1]] if run.cell and run.started else run for run in reported]
 
 
 def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
-    """The loads in order of appearance, the rows under each likewise; with `one_load` all runs are under one.
+    """Group runs by load and row, in order of appearance; with `one_load` all runs are under one.
 
     `names` are the rows' of the runs, as `row_names` gives them.
     """
@@ -57,7 +57,7 @@ def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: 
 
 
 def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[str]:
-    """The row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
+    """Name the row of each run: its checkpoint, of a campaign's `by_server` with the server it was on.
 
     Runs of one name that differ in server, client, machine, request or label, in the place that they were
     named as, or in what their sources have and is not read, are rows of their own, with the words in which

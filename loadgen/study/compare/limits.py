@@ -75,7 +75,7 @@ class ComparedLimits(msgspec.Struct, frozen=True):
 
 
 def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> list[ComparedLimits]:
-    """A table for each kind of search, in order of appearance; Holm over all their rows.
+    """Compare limits in a table for each kind of search, in order of appearance; Holm over all their rows.
 
     Raises UsageError where the baseline that is asked for has no search.
     """
@@ -189,13 +189,13 @@ def _is_among(wanted: str, names: Sequence[str]) -> bool:
 
 
 def list_limits(limits: Sequence[StoredLimit]) -> list[float]:
-    """The limits of those searches that found one."""
+    """List the limits of the searches that found one."""
     found = (limit.record.limit for limit in limits)
     return [each.value for each in found if each is not None and each.value is not None]
 
 
 def summarise_limits(limits: Sequence[StoredLimit]) -> LimitEstimate | None:
-    """The limit of one search as it found it; of several their geometric mean with its 95 % interval."""
+    """Summarise limits: one search's as it found it, of several the geometric mean with its 95 % interval."""
     known = [limit.record.limit for limit in limits if limit.record.limit is not None]
     known = [each for each in known if each.value is not None]
     if len(known) < 2:
@@ -300,14 +300,14 @@ _COLUMNS = (
 
 
 def limit_title(compared: ComparedLimits) -> str:
-    """What was searched for: the highest concurrency at the objectives, and of which workload."""
+    """Name what was searched for: the highest concurrency at the objectives, and the workload."""
     highest = "concurrency" if compared.axis == "concurrency" else "request rate"
     about = f": {compared.about}" if compared.about else ""
     return clean_line(f"Highest {highest} at {', '.join(compared.objectives)}{about}")
 
 
 def limit_table(compared: ComparedLimits) -> Table:
-    """A row a checkpoint; below it what each comes to, and what limits the verdicts."""
+    """Make a table of a row a checkpoint; its notes have the ratios, and what limits the verdicts."""
     body = tuple(tuple(map(clean_line, _cells(compared, row))) for row in compared.rows)
     return Table(_COLUMNS, body, notes=tuple(clean_line(note) for note in _notes(compared)))
 
@@ -333,7 +333,7 @@ def format_limit_ratio(row: LimitRow) -> str:
 
 
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
-    """A line a checkpoint with every digit; what is not known is empty."""
+    """Write a line a checkpoint with every digit; an unknown value is empty."""
     return format_csv_table(CSV_COLUMNS, [_flat(each, row) for each in tables for row in each.rows])
 
 
@@ -355,7 +355,7 @@ def _flat(compared: ComparedLimits, row: LimitRow) -> dict[str, Any]:
 
 
 def render_limit_json(tables: Sequence[ComparedLimits]) -> list[dict[str, Any]]:
-    """Everything that is known of each, as JSON has it: no NaN, no infinity."""
+    """Write everything that is known of each, as JSON has it: no NaN, no infinity."""
     made = [
         {
             **{key: getattr(each, key) for key in _ABOUT},

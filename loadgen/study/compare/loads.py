@@ -43,7 +43,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> list[str]:
-        """What stands below the table of loads: remarks, then marks with the rows they are of."""
+        """The notes below the table of loads: remarks, then marks with the rows they are of."""
         alone = [point for point in self.points if len(point.comparison.lines) == 1]
         remarks = dict.fromkeys(remark for point in alone for remark in point.comparison.remarks)
         notes = [remark for remark in remarks if remark not in (ALONE, SIMULATION)]
@@ -62,7 +62,7 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
 
 def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
-    """Loads of a single row, and rows that were run under several loads of the same lengths, as one table.
+    """Arrange loads of one row, and rows that ran under several loads of the same lengths, in one table.
 
     What has rows to compare is compared as well. A single row alone is a comparison with nothing.
     """

@@ -30,7 +30,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 def read_campaign_settings(places: Iterable[str]) -> CampaignSettings:
-    """Of the first campaign among the places, or the only one inside one; a damaged record is ignored."""
+    """Read the first campaign among the places, or the only one inside one; a damaged record is ignored."""
     for record in (
         contents for given in places if (contents := _find_record(expand_path(given))) is not None
     ):
@@ -56,7 +56,7 @@ def _find_record(directory: Path) -> Path | None:
 
 
 class ComparisonOptions(msgspec.Struct, frozen=True):
-    """What is asked of a comparison; raises UsageError where margin or alpha is out of range."""
+    """The options of a comparison; raises UsageError where margin or alpha is out of range."""
 
     baseline: str = ""  # a row; "": the campaign's, else the first unquantized one, else the first
     margin: float | None = None  # of equivalence; None: the campaign's, else MARGIN

@@ -23,7 +23,7 @@ UNLIKE = "*"
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What a checkpoint's name contains: base model, parameters in 1e9, how its weights are stored."""
+    """The parts of a checkpoint's name: base model, parameters in 1e9, how its weights are stored."""
 
     base: str
     quantization: str  # "" where the name has none: as trained, in 16 bits
@@ -46,7 +46,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def params(self) -> str:
-        """As the pages write it: 4B, 30B (3B active)."""
+        """The parameters as the pages write them: 4B, 30B (3B active)."""
         if self.parameters_b is None:
             return "-"
         active = f" ({self.active_b:g}B active)" if self.active_b else ""
@@ -54,7 +54,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> str:
-        """As the pages write it: Dense BF16, Dense AWQ, MoE FP8."""
+        """The kind of model as the pages write it: Dense BF16, Dense AWQ, MoE FP8."""
         return f"{'MoE' if self.active_b else 'Dense'} {self.quantization or 'BF16'}"
 
 
@@ -173,7 +173,7 @@ def fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Ta
 
 
 def compute_need(name: str, runs: Sequence[Reported], context: int = CONTEXT) -> Need:
-    """What a checkpoint needs, from the best source."""
+    """Compute the bytes that a checkpoint needs, from the best source."""
     measured = [run.memory_bytes for run in runs if run.memory_bytes and _takes_what_it_needs(run)]
     if measured:
         return Need(max(measured) / _GIB, "measured")

@@ -36,7 +36,7 @@ _BASELINE, _FAILED = "baseline", "failed"
 
 
 def render_text(comparisons: Sequence[ComparedLoad]) -> str:
-    """One table of what has nothing to compare, then every load's own with its notes, in 80 columns."""
+    """Write one table of the loads that have nothing to compare, then each other load's with its notes."""
     found = loads.arrange_loads(comparisons)
     parts = [load_table.text(found.rows, found.notes).rstrip("\n")] if found.points else []
     parts += ["\n".join(_load_lines(comparison)) for comparison in found.compared]
@@ -44,7 +44,7 @@ def render_text(comparisons: Sequence[ComparedLoad]) -> str:
 
 
 def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
-    """The same as Markdown: tables, their remarks and marks as lists."""
+    """Write comparisons as Markdown: tables, their remarks and marks as lists."""
     found = loads.arrange_loads(comparisons)
     titles, drawn = [], []
     if found.points:
@@ -60,7 +60,7 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
 
 
 def describe_load(load: Load) -> str:
-    """A load in one line: its name, lengths, requests and concurrency, as far as known."""
+    """Describe a load in one line: its name, lengths, requests and concurrency, as far as known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
     ways = ((load.input_len, "in"), (asked, "out"))
     lengths = [f"{_count(tokens)} {way}" for tokens, way in ways if tokens is not None]
@@ -81,7 +81,7 @@ def describe_load(load: Load) -> str:
 
 
 def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
-    """How many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
+    """Compute how many times as fast as the baseline, with its interval; of latencies the ratio's inverse."""
     if effect is None:
         return math.nan, math.nan, math.nan
     if effect.higher_is_faster is False:
@@ -162,7 +162,7 @@ def _call(comparison: ComparedLoad, line: Line) -> str:
 
 
 def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
-    """The speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
+    """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
     if not math.isfinite(ratio):
         return ""
@@ -175,7 +175,7 @@ def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
 
 
 def format_spread(figure: ComparedFigure, summary: Summary | None) -> str:
-    """A mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
+    """Write a mean and half its interval with as many decimals, as 298.1 ±1.2; "-" without a value.
 
     In words where the interval bounds nothing.
     """
@@ -242,7 +242,7 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
 
 
 def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
-    """What stands under a table, by kind: what is not decided, marks, answers, failures.
+    """Yield the notes under a table, by kind: what is not decided, marks, answers, failures.
 
     Of each undecided row what its runs could have found and how many more it takes; then why, if known.
     """
@@ -267,7 +267,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
 
 
 def explain_undecided(effect: Effect) -> str:
-    """What these runs could have found, and how many more would settle it."""
+    """Say what these runs could have found, and how many more would settle it."""
     of = f"{effect.units} {'pairs' if effect.paired else 'runs per side'}"
     least = repeats.difference(effect.detectable)
     power = f"{of} detect no less than {least} (statistical power 80 %)" if least else f"{of} {_APART}"

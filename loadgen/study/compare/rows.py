@@ -32,7 +32,7 @@ def _means(needs_tokens: bool) -> list[ComparedFigure]:
 
 
 def _stand_ins() -> Iterator[tuple[ComparedFigure, str]]:
-    """What is shown where no run has the mean, each with the key of that."""
+    """Yield each figure that is shown where no run has the mean, with the key of the mean."""
     for figure in (figure for figure in LATENCIES if figure.compared):
         usual, label = SELECTABLE[figure.compared].statistic("mean"), f"{figure.label} {figure.unit}"
         if figure.compared != figure.key:
@@ -70,7 +70,7 @@ class BaselineRuns(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, runs: Sequence[Reported], asked_output: float | None, ask: ComparisonOptions) -> BaselineRuns:
-        """Those of the baseline's runs that are not INVALID and are like the first of them."""
+        """Select the baseline's runs that are not INVALID and are like the first of them."""
         valid = [run for run in runs if run.level != INVALID]
         none = "the baseline's runs are INVALID" if runs else "the baseline has no run here"
         like, missing = (valid[0], "") if valid else (None, none)
@@ -225,7 +225,7 @@ def _roofline(runs: Sequence[Reported]) -> float | None:
 def _marks(
     runs: Sequence[Reported], valid: Sequence[Reported], used: Sequence[Reported], reference: BaselineRuns
 ) -> Iterator[str]:
-    """What a reader of the row must know, the gravest first."""
+    """Yield what a reader of the row must know, the gravest first."""
     if bad := [run for run in runs if run.level == INVALID]:
         foreign = any(run.told_by != OURS for run in bad)
         why = f"{_names(bad)}{' (loadgen audit has the evidence)' if foreign else ''}"

@@ -25,7 +25,7 @@ _ALIKE = "the runs agree to within the precision of digits and clocks, which is 
 
 
 def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
-    """Runs, grouped by the start of the server they ran on, as one unit a start: their geometric mean.
+    """Average the runs of each start of the server to one unit: their geometric mean.
 
     What a start had of luck (memory layout, kernels that were tuned, heat) is in all of its runs: five runs
     of one start are one draw of it, not five. The geometric mean, since ratios are judged by logarithms. A
@@ -77,7 +77,7 @@ def judge_effect(
 
 
 def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[Effect]:
-    """The rows of one figure judged together: each with its adjusted p and its verdict.
+    """Judge the rows of one figure together: each gets its adjusted p and its verdict.
 
     Equivalent where both one-sided tests pass, which is the practical question and comes first; else faster
     or slower where the test of a difference does; else undecided, with the least difference that is found in
@@ -170,7 +170,7 @@ MOST_UNITS = 1000  # of a side: beyond that the number needed is not computed
 
 
 def compute_power(distance: Any, freedom: Any, tail: Any) -> Float64:
-    """How often a one-sided t test at level `tail` rejects where the truth is `distance` standard errors off.
+    """Compute how often a one-sided t test at level `tail` rejects at `distance` standard errors.
 
     1 − F(t(1 − tail; freedom); freedom, distance), F of the noncentral t distribution. Beyond three times
     that t and 10 more, where it is over 0.99, scipy's F is NaN for some arguments: it is taken there.
@@ -182,7 +182,7 @@ def compute_power(distance: Any, freedom: Any, tail: Any) -> Float64:
 
 
 def compute_separation(freedom: Any, tail: Any, wanted: float = POWER) -> Float64:
-    """The distance in standard errors at which `power` is `wanted`; `freedom` is 1 or more."""
+    """Compute the distance in standard errors at which the power is `wanted`; `freedom` is 1 or more."""
     from scipy import special
 
     return np.asarray(special.nctdtrinc(freedom, 1 - wanted, special.stdtrit(freedom, 1 - np.asarray(tail))))
@@ -191,7 +191,7 @@ def compute_separation(freedom: Any, tail: Any, wanted: float = POWER) -> Float6
 def estimate_more_units(
     error: Any, freedom: Any, units: Any, limit: float, tails: tuple[float, float], floor: Any = 0.0
 ) -> Float64:
-    """The least number of units to add on each side that settles a difference of size `limit` (log scale).
+    """Estimate the least number of units to add on each side that settles a difference `limit` (log scale).
 
     Settled: were the truth ± limit, the difference would be found (at level tails[0] on each side); were
     there none, equivalence would be (both one-sided tests at tails[1]); each in 80 % of campaigns.
@@ -235,7 +235,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def p(self) -> Float64:
-        """Of no difference, two-sided: 2 · F(−|log ratio| / error), F of Student's t."""
+        """The p of no difference, two-sided: 2 · F(−|log ratio| / error), F of Student's t."""
         return 2 * _student(-np.abs(self.log_ratio) / self.error, self.freedom)
 
     def p_equivalent(self, margin: float) -> Float64:
@@ -253,7 +253,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def estimate_ratio(row: Float64, baseline: Float64, *, paired: bool, floor: Any = CLOCK_ERROR) -> Estimate:
-    """The log ratio of positive figures over the last axis: of pairs, or of two samples by Welch.
+    """Estimate the log ratio of positive figures over the last axis: of pairs, or of two samples by Welch.
 
     Paired: the mean of d = ln(row / baseline), its error sd(d) / √n, n − 1 degrees of freedom. Else the
     difference of the two mean logarithms, with Welch's error and degrees of freedom. `floor` is the least
@@ -315,19 +315,19 @@ class Family(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> Float64:
-        """What an undecided row's own p must reach: alpha over the analyses and the rows still undecided."""
+        """The p that an undecided row must reach: alpha over the analyses and the rows still undecided."""
         left = self.rows - (self.p <= self.alpha).sum(-1, keepdims=True)
         return np.asarray(self.alpha / LOOKS / np.maximum(left, 1))
 
 
 def judge_family(estimated: Estimate, margin: float, alpha: float) -> Family:
-    """Rows tested for a difference, and apart from that for equivalence within the margin."""
+    """Test rows for a difference, and apart from that for equivalence within the margin."""
     p, p_equivalent = (LOOKS * adjust_by_holm(p) for p in (estimated.p, estimated.p_equivalent(margin)))
     return Family(np.minimum(p, 1), np.minimum(p_equivalent, 1), alpha)
 
 
 def adjust_by_holm(p: Float64) -> Float64:
-    """Holm's adjusted p over the last axis: p₍ᵢ₎ · (m − i + 1), never falling, at most 1; NaN stays NaN."""
+    """Adjust p by Holm over the last axis: p₍ᵢ₎ · (m − i + 1), never falling, at most 1; NaN stays NaN."""
     order = np.argsort(p, -1)  # NaN comes last
     tests = (~np.isnan(p)).sum(-1, keepdims=True)
     factors = np.maximum(tests - np.arange(p.shape[-1]), 1)
@@ -340,7 +340,7 @@ def adjust_by_holm(p: Float64) -> Float64:
 def estimate_more_runs(
     estimated: Estimate, units: Any, *, rows: int, margin: float, alpha: float, floor: Any = CLOCK_ERROR
 ) -> Float64:
-    """How many more units a side settle a difference of the margin's size, whatever the other rows do.
+    """Estimate how many more units a side settle a difference of the margin's size, for any other rows.
 
     From spread and margin alone, never from the effect seen (Stein 1945): a number that follows the effect
     stops where luck was good. inf where it takes over 1000 units.
@@ -368,7 +368,7 @@ class Units(msgspec.Struct, frozen=True):
 
 
 def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Tell) -> Units:
-    """The units of two sides: paired by the campaign's repeat, else by equal prompts, else not.
+    """Pair the units of two sides by the campaign's repeat, else by equal prompts, else not.
 
     Pairs that share a start of a server, on either side, are one unit, where that leaves at least two.
     """
@@ -388,7 +388,7 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Te
 
 
 def list_units(runs: Sequence[Reported], figure: Tell) -> list[float]:
-    """One side's units: where there are several, starts of the server, geometric means of runs; else runs."""
+    """List one side's units: starts of the server where there are several (geometric means), else runs."""
     starts = grouped((run for run in runs if figure(run) is not None), _start)
     if None in starts or len(starts) < _LEAST:
         return _values(runs, figure)
@@ -396,7 +396,7 @@ def list_units(runs: Sequence[Reported], figure: Tell) -> list[float]:
 
 
 def explain_units(runs: Sequence[Reported]) -> str:
-    """Why runs are the units of a side, and not starts of the server; "" where starts are, and of one run."""
+    """Say why the units of a side are runs and not starts of the server; "" of starts, and of one run."""
     starts = {_start(run) for run in runs}
     if len(runs) < _LEAST or (len(starts) >= _LEAST and None not in starts):
         return ""

@@ -155,7 +155,7 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
 
 
 def _beyond_the_sum(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
-    """What no n values with this mean have; there are more of ITL than requests, so it is not judged."""
+    """Yield each statistic that no n values with this mean have; ITL, of more values, is not judged."""
     n, ranks, spread = run.requests, dict(_ranks(run, key)), run.interval(f"std_{key}_ms")
     if not n or not run.alike or SELECTABLE[key].of != "requests":
         return
@@ -457,7 +457,7 @@ def _shares(run: AuditedRun) -> Iterator[Evidence]:
 
 
 def _draft(run: AuditedRun) -> Iterator[Evidence]:
-    """What contradicts itself in the counts of speculative decoding."""
+    """Yield each contradiction between the counts of speculative decoding."""
     length = run.figure("spec_decode_acceptance_length") or run.figure("accept_length")
     if length and length < 1 - _ROUNDED and length != -1:
         yield f"an acceptance length of {length:g}: a pass gives one token at least"

@@ -83,7 +83,7 @@ class Page:
 
 
 def find_usual(values: Iterable[Value | None]) -> Value | None:
-    """The value of more than half of them, of at least three; else None."""
+    """Return the value that more than half of them have, of at least three; else None."""
     counted = Counter(values)
     if not counted:
         return None
@@ -203,7 +203,7 @@ class AuditedRun:
 
     @cached_property
     def prefill_left_ms(self) -> float | None:
-        """What a full load leaves of its time for each prompt.
+        """The milliseconds that a full load leaves for each prompt.
 
         (duration − tokens ÷ concurrency · median ITL) ÷ requests, the median gap taken for a step without
         prefill. Only of a closed loop at 2 or more that was held full, with messages of one token.
@@ -232,7 +232,7 @@ class AuditedRun:
 
 
 def group_pages(reported: Sequence[Reported]) -> list[Page]:
-    """The page of each run; runs that have a file each are a page together."""
+    """Return the page of each run; runs that have a file each are one page."""
     count = Counter(run.file or run.source for run in reported)
 
     def file(run: Reported) -> str:

@@ -42,7 +42,7 @@ class JsonDocument(msgspec.Struct, frozen=True):
 
 
 def read_documents(text: str) -> Iterator[JsonDocument]:
-    """Every object of a text: one, a list of them, or one after the other; NaN and Infinity are numbers.
+    """Read every object of a text: one, a list of them, or one after the other; NaN is a number.
 
     What is cut off is a document with an error; those after it are still read, up to 200 errors.
     """
@@ -99,7 +99,7 @@ def count(value: object) -> int | None:
 
 
 def count_failures(errors: object) -> int | None:
-    """How many requests failed, of a list of each one's error, "" or null of one that did not; else None."""
+    """Count the failed requests of a list of each one's error, "" or null of one that did not; else None."""
     return sum(1 for error in errors if error) if isinstance(errors, list) and errors else None
 
 
@@ -143,7 +143,7 @@ def parse_local_time(parse: Callable[[str], datetime], written: object) -> datet
 
 
 def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
-    """The load with the mean lengths that the run's totals come to, where it has them."""
+    """Add to a load the mean lengths that the run's totals come to, where it has them."""
     completed = number(figures.get("completed"))
     totals = {f"{way}_len": number(figures.get(f"total_{way}_tokens")) for way in ("input", "output")}
     means = {key: total / completed for key, total in totals.items() if completed and total is not None}
@@ -151,7 +151,7 @@ def add_mean_lengths(load: Load, figures: Mapping[str, Any]) -> Load:
 
 
 def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]:
-    """Mean, median, standard deviation and percentiles under vLLM's keys; empty if there are no values."""
+    """Compute mean, median, standard deviation and percentiles under vLLM's keys; {} without values."""
     each = np.fromiter(values_ms, float)
     if not len(each):
         return {}
@@ -221,7 +221,7 @@ _MARKED = (
 
 
 def read_file(path: Path) -> bytes:
-    """A file's bytes; raises UsageError if it is empty or too large."""
+    """Read a file's bytes; raises UsageError if it is empty or too large."""
     raw = read_bounded(path)
     if not raw.strip():
         raise UsageError(f"{path} is empty")
@@ -229,7 +229,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a regular file, at most `most`; raises UsageError of a larger one, a pipe, a device."""
+    """Read a regular file, at most `most` bytes; raises UsageError of a larger one, a pipe, a device."""
     try:
         return untrusted.read_file_bytes(path, most)
     except OSError as error:
@@ -246,7 +246,7 @@ def check_results(path: Path, count: int) -> None:
 
 
 def decode_text(raw: bytes, path: Path) -> str:
-    """Bytes as text: UTF-8, what a byte-order mark declares, else Latin-1; raises UsageError if binary."""
+    """Decode bytes: UTF-8, what a byte-order mark declares, else Latin-1; raises UsageError if binary."""
     packed = next((name for magic, name in _PACKED.items() if raw.startswith(magic)), None)
     if packed is not None:
         raise UsageError(f"{path} is compressed ({packed}): unpack it first")

@@ -58,7 +58,7 @@ _PAGE = b'<meta name="generator" content="loadgen'
 
 
 class ClientFormat(Protocol):
-    """What reads one client's documents: some of `MARKS` are in every file of them."""
+    """A module that reads one client's documents: every file of them has some of `MARKS`."""
 
     MARKS: tuple[bytes, ...]
 
@@ -67,7 +67,7 @@ class ClientFormat(Protocol):
 
 
 class PrintedFormat(Protocol):
-    """What reads a text that one client prints at its end."""
+    """A module that reads a text that one client prints at its end."""
 
     def is_report(self, text: str, /) -> bool: ...
     def read_report(self, text: str, path: Path, /) -> list[Reported]: ...
@@ -88,7 +88,7 @@ _MARKS = (
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What was read, and a message for each thing that could not be, or is in two places."""
+    """The results that were read, and a message for each that could not be, or is in two places."""
 
     reported: tuple[Reported, ...]
     errors: tuple[str, ...] = ()
@@ -98,13 +98,13 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def outside_searches(self) -> Sources:
-        """The same without the runs of searches for a limit, whose loads are those that a search tried."""
+        """The sources without the runs of searches for a limit, whose loads the search chose."""
         inside = {id(run) for limit in self.limits for run in limit.runs if run.place == limit.place}
         return replace(self, reported=tuple(run for run in self.reported if id(run) not in inside))
 
 
 def read_sources(places: Sequence[str]) -> Sources:
-    """Everything at these places: run directories, directories of them, campaigns, files of any client.
+    """Read everything at these places: run directories, directories of them, campaigns, files of any client.
 
     Raises UsageError if a place does not exist, before anything is read, and if nothing could be read.
     """
@@ -136,7 +136,7 @@ def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
 
 
 def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
-    """What is in two places that were named, and under which of them it is used."""
+    """Say what is in two places that were named, and under which of them it is used."""
     used, other = which
     named = list_first(list(map(str, paths)), _NAMED)
     return f"given twice, used once: {named}, under {used} and not under {other}"
@@ -144,7 +144,7 @@ def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
 
 @dataclass
 class _Found:
-    """What was read so far: each thing once, of the place that names it itself, else of the first.
+    """The results read so far: each once, of the place that names it itself, else of the first.
 
     `named` are the places by their real paths.
     """

@@ -114,7 +114,7 @@ def _model(document: Mapping[str, Any]) -> str:
 
 
 def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked of the server in the measured phase."""
+    """Find the configuration of the measured phase."""
     phases = read_list(value_at(document, "input_config", "phases"))
     named = (each for each in phases if "profiling" in (value_at(each, "name"), value_at(each, "kind")))
     return read_mapping(next(named, value_at(document, "input_config", "loadgen")))

@@ -129,7 +129,7 @@ _NO_NUMBERS = {"nan": math.nan, "-nan": math.nan, "inf": math.inf, "+inf": math.
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """What a column holds: a fact or a figure by its key; "" of one that is not known."""
+    """The content of a column: a fact or a figure by its key; "" of an unknown one."""
 
     key: str
     unit: str = ""  # of memory
@@ -148,7 +148,7 @@ class CellNumber(msgspec.Struct, frozen=True):
 
 
 def read_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[TableColumn]:
-    """The columns of a table, by their titles and the units in their cells.
+    """Read the columns of a table by their titles and the units in their cells.
 
     Requests per second that stand before every figure and are round were asked for, not measured.
     """
@@ -165,7 +165,7 @@ def read_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[T
 
 
 def read_column(title: str, cells: Sequence[str] = ()) -> TableColumn:
-    """What stands below a title, as `Speed (tokens/s)`, `Mean TTFT (ms)`, `P99 TPOT [ms]`, `GPU Memory (MB)`.
+    """Read a column's title, as `Speed (tokens/s)`, `Mean TTFT (ms)`, `P99 TPOT [ms]`, `GPU Memory (MB)`.
 
     A figure whose unit neither the title nor the cells have is not known.
     """
@@ -255,7 +255,7 @@ def _is_round(cell: str) -> bool:
 
 
 def parse_cell(cell: str) -> CellNumber | None:
-    """The number of a cell with its unit, without its interval and what stands in brackets behind it."""
+    """Parse the number of a cell with its unit, without its interval and brackets behind it."""
     plain = _FOOTNOTE.sub("", cell[: _LONGEST_CELL + 1])  # before a ¹ becomes a digit
     text = translation.translate_title(plain).strip().strip("*`✅🏆⭐↑↓ ")
     match = _CELL.fullmatch(text) if len(text) <= _LONGEST_CELL else None
@@ -273,7 +273,7 @@ def is_measured(key: str) -> bool:
 def read_cells(
     cells: Sequence[tuple[TableColumn, str]], *, strict: bool = False
 ) -> tuple[dict[str, float], list[str]]:
-    """The figures of a row's cells, the first of a key, and a remark on each that could not be read.
+    """Read the figures of a row's cells, the first of a key, and a remark on each that could not be read.
 
     A `strict` reader raises AmbiguousError where a number is ambiguous, which is a remark otherwise.
     """
@@ -316,7 +316,7 @@ def _value(column: TableColumn, cell: str, part: CellNumber | None, sign: str) -
 
 
 def scale_cell(column: TableColumn, part: CellNumber | None, number: float) -> float:
-    """A cell's number in the unit of its column's figure: by its own unit, else by the title's."""
+    """Scale a cell's number to the unit of its column's figure: by its own unit, else by the title's."""
     times = column.times if part is None else part.times
     if part is not None:
         times *= _MS[part.unit.lower()] if part.kind == "time" else column.times
@@ -324,7 +324,7 @@ def scale_cell(column: TableColumn, part: CellNumber | None, number: float) -> f
 
 
 def explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> str:
-    """Why a cell of a column of figures is none; "" of one that can be read, and of an empty one."""
+    """Say why a cell of a column of figures is not a number; "" of a readable and of an empty one."""
     if part is None:
         said = cell.strip().strip("*~≈ ")
         return "" if said.lower() in _EMPTY or not any(map(str.isdecimal, said)) else "is not a number"
@@ -335,7 +335,7 @@ def explain_unread(column: TableColumn, cell: str, part: CellNumber | None) -> s
 
 
 def complete_facts(facts: Mapping[str, str]) -> dict[str, str]:
-    """A row's facts with those that follow: the load of a test, the length of each prompt of a batch."""
+    """Add to a row's facts those that follow: the load of a test, the length of each prompt of a batch."""
     known = add_test_load(facts)
     tokens, batch = (_parse_count(known.get(key, "")) for key in ("prefill_tokens", "max_concurrency"))
     if tokens and not known.get("input_length"):
@@ -351,7 +351,7 @@ def _parse_count(cell: str) -> int:
 def derive_figures(
     figures: Mapping[str, Any], limit: int | None, facts: Mapping[str, str], lengths: Lengths = (None, None)
 ) -> dict[str, Any]:
-    """A row's figures by what they are next to one another.
+    """Derive a row's figures from one another.
 
     A decoding speed of one request is one over TPOT; of a batch it is of all of it. Tokens per second of a
     test are of prefill, of decoding, or of both. Next to requests per second they are of prompts and answers,
@@ -377,7 +377,7 @@ def derive_figures(
 
 
 def _parse_acceptance(cell: str) -> dict[str, float]:
-    """What an acceptance rate is: a share of the drafted tokens, or the tokens of a pass."""
+    """Read an acceptance rate: a share of the drafted tokens, or the tokens of a pass."""
     text = number_text(cell.strip().rstrip("%")).replace(",", "")
     if not re.fullmatch(r"\d{1,4}(?:\.\d{1,6})?", text):
         return {}
@@ -404,7 +404,7 @@ def _derive_speeds(figures: Mapping[str, Any], limit: int | None, facts: Mapping
 
 
 def parse_rate(cell: str) -> float | None:
-    """Requests per second that were asked for: `4`, `4 req/s`, `inf`, evalscope's -1; else None."""
+    """Parse requests per second that were asked for: `4`, `4 req/s`, `inf`, evalscope's -1; else None."""
     part = parse_cell(cell)
     if part is None:
         return json_fields.rate(cell.strip().replace("∞", "inf"))
@@ -439,7 +439,7 @@ _COLUMN = re.compile(r"(.{2,40}?)(?: ?[(\[]?(?:t|tok|tokens)/s(?:ec)?[)\]]?)?", 
 
 
 class Measured(Enum):
-    """What the tokens per second of a test are of."""
+    """The phase that the tokens per second of a test are of."""
 
     PREFILL = auto()
     DECODING = auto()

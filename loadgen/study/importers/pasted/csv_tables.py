@@ -62,7 +62,7 @@ def _sample(text: str, delimiter: str) -> list[list[str]]:
 
 
 def _known_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, TableColumn]:
-    """What each column holds, by its title."""
+    """Read the column of each title."""
     whole = [row for row in rows if len(row) == len(header)]
     return dict(zip(header, columns.read_columns(header, whole), strict=True))
 
@@ -294,7 +294,7 @@ def _is_read(key: str, cell: str) -> bool:
 def list_rows_without_figures(
     path: Path, rows: Iterable[tuple[int, Sequence[str]]], every: int
 ) -> Iterator[str]:
-    """A line that names the rows of a table that have none of its figures: out of memory, timed out."""
+    """Yield a line that names the rows of a table that have none of its figures: out of memory, timed out."""
     named = []
     for line, cells in rows:
         filled = [cut_end(cell, _LONGEST_CELL) for cell in cells if cell.strip()]

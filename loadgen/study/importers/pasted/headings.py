@@ -40,7 +40,7 @@ _LONGEST_PLAIN, _LONGEST_LOAD = 120, 40
 
 
 class Kind(Enum):
-    """What a line is."""
+    """The kind of a line."""
 
     TEXT = auto()
     HEADING = auto()
@@ -61,7 +61,7 @@ class PageLine(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What the headings above a place say of what stands there; "" for what they do not."""
+    """The parts that the headings above a place name; "" for a part that they do not."""
 
     name: str = ""
     model: str = ""  # the checkpoint, where one is recognized
@@ -121,7 +121,7 @@ class Outline:
 
 
 def read_lines(text: Sequence[str]) -> Iterator[PageLine]:
-    """Every line of a page, as what it is; in a fence there are no headings, for # begins a comment there."""
+    """Yield every line of a page with its kind; a fence has no headings, for # begins a comment there."""
     fence = skip = False
     before = ""
     for number, (raw, following) in enumerate(zip(text, [*text[1:], ""], strict=True), 1):
@@ -292,7 +292,7 @@ _OF_THE_CACHE = frozenset({
 
 
 class Title(msgspec.Struct, frozen=True):
-    """What a heading names; "" for what it does not."""
+    """The parts that a heading names; "" for a part that it does not."""
 
     name: str = ""  # as it is written, without the load and how the weights are stored where that is apart
     model: str = ""  # the checkpoint that is recognized in it: Qwen3-8B-FP8
@@ -357,7 +357,7 @@ def _unrecognized(plain: str, kept: Sequence[_Part], load: str, stored: str) -> 
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What one part of a title holds."""
+    """The words of one part of a title, sorted."""
 
     name: str = ""  # its words but the load's
     model: str = ""

@@ -34,7 +34,7 @@ class ComputedNumber(float):
 
     @classmethod
     def of(cls, value: float, last_digit: float) -> ComputedNumber:
-        """As 4.1 s, which is 4100 ms, and 100 ms either way."""
+        """Scale a printed figure and its last digit: 4.1 s is 4100 ms, and 100 ms either way."""
         made = cls(value)
         made.last_digit = last_digit
         return made

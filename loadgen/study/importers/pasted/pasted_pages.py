@@ -61,7 +61,7 @@ class _Pasted:
 
 
 def read_page(page: str, path: Path) -> list[Reported]:
-    """Every block of a page, what cannot be read as a remark; raises UsageError of too many blocks."""
+    """Read every block of a page; an unreadable part is a remark. Raises UsageError of too many blocks."""
     json_fields.check_results(path, len(blocks.HEADER.findall(page)))
     return [_reported(pasted, path) for pasted in [*_pasted(page)]]  # the last lines may be of all
 
@@ -244,7 +244,7 @@ _FLAGS = {
 
 
 def read_command(lines: Sequence[str]) -> dict[str, str]:
-    """What the last benchmark command in these lines requests, by our names; empty without a command."""
+    """Read the load that the last benchmark command in these lines requests, by our names; {} without one."""
     requested: dict[str, str] = {}
     remaining = iter(lines)
     for line in remaining:
@@ -258,7 +258,7 @@ def read_command(lines: Sequence[str]) -> dict[str, str]:
 
 
 def read_labels(lines: Sequence[str]) -> dict[str, str]:
-    """What these lines above a block have that `asked` does not read, and that tells it from other blocks.
+    """Read the labels in these lines above a block, which tell it from other blocks.
 
     The flags of the last benchmark command and of the last server's, the environment of either, and the words
     of the nearest line, as Before: or concurrency 8.
@@ -315,7 +315,7 @@ def find_count(requested: Mapping[str, str], name: str) -> int | None:
 
 
 def _find_namespace(line: str) -> str | None:
-    """What Python's argparse shows of a command line between its parentheses."""
+    """Find what Python's argparse shows of a command line between its parentheses."""
     _, marker, inside = line.rstrip().partition(_NAMESPACE)
     return inside.removesuffix(")") if marker and inside.endswith(")") else None
 

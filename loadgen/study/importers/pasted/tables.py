@@ -50,7 +50,7 @@ _MOST_WRITTEN = 1e15
 
 
 def read_tables(text: str, path: Path) -> TableRows:
-    """Every row of a page's tables that has figures, what cannot be read as a remark.
+    """Read every row of a page's tables that has figures; an unreadable cell is a remark.
 
     Raises UsageError of tables that are too large.
     """
@@ -91,7 +91,7 @@ def format_cell(value: object) -> str:
 
 
 def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
-    """What the headings above each of these lines name, the nearest of them, and the engine in them."""
+    """Yield what the headings above each of these lines name, the nearest of them, and the engine in them."""
     numbers, texts = pasted_pages.split_pieces(lines)
     outline, page = Outline(), headings.read_lines(texts)
     line = next(page, None)
@@ -105,7 +105,7 @@ def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subjec
 
 
 class _Surroundings(msgspec.Struct, frozen=True):
-    """What stands around a table."""
+    """The surroundings of a table: its headings, its engine, and the text above it."""
 
     path: Path
     below: Sequence[str]
@@ -131,7 +131,7 @@ class _Table:
 
     @cached_property
     def keys(self) -> set[str]:
-        """What its columns hold."""
+        """The keys of its columns."""
         return {column.key for column in self.columns}
 
     @cached_property
@@ -188,7 +188,7 @@ class _Table:
         return (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
 
     def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
-        """What a row has that no figure or fact is read from."""
+        """Collect the cells of a row that no figure or fact is read from."""
         named = {self.grid.titles[at] or "label": row.cells[at] for at in self.named}
         return {**self.labels, **named, **csv_tables.read_uncounted(facts)}
 
@@ -459,12 +459,12 @@ def _rank(title: str) -> str:
 
 
 def _named(title: str) -> str:
-    """What a column is of; "" of one that is headed by a word for any figure."""
+    """Name what a column is of; "" of one that is headed by a word for any figure."""
     return "" if translation.translate_title(title).lower().strip() in _PLAIN else title
 
 
 def _title(corner: str, labels: Sequence[str]) -> str:
-    """What the columns are of: as the table's corner has it, else what their titles are."""
+    """Title the columns by the table's corner, else by what their titles are."""
     parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
     if named := next((part for part in parts if columns.read_column(part).key), ""):
         return named
