@@ -86,12 +86,12 @@ def audit_runs(
         shape = config if config_of_all or models.find_architecture(model or run.checkpoint) is None else None
         ceiling, why = ceilings.of(run, shape)
         audited = AuditedRun(run, page, ceiling)
-        lacks = _lacks(run, machine, model, shape) if ceiling is None else (False, False)
-        audits.append(RunFindings(run, _findings(audited), ceiling, why, list_unchecked(audited), *lacks))
+        lacks = _list_lacks(run, machine, model, shape) if ceiling is None else (False, False)
+        audits.append(RunFindings(run, _find_all(audited), ceiling, why, list_unchecked(audited), *lacks))
     return audits
 
 
-def _lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
+def _list_lacks(run: Reported, machine: Machine | None, model: str, shape: Path | None) -> tuple[bool, bool]:
     """Whether a run without a roofline lacks a machine, and whether it lacks the model's shape."""
     if run.simulated and machine is None:
         return False, False
@@ -104,7 +104,7 @@ def _lacks(run: Reported, machine: Machine | None, model: str, shape: Path | Non
     return machines.settle_machine(machine, run.machine) is None, not known
 
 
-def _findings(audited: AuditedRun) -> tuple[Finding, ...]:
+def _find_all(audited: AuditedRun) -> tuple[Finding, ...]:
     """Join the findings of our own verdict, if there is one, with those of the audit; worst first."""
     run = audited.reported.run
     if run is not None:

@@ -43,7 +43,9 @@ def duplicate(run: AuditedRun) -> Evidence | None:
     return f"{len(own)} figures equal those of {list_first(named, _NAMED)} to the digit"
 
 
-def _differs(run: AuditedRun, value: Callable[[Reported], float | None], noun: str) -> Evidence | None:
+def _find_difference(
+    run: AuditedRun, value: Callable[[Reported], float | None], noun: str
+) -> Evidence | None:
     own, others = value(run.reported), run.page.usual(run.reported.load.name, value)
     if own is None or others is None or own == others:
         return None
@@ -55,13 +57,13 @@ requests_differ = note(
     "another number of requests than most runs under its load: ramp, drain and percentiles weigh otherwise",
     "compare only runs with the same number of requests",
     Source.PAGE,
-)(partial(_differs, value=lambda run: run.sent, noun="requests:"))
+)(partial(_find_difference, value=lambda run: run.sent, noun="requests:"))
 concurrency_differs = suspect(
     "concurrency-differs",
     "another --max-concurrency than most runs under its load",
     "compare only runs with the same concurrency",
     Source.PAGE,
-)(partial(_differs, value=lambda run: run.load.max_concurrency, noun="concurrency"))
+)(partial(_find_difference, value=lambda run: run.load.max_concurrency, noun="concurrency"))
 
 
 @suspect(
@@ -97,7 +99,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
     wanted: float | None = load.asked_output_len
     by = "requested"
     if wanted is None:
-        wanted, by = _whole(run), "by the page's other runs"
+        wanted, by = _whole_answer(run), "by the page's other runs"
     if not wanted or tokens >= (1 - LENGTH_OFF) * n * wanted:
         return None
     return (
@@ -106,7 +108,7 @@ def answers_short(run: AuditedRun) -> Evidence | None:
     )
 
 
-def _whole(run: AuditedRun) -> float | None:
+def _whole_answer(run: AuditedRun) -> float | None:
     """The length to the token that half of the runs of this checkpoint, or of this load, have in common."""
     others = [other.reported.output_len for other in (*run.same_checkpoint, *run.same_load)]
     whole = [length for length in others if length and length == int(length)]
@@ -162,7 +164,7 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
     alone = load.max_concurrency == 1 or run.requests == 1
     if not alone or not length or length < LEAST_PROMPT or not ttft_ms:
         return None
-    prompts = next((same for other in run.same_checkpoint if (same := _sent_before(run, other))), None)
+    prompts = next((same for other in run.same_checkpoint if (same := _find_earlier_run(run, other))), None)
     by_load = _below_load(run, ttft_ms, FAR_BELOW if prompts else FARTHER_BELOW)
     below = " and ".join(filter(None, (by_load, _below_peak(run) if prompts else None)))
     if not below:
@@ -172,11 +174,11 @@ def warm_cache(run: AuditedRun) -> Evidence | None:
     return f"{prompts}; TTFT {ttft_ms:g} ms, where {below}: a prefix cache hit"
 
 
-def _sent_before(run: AuditedRun, other: AuditedRun) -> Evidence | None:
+def _find_earlier_run(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     """How another run of the checkpoint had these very prompts; None where that is not known."""
     own, its, of = run.workload, other.workload, other.reported.load.name or "the other load"
     if own is None or its is None:
-        by = _same(run, other)
+        by = _same_prompts(run, other)
         return f"its prompts are those of {of}, by their {by}" if by else None
     if its.shares(own) < own.requests:
         return None
@@ -185,23 +187,23 @@ def _sent_before(run: AuditedRun, other: AuditedRun) -> Evidence | None:
     return f"its {own.requests} prompts ({own.total_input_tokens} tokens) {which} {those}, seed {SEED}"
 
 
-def _same(run: AuditedRun, other: AuditedRun) -> str | None:
+def _same_prompts(run: AuditedRun, other: AuditedRun) -> str | None:
     """Name the evidence that two runs had the same prompts, or one the other's first; None without."""
     own, its = run.reported, other.reported
     if own.plan_digest or its.plan_digest:
         return "digest" if own.plan_digest == its.plan_digest else None
     fewer = run.requests and other.requests and run.requests <= other.requests
     seeded = own.load.seed is not None and own.load.seed == its.load.seed and own.told_by == its.told_by
-    return "seed" if fewer and seeded and _as_long(run, other) else None
+    return "seed" if fewer and seeded and _are_as_long(run, other) else None
 
 
-def _as_long(run: AuditedRun, other: AuditedRun) -> bool:
+def _are_as_long(run: AuditedRun, other: AuditedRun) -> bool:
     """Whether the prompts are equally long."""
     own, its = run.reported.input_len, other.reported.input_len
     return bool(own and its and abs(own - its) <= LENGTH_OFF * its)
 
 
-def _of_its_own(run: AuditedRun, other: AuditedRun) -> bool:
+def _are_other_prompts(run: AuditedRun, other: AuditedRun) -> bool:
     """Whether digests or counts show that two runs had different prompts."""
     own, its, workload = run.reported, other.reported, other.workload
     if own.plan_digest and its.plan_digest:
@@ -216,7 +218,7 @@ def _below_load(run: AuditedRun, ttft_ms: float, times: float) -> Evidence | Non
         left_ms = other.prefill_left_ms
         if not left_ms or left_ms <= times * ttft_ms:
             continue
-        if _as_long(run, other) and not _of_its_own(run, other):
+        if _are_as_long(run, other) and not _are_other_prompts(run, other):
             load = other.reported.load.name or other.reported.file or other.reported.source
             return f"{load} leaves {left_ms:.0f} ms for each prompt ({left_ms / ttft_ms:.1f} times that)"
     return None

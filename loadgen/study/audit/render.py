@@ -36,11 +36,11 @@ def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> st
     """Write a table of all runs by checkpoint, each run's findings, and the checks that were not made."""
     rows = groups.name_rows([audited.reported for audited in findings])
     names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
-    by_name = grouped(findings, lambda audited: _marked(audited, names[id(audited)]))
+    by_name = grouped(findings, lambda audited: _mark_name(audited, names[id(audited)]))
     ordered = [audited for own in by_name.values() for audited in own]
     lines = [*_table(by_name), ""]
     for audited in ordered:
-        lines += _explained(audited, explain)
+        lines += _explain_run(audited, explain)
     return "\n".join([*lines, *_end(ordered, explain), ""])
 
 
@@ -87,10 +87,10 @@ def _latency(run: Reported, key: str) -> float | None:
 
 def _name(audited: RunFindings) -> str:
     """The checkpoint's row; a simulation is one of its own."""
-    return _marked(audited, audited.reported.name)
+    return _mark_name(audited, audited.reported.name)
 
 
-def _marked(audited: RunFindings, name: str) -> str:
+def _mark_name(audited: RunFindings, name: str) -> str:
     return marked_name(name or "(no name)", bool(audited.reported.simulated))
 
 
@@ -107,7 +107,7 @@ def _number(value: float | None) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.2g}"
 
 
-def _explained(audited: RunFindings, explain: bool) -> Iterator[str]:
+def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
     """Yield the lines on a run's findings; none without findings."""
     shown = [finding for finding in audited.findings if explain or finding.rule.severity is not Severity.NOTE]
     notes = [finding.rule.code for finding in audited.findings if finding not in shown]
@@ -148,16 +148,18 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
         peaks = ", ".join(f"{kind} {peak / 1e12:.4g}" for kind, peak in machine.peak_flop_per_s.items())
         rate = f"{machine.bandwidth_bytes_per_s / 1e9:.4g} GB/s" + (f", TFLOP/s {peaks}" if peaks else "")
         yield from wrap_text(f"roofline: {machine.name}, {rate} ({machine.source})")
-    yield from _not_checked(findings)
+    yield from _explain_unchecked(findings)
     if explain:
-        yield from _tallied("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
+        yield from _tally_reasons("weights of", (f"{each.model}: {each.weights.how}" for each in ceilings))
         return
-    yield from _tallied("remark on", (remark for audited in findings for remark in audited.reported.remarks))
+    yield from _tally_reasons(
+        "remark on", (remark for audited in findings for remark in audited.reported.remarks)
+    )
     if any(audited.findings for audited in findings):
         yield "details: --explain (each doubt's condition and remedy, and the weights assumed)"
 
 
-def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
+def _explain_unchecked(findings: Sequence[RunFindings]) -> Iterator[str]:
     """Yield each check that was not made, of how many runs, and once what to pass for it."""
     unknown = [audited.reported.machine for audited in findings if audited.no_machine]
     if unknown:
@@ -178,7 +180,7 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
             "--model-config, its config.json, or --model NAME"
         )
     others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
-    yield from _tallied("no roofline for", others)
+    yield from _tally_reasons("no roofline for", others)
     untimed = sum(audited.ceiling is not None and ROOFLINE in audited.unchecked for audited in findings)
     if untimed:
         yield from wrap_text(
@@ -198,7 +200,7 @@ def _not_checked(findings: Sequence[RunFindings]) -> Iterator[str]:
         yield from wrap_text(f"UNCHECKED: there was nothing to compare the figures with{advice}")
 
 
-def _tallied(what: str, reasons: Iterable[str]) -> Iterator[str]:
+def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:
     """Each reason with how many runs have it, the first few of them."""
     every = Counter(filter(None, reasons))
     for why, count in [*every.items()][:_MOST_REASONS]:
@@ -211,10 +213,10 @@ def _run(audited: RunFindings) -> dict[str, Any]:
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,
-        "load": {key: _finite(value) for key, value in asdict(run.load).items()},
+        "load": {key: _keep_finite(value) for key, value in asdict(run.load).items()},
         "checkpoint": run.checkpoint,
         **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
-        "figures": {key: _finite(run.figures[key]) for key in run.figures},
+        "figures": {key: _keep_finite(run.figures[key]) for key in run.figures},
         "level": audited.level.value,
         "not_checked": list(audited.unchecked),
         "simulated": bool(run.simulated),
@@ -226,7 +228,7 @@ def _run(audited: RunFindings) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
+def _keep_finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, int | float | str | None) else str(value)

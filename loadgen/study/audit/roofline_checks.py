@@ -63,9 +63,9 @@ def compute_decode_share(reported: Reported, ceiling: Ceiling | None) -> float |
     return step.share if step else None
 
 
-def _beyond(run: AuditedRun, above: float, most: float) -> Evidence | None:
+def _find_excess(run: AuditedRun, above: float, most: float) -> Evidence | None:
     """Decoding beyond the memory bus, where no draft explains it: not even one that is not mentioned."""
-    excess = _excess(run)
+    excess = _decode_excess(run)
     if excess is None or not above < excess.times / run.unstated_draft <= most or _may_draft(run, excess):
         return None
     if not run.one_token_a_message:
@@ -78,7 +78,7 @@ def _may_draft(run: AuditedRun, excess: bound.Excess) -> bool:
     return bool(run.named_draft) and excess.times <= MOST_DRAFT
 
 
-def _excess(run: AuditedRun) -> bound.Excess | None:
+def _decode_excess(run: AuditedRun) -> bound.Excess | None:
     if run.ceiling is None:
         return None
     return bound.measure_decode_excess(run.ceiling, run.reported.figures, run.reported.load)
@@ -92,14 +92,14 @@ beyond_roofline = invalid(
     "acceptance length",
     "it is another model, another machine, or a client that counts tokens that were not generated",
     Source.ROOFLINE,
-)(partial(_beyond, above=FAR_BEYOND, most=math.inf))
+)(partial(_find_excess, above=FAR_BEYOND, most=math.inf))
 above_roofline = suspect(
     "above-roofline",
     f"as beyond-roofline, by {percent(bound.TOLERANCE - 1)} to {percent(FAR_BEYOND - 1)}: what a name does "
     "not show of a checkpoint (a quantized head, an FP8 KV cache) may explain it; a bus reaches 90 % at most",
     "check how the weights are stored (--model-config, or the checkpoint's own headers)",
     Source.ROOFLINE,
-)(partial(_beyond, above=bound.TOLERANCE, most=FAR_BEYOND))
+)(partial(_find_excess, above=bound.TOLERANCE, most=FAR_BEYOND))
 
 
 @suspect(
@@ -112,7 +112,7 @@ above_roofline = suspect(
 )
 def draft_not_stated(run: AuditedRun) -> Evidence | None:
     """Only a draft that is not mentioned explains the speed."""
-    excess = _excess(run)
+    excess = _decode_excess(run)
     if excess is None or excess.times <= bound.TOLERANCE:
         return None
     if excess.times / run.unstated_draft > bound.TOLERANCE:

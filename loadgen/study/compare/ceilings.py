@@ -37,7 +37,7 @@ class Hardware(msgspec.Struct, frozen=True):
     def named(
         cls, key: str | None = None, bandwidth_gb_per_s: float | None = None, config: str | None = None
     ) -> Hardware:
-        """Look up the machine, the bandwidth and the file of these names; raises UsageError of an unknown one."""
+        """Look up the machine, bandwidth and file of these names; raises UsageError of an unknown one."""
         file = None if config is None else expand_path(config)
         if file is not None:
             architecture.read_architecture(file)

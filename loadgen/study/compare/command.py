@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     read = sources.read_sources(given.places)
     report_unread(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
-    shown = _shown(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)
+    shown = _render(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)
     printed(clean_text(shown), sys.stdout, end="")
     return 0
 
@@ -112,14 +112,14 @@ def report_unread(problems: Sequence[str]) -> None:
         printed(f"loadgen: {len(problems) - _MOST_PROBLEMS} more could not be read", sys.stderr)
 
 
-def _shown(
+def _render(
     tables: Sequence[ComparedLoad],
     searches: Sequence[ComparedLimits],
     missing: Sequence[str],
     given: argparse.Namespace,
 ) -> str:
     """Write the output in the asked format; `missing` are points of sweeps without a whole run."""
-    drawn = _drawn(tables, given)
+    drawn = _draw_tables(tables, given)
     if given.json:
         whole = render_json(tables, searches) | {name: _json(table) for name, _, table in drawn}
         return format_json(whole | ({"points": missing} if missing else {}), indent=1) + "\n"
@@ -127,18 +127,18 @@ def _shown(
     _, other, titled, noted = form
     if drawn:
         return "\n".join(titled(title) + other(table) for _, title, table in drawn)
-    parts = filter(None, (_joined(tables, searches, form), noted(missing) if missing else ""))
+    parts = filter(None, (_join_texts(tables, searches, form), noted(missing) if missing else ""))
     return "\n".join(parts)
 
 
 def render_text(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
     """Write compared limits and runs for a terminal."""
-    return _joined(tables, searches, _TEXT)
+    return _join_texts(tables, searches, _TEXT)
 
 
 def render_markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> str:
     """Write compared limits and runs for a pull request."""
-    return _joined(tables, searches, _MARKDOWN)
+    return _join_texts(tables, searches, _MARKDOWN)
 
 
 def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimit
     return export.render_json(tables) | ({"limits": limits.render_limit_json(searches)} if searches else {})
 
 
-def _joined(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
+def _join_texts(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
     comparisons, *_ = form
     parts = [_limits(searches, form)] if searches else []
     return "\n".join([*parts, *([comparisons(tables)] if tables else [])])
@@ -159,7 +159,7 @@ def _limits(searches: Sequence[ComparedLimits], form: _Form) -> str:
     return "\n".join(titled(limits.limit_title(each)) + other(limits.limit_table(each)) for each in searches)
 
 
-def _drawn(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
+def _draw_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> list[tuple[str, str, Table]]:
     """The other tables that are asked for: key in the JSON, title, table."""
     drawn = []
     for number, table in enumerate(tables, 1):

@@ -65,7 +65,7 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
     requested = run.load.asked_output_len or otherwise
     if not requested or not completed or generated is None:
         return None
-    if run.facts is not None and _varied(run.facts):
+    if run.facts is not None and _is_varied(run.facts):
         return None  # each request has a length of its own; a doubt of the run judges that
     expected = completed * requested
     if generated >= expected * (1 - LENGTH_TOLERANCE):
@@ -73,7 +73,7 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
 
 
-def _varied(facts: Facts) -> bool:
+def _is_varied(facts: Facts) -> bool:
     return facts.profile.range_ratio not in ("0.0", "0") or data_identity.asked_output(facts) is None
 
 
@@ -91,7 +91,7 @@ def _objectives(slo_ms: Mapping[str, float]) -> str:
     return " ".join(f"{name}:{limit:g}" for name, limit in slo_ms.items()) or "none"
 
 
-def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
+def _differ_in(value: Callable[[Reported], Value], form: str, tolerance: float = 0.0) -> Find[Pair]:
     """Two reported values that differ, by more than a share of the baseline's where they are numbers."""
 
     def find(pair: Pair) -> Evidence | None:
@@ -105,7 +105,7 @@ def _differ(value: Callable[[Reported], Value], form: str, tolerance: float = 0.
     return find
 
 
-def _ours(value: Callable[[Facts], Value]) -> Callable[[Reported], Value]:
+def _of_our_runs(value: Callable[[Facts], Value]) -> Callable[[Reported], Value]:
     """A value that only our own runs report."""
     return lambda run: None if run.facts is None else value(run.facts)
 
@@ -115,7 +115,7 @@ def _requests(pair: Pair) -> Evidence | None:
     times = [_time(run) for run in (pair.run, pair.baseline)]
     if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
         return None
-    return _differ(_sent, "requests: {}")(pair)
+    return _differ_in(_sent, "requests: {}")(pair)
 
 
 def _sent(run: Reported) -> Value:
@@ -141,10 +141,10 @@ def _asked_input(run: Reported) -> Value:
 
 def _input(pair: Pair) -> Evidence | None:
     """Lengths of prompts as counted, else as requested of two runs of ours."""
-    counted = _differ(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
+    counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
     if counted or _data(pair):
         return counted
-    return _differ(_asked_input, "{} tokens requested per prompt")(pair)
+    return _differ_in(_asked_input, "{} tokens requested per prompt")(pair)
 
 
 def _rate(run: Reported) -> Value:
@@ -165,7 +165,7 @@ def _data(pair: Pair) -> Evidence | None:
         return None
     own, other = (data_identity.keys(facts) for facts in (pair.run.facts, pair.baseline.facts))
     every = dict.fromkeys((*own, *other), "as usual")
-    return _listed(every | own, every | other)
+    return _list_differences(every | own, every | other)
 
 
 def _simulated(run: Reported) -> Value:
@@ -173,9 +173,9 @@ def _simulated(run: Reported) -> Value:
     return "a simulation" if run.simulated else "a real server"
 
 
-_much_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
-_shorter = _differ(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
-_formulas = _differ(lambda run: run.speed_formula, "speed = {}")
+_much_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", MUCH_SHORTER)
+_shorter = _differ_in(lambda run: run.output_len, "{} tokens per answer", LENGTH_TOLERANCE)
+_formulas = _differ_in(lambda run: run.speed_formula, "speed = {}")
 
 
 def _speeds(pair: Pair) -> Evidence | None:
@@ -186,7 +186,7 @@ def _speeds(pair: Pair) -> Evidence | None:
 
 def _request(pair: Pair) -> Evidence | None:
     """Keys of the profile that make a request another one."""
-    return _listed(request_keys(pair.run), request_keys(pair.baseline))
+    return _list_differences(request_keys(pair.run), request_keys(pair.baseline))
 
 
 def request_keys(run: Reported) -> dict[str, Any]:
@@ -194,23 +194,25 @@ def request_keys(run: Reported) -> dict[str, Any]:
     if run.facts is None:
         return {}
     left_out = {field.name: "left out" for field in run.facts.adapted if not field.sent_as}
-    return {key: left_out.get(key, value) for key, value in _of(run.facts, _REQUEST).items()}
+    return {key: left_out.get(key, value) for key, value in _profile_keys(run.facts, _REQUEST).items()}
 
 
 def _client(pair: Pair) -> Evidence | None:
     """Keys of the profile by which the client waits and trims."""
     if pair.run.facts is None or pair.baseline.facts is None:
         return None
-    return _listed(_of(pair.run.facts, _CLIENT), _of(pair.baseline.facts, _CLIENT))
+    return _list_differences(
+        _profile_keys(pair.run.facts, _CLIENT), _profile_keys(pair.baseline.facts, _CLIENT)
+    )
 
 
-def _of(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
+def _profile_keys(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
     return {key: getattr(facts.profile, key) for key in keys}
 
 
 def _server(pair: Pair) -> Evidence | None:
     """Settings that a server was given or reports, except those that are the checkpoint's own."""
-    return _listed(dict(server_settings(pair.run)), dict(server_settings(pair.baseline)))
+    return _list_differences(dict(server_settings(pair.run)), dict(server_settings(pair.baseline)))
 
 
 def server_settings(run: Reported) -> Iterator[tuple[str, Any]]:
@@ -241,7 +243,7 @@ def _labels(pair: Pair) -> Evidence | None:
     return None if listed is None else f"{listed}{more}"
 
 
-def _listed(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None:
+def _list_differences(own: Mapping[str, Any], other: Mapping[str, Any]) -> Evidence | None:
     apart = [key for key in own if key in other and own[key] != other[key]]
     return rule.joined(
         f"{key} {format_value(own[key])}, baseline {format_value(other[key])}" for key in apart
@@ -265,7 +267,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         _SAME_LOAD,
     )(_input),
     refused("output asked for", "the requested answer lengths differ", _SAME_LOAD)(
-        _differ(lambda run: run.load.asked_output_len, "{} tokens requested per answer")
+        _differ_in(lambda run: run.load.asked_output_len, "{} tokens requested per answer")
     ),
     refused(
         "output length, much",
@@ -284,15 +286,17 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "throughput",
         "use the same --num-prompts, or the same --duration",
     )(_requests),
-    refused("concurrency", "concurrency limits differ", _SAME_LOAD)(_differ(_concurrency, "concurrency {}")),
+    refused("concurrency", "concurrency limits differ", _SAME_LOAD)(
+        _differ_in(_concurrency, "concurrency {}")
+    ),
     refused("request rate", "request rates differ, or one is unlimited", _SAME_LOAD)(
-        _differ(_rate, "{} requests/s")
+        _differ_in(_rate, "{} requests/s")
     ),
     refused(
         "spread of the load",
         "range ratio, shared prefix or burstiness differ: another load with the same means",
         _SAME_LOAD,
-    )(_differ(_ours(data_identity.spread), "{}")),
+    )(_differ_in(_of_our_runs(data_identity.spread), "{}")),
     refused(
         "data",
         "another key that makes the load differs: the data (a file by its bytes, not its name), kind, "
@@ -310,46 +314,57 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "simulation",
         "one side was answered by the embedded engine: no model ran",
         "compare simulations only with one another",
-    )(_differ(_simulated, "{}")),
+    )(_differ_in(_simulated, "{}")),
     refused(
         "machine",
         "the machines' names differ: the ratio is of the machines as much as of the checkpoints",
         "measure both on one machine",
-    )(_differ(lambda run: run.machine, "on {}")),
+    )(_differ_in(lambda run: run.machine, "on {}")),
     refused("power mode", "power modes differ: in effect another machine", "measure both in one power mode")(
-        _differ(lambda run: run.power_mode, "power mode {}")
+        _differ_in(lambda run: run.power_mode, "power mode {}")
     ),
-    marked("engine", "engines or their versions differ", _SAME_SETUP)(_differ(lambda run: run.engine, "{}")),
+    marked("engine", "engines or their versions differ", _SAME_SETUP)(
+        _differ_in(lambda run: run.engine, "{}")
+    ),
     marked(
         "client",
         "the figures are from different clients: TTFT, TPOT and ITL are not defined alike (docs/metrics.md)",
         "measure both with one client",
-    )(_differ(lambda run: run.told_by, "measured by {}")),
+    )(_differ_in(lambda run: run.told_by, "measured by {}")),
     marked(
         "transport",
         "one run used httpx, which adds the client's own delay, the other ring or wire, which do not",
         "use the same --transport",
-    )(_differ(_ours(lambda facts: "httpx" if facts.client.transport == "httpx" else "wire or ring"), "{}")),
+    )(
+        _differ_in(
+            _of_our_runs(lambda facts: "httpx" if facts.client.transport == "httpx" else "wire or ring"), "{}"
+        )
+    ),
     marked(
         "stream",
         "one run was not streamed: its server sent no single tokens",
         "stream on both sides, or on neither",
-    )(_differ(_ours(lambda facts: "streamed" if facts.profile.stream else "not streamed"), "{}")),
+    )(_differ_in(_of_our_runs(lambda facts: "streamed" if facts.profile.stream else "not streamed"), "{}")),
     marked(
         "prompts",
         "one run sent token ids, the other text: lengths and the server's tokenization differ",
         "use the same --prompt-format",
-    )(_differ(_ours(lambda facts: facts.prompt_format), "prompts as {}")),
+    )(_differ_in(_of_our_runs(lambda facts: facts.prompt_format), "prompts as {}")),
     marked(
         "warm-up",
         "one run was not warmed up: its first requests pay for one-time work",
         "use the same --num-warmups",
-    )(_differ(_ours(lambda facts: "warmed up" if facts.warmups else "not warmed up"), "{}")),
+    )(_differ_in(_of_our_runs(lambda facts: "warmed up" if facts.warmups else "not warmed up"), "{}")),
     marked(
         "repeated prompts",
         "prompts occur twice in one of the plans: a prefix cache serves them",
         "use longer random prompts, or the same plan",
-    )(_differ(_ours(lambda facts: "prompts repeat" if facts.repeated_prompts else "no prompt twice"), "{}")),
+    )(
+        _differ_in(
+            _of_our_runs(lambda facts: "prompts repeat" if facts.repeated_prompts else "no prompt twice"),
+            "{}",
+        )
+    ),
     marked(
         "request",
         "sampling, backend, ignore_eos or another key of the request differ: the server does other work",
@@ -364,7 +379,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "number of servers",
         "one run's requests were shared by another number of servers (--base-url)",
         "send both to as many, unless that is what you compare",
-    )(_differ(_ours(lambda facts: format_count(len(facts.targets) or 1, "server")), "{}")),
+    )(_differ_in(_of_our_runs(lambda facts: format_count(len(facts.targets) or 1, "server")), "{}")),
     marked(
         "server",
         "server settings differ: prefix caching, CUDA graphs, speculative decoding, KV dtype, …",

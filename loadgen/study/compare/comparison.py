@@ -51,7 +51,7 @@ def compare_runs(
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
     names = groups.name_rows(runs, by_server=by_server)
-    failed = _failed(failures, names, by_server)
+    failed = _group_failures(failures, names, by_server)
     stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
     checkpoints = dict(zip(names, stored, strict=True))
     for name, failure in failed:
@@ -62,15 +62,21 @@ def compare_runs(
     if ask.allow_unlike and sum(baseline in group.rows for group in loads) == 1:
         loads = groups.group_runs(runs, names, one_load=True)
     tables = [
-        _table(group, _held(group, baseline, checkpoints, ask), _of_load(group.load, failed, loads), ask)
+        _table(
+            group,
+            _baseline_row(group, baseline, checkpoints, ask),
+            _failures_of_load(group.load, failed, loads),
+            ask,
+        )
         for group in loads
     ]
     tables += [
-        _table(Group(Load(name=name), {}), baseline, lost, ask) for name, lost in _lost(failed, loads).items()
+        _table(Group(Load(name=name), {}), baseline, lost, ask)
+        for name, lost in _find_lost_loads(failed, loads).items()
     ]
     if repeated:
         remarks.append(f"given twice, used once: {list_first([run.source for run in repeated], _NAMED)}")
-    made = _together(tables)
+    made = _judge_loads(tables)
     bare = next((at for at, table in enumerate(made) if _lacks_roofline(table)), 0)
     return [
         replace(table, remarks=(*([] if at else remarks), *table.remarks, *(lacking if at == bare else ())))
@@ -95,10 +101,10 @@ def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[s
         if wanted == ask.baseline:
             names, near = ", ".join(list(checkpoints)[:20]), suggest_name(wanted, checkpoints)
             raise UsageError(f"--baseline {wanted}: no such row{near}; there are {names}")
-    return _first(checkpoints), []
+    return _first_row(checkpoints), []
 
 
-def _first(checkpoints: Mapping[str, str]) -> str:
+def _first_row(checkpoints: Mapping[str, str]) -> str:
     """The first row that is not quantized, else the first."""
     plain = (
         name for name, checkpoint in checkpoints.items() if find_suffix(checkpoint).upper() in _UNQUANTIZED
@@ -106,11 +112,11 @@ def _first(checkpoints: Mapping[str, str]) -> str:
     return next(plain, next(iter(checkpoints), ""))
 
 
-def _held(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions) -> str:
+def _baseline_row(group: Group, baseline: str, checkpoints: Mapping[str, str], ask: ComparisonOptions) -> str:
     """The baseline under one load: the load's own first row if none was named and the default is missing."""
     if ask.baseline or ask.campaign.baseline or baseline in group.rows:
         return baseline
-    return _first({name: checkpoints[name] for name in group.rows})
+    return _first_row({name: checkpoints[name] for name in group.rows})
 
 
 def _check_headline(key: str, runs: Sequence[Reported]) -> None:
@@ -128,7 +134,7 @@ def _check_headline(key: str, runs: Sequence[Reported]) -> None:
         raise UsageError(f"--headline {key}: it does not rank speed: name a throughput or a latency")
 
 
-def _failed(failures: Sequence[FailedCell], names: Sequence[str], by_server: bool) -> Failed:
+def _group_failures(failures: Sequence[FailedCell], names: Sequence[str], by_server: bool) -> Failed:
     rows = []
     for failure in failures:
         name = failure.cell.arm if by_server else failure.cell.checkpoint
@@ -137,13 +143,13 @@ def _failed(failures: Sequence[FailedCell], names: Sequence[str], by_server: boo
     return rows
 
 
-def _of_load(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
+def _failures_of_load(load: Load, failed: Failed, loads: Sequence[Group]) -> Failed:
     """The failed cells under a load; all of them where there is no other load."""
     name = plain_load(load.name)
     return [failure for failure in failed if len(loads) == 1 or plain_load(failure[1].cell.profile) == name]
 
 
-def _lost(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
+def _find_lost_loads(failed: Failed, loads: Sequence[Group]) -> dict[str, Failed]:
     """The loads under which every cell failed."""
     present = {plain_load(group.load.name) for group in loads}
     absent = [failure for failure in failed if plain_load(failure[1].cell.profile) not in present]
@@ -220,7 +226,7 @@ def _remarks(group: Group, baseline: str, reference: BaselineRuns, rows: Sequenc
         yield "not all runs are paired: with other prompts, or outside a campaign, they vary by prompts too"
 
 
-def _together(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
+def _judge_loads(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
     """The rows of all loads judged together in each figure, then checked for being fast because broken."""
     rows = [line for table in tables for line in table.lines]
     effects = [dict(line.effects) for line in rows]
@@ -231,10 +237,10 @@ def _together(tables: Sequence[ComparedLoad]) -> list[ComparedLoad]:
         for row_effects, effect in zip(tested, judged, strict=True):
             row_effects[key] = effect
     judged_rows = iter([replace(line, effects=own) for line, own in zip(rows, effects, strict=True)])
-    return [_answered(table, list(islice(judged_rows, len(table.lines)))) for table in tables]
+    return [_compare_answers(table, list(islice(judged_rows, len(table.lines)))) for table in tables]
 
 
-def _answered(table: ComparedLoad, rows: Sequence[Line]) -> ComparedLoad:
+def _compare_answers(table: ComparedLoad, rows: Sequence[Line]) -> ComparedLoad:
     """The table with its final rows, and marks from the answers of each."""
     baseline = next((line for line in rows if line.name == table.baseline), None)
     marked = (

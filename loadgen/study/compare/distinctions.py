@@ -39,10 +39,10 @@ def describe_distinctions(run: Reported) -> dict[str, str]:
         "engine": run.engine,
         "simulated": run.simulated,
     }
-    return words | ({} if run.facts is None else dict(_ours(run, run.facts)))
+    return words | ({} if run.facts is None else dict(_describe_run(run, run.facts)))
 
 
-def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
+def _describe_run(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield the distinctions that only our own runs report."""
     if facts.cell is None:
         yield "label", facts.label or ""
@@ -52,11 +52,11 @@ def _ours(run: Reported, facts: Facts) -> Iterator[tuple[str, str]]:
     yield "stream", "streamed" if facts.profile.stream else "not streamed"
     yield "prompts", f"prompts as {facts.prompt_format}"
     yield "warm-up", "warmed up" if facts.warmups else "not warmed up"
-    for key, value in _settings(run).items():
+    for key, value in _collect_settings(run).items():
         yield key, format_value(value) if key == _ARGUMENTS else f"{key} {format_value(value)}"
 
 
-def _settings(run: Reported) -> dict[str, Any]:
+def _collect_settings(run: Reported) -> dict[str, Any]:
     """Collect the server's settings, and the keys of the profile that make the request."""
     return {**dict(comparability.server_settings(run)), **comparability.request_keys(run)}
 
@@ -75,18 +75,18 @@ def name_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str
     words = [describe_distinctions(run) for run in runs]
     keys = dict.fromkeys(key for own in words for key in own)
     apart = [key for key in keys if len({own[key] for own in words if own.get(key)}) > 1]
-    absent = [{key for key, value in _settings(run).items() if value in _NOT_GIVEN} for run in runs]
+    absent = [{key for key, value in _collect_settings(run).items() if value in _NOT_GIVEN} for run in runs]
     given = [
         {key: own[key] for key in apart if own.get(key) and key not in none}
         for own, none in zip(words, absent, strict=True)
     ]
-    for told in (_by_place, _by_label):
+    for told in (_add_places, _add_labels):
         apart += told(runs, given, by_load)
-    every = [_named(plain, own, apart) for own in given]
+    every = [_name_row(plain, own, apart) for own in given]
     if len({cut_middle(name, _SHOWN) for name in every}) == len(set(every)):
         return every
-    telling = _telling(given, apart)
-    return [_named(plain, own, telling) for own in given]
+    telling = _select_keys(given, apart)
+    return [_name_row(plain, own, telling) for own in given]
 
 
 def place_names(places: Iterable[str]) -> dict[str, str]:
@@ -101,7 +101,7 @@ def place_names(places: Iterable[str]) -> dict[str, str]:
     return {place: str(PurePath(*own)) if own else place for place, own in ends.items()}
 
 
-def _alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
+def _group_alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
     """The places of runs whose words are the same."""
     found: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for at, own in enumerate(words):
@@ -109,13 +109,13 @@ def _alike(words: Sequence[Mapping[str, str]]) -> list[list[int]]:
     return list(found.values())
 
 
-def _by_place(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
+def _add_places(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
     """Add to the words of runs that would be repeats the place of each, where several were named."""
     if len({run.place for run in runs} - {""}) < 2:
         return
     shown = place_names(run.place for run in runs if run.place)
     told = False
-    for members in _alike(words):
+    for members in _group_alike(words):
         own = [runs[at] for at in members]
         if any(len({own[at].place for at in load} - {""}) > 1 for load in by_load(own)):
             told = True
@@ -125,10 +125,10 @@ def _by_place(runs: Sequence[Reported], words: list[dict[str, str]], by_load: By
         yield _PLACE
 
 
-def _by_label(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
+def _add_labels(runs: Sequence[Reported], words: list[dict[str, str]], by_load: ByLoad) -> Iterator[str]:
     """Add to the words of runs that would be repeats the labels of their sources, where these differ."""
     added: dict[str, None] = {}
-    for members in _alike(words):
+    for members in _group_alike(words):
         own = [runs[at] for at in members]
         keys = list(dict.fromkeys(key for run in own for key in run.unread))
         if not keys:
@@ -137,7 +137,7 @@ def _by_label(runs: Sequence[Reported], words: list[dict[str, str]], by_load: By
         differ = [
             key for key in keys if any(len({unread.get(key, "") for unread in load}) > 1 for load in loads)
         ]
-        telling = _telling([run.unread for run in own], differ)
+        telling = _select_keys([run.unread for run in own], differ)
         shown = [*telling, *(key for key in differ if key not in telling)][: max(_MOST_LABELS, len(telling))]
         for key in filter(shown.__contains__, differ):
             named = labels.named(key, (run.unread.get(key, "") for run in own))
@@ -147,12 +147,12 @@ def _by_label(runs: Sequence[Reported], words: list[dict[str, str]], by_load: By
     yield from added
 
 
-def _named(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:
+def _name_row(plain: str, words: Mapping[str, str], keys: Sequence[str]) -> str:
     added = ", ".join(words[key] for key in keys if key in words)
     return f"{plain} ({added})" if added else plain
 
 
-def _telling(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
+def _select_keys(words: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
     """Select the keys by which a run differs from one that no earlier key tells it from."""
     telling: list[str] = []
     kinds = 1
@@ -170,7 +170,7 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     Lengths of prompts are the requested ones, since those that were drawn have another mean in every run;
     counted ones, to 1 %, where a side reports no other.
     """
-    own, their = _load(run), _load(other)
+    own, their = _load_facts(run), _load_facts(other)
     keys = [key for key in own if own[key] is not None and their[key] is not None]
     if any(own[key] != their[key] for key in keys):
         return False
@@ -183,7 +183,7 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
     return shared >= least
 
 
-def _load(run: Reported) -> dict[str, Any]:
+def _load_facts(run: Reported) -> dict[str, Any]:
     """Collect the facts of a load that was asked for; None for an unknown one."""
     load, limited = run.load, run.told_by == OURS or "max_concurrency" in run.figures
     drawn = _DRAWN if run.load.shape and run.facts is not None else None

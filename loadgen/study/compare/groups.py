@@ -48,10 +48,10 @@ def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: 
     `names` are the rows' of the runs, as `row_names` gives them.
     """
     by_load = []
-    loads: list[Sequence[int]] = [range(len(reported))] if one_load else _apart(reported, names)
+    loads: list[Sequence[int]] = [range(len(reported))] if one_load else _split_repeats(reported, names)
     for members in loads:
         rows = grouped(members, lambda at: names[at])
-        load = _described([reported[at].load for at in members])
+        load = _join_facts([reported[at].load for at in members])
         by_load.append(Group(load, {name: tuple(reported[at] for at in row) for name, row in rows.items()}))
     return by_load
 
@@ -63,16 +63,16 @@ def name_rows(reported: Sequence[Reported], *, by_server: bool = False) -> list[
     named as, or in what their sources have and is not read, are rows of their own, with the words in which
     they differ: then that is what is compared.
     """
-    plain = [_plain(run, by_server) for run in reported]
+    plain = [_plain_name(run, by_server) for run in reported]
     names = list(plain)
     for name, places in grouped(range(len(plain)), lambda at: plain[at]).items():
-        rows = distinctions.name_rows(name, [reported[at] for at in places], _repeats)
+        rows = distinctions.name_rows(name, [reported[at] for at in places], _group_repeats)
         for at, row in zip(places, rows, strict=True):
             names[at] = row
     return names
 
 
-def _plain(run: Reported, by_server: bool) -> str:
+def _plain_name(run: Reported, by_server: bool) -> str:
     if run.cell is not None:
         return run.cell.arm if by_server else run.cell.checkpoint
     return run.name or PurePath(run.source).stem or "unnamed"
@@ -86,7 +86,7 @@ def _identity(run: Reported) -> object:
     return run.name, run.told_by, run.load, apart, tuple(figures)
 
 
-def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
+def _group_by_load(reported: Sequence[Reported]) -> list[list[int]]:
     """Places of the runs under each load: named ones by name, then the others where their facts agree."""
     loads = [run.load for run in reported]
     by_key = grouped(range(len(reported)), lambda at: _key(reported[at]))
@@ -106,12 +106,12 @@ def _by_load(reported: Sequence[Reported]) -> list[list[int]]:
     return sorted((sorted(members) for members in kept), key=lambda members: members[0])
 
 
-def _repeats(reported: Sequence[Reported]) -> list[list[int]]:
+def _group_repeats(reported: Sequence[Reported]) -> list[list[int]]:
     """Places of the runs of one name that are under one load, whatever that is called."""
-    return [kept for members in _by_load(reported) for kept in _split(reported, members)]
+    return [kept for members in _group_by_load(reported) for kept in _split_by_load(reported, members)]
 
 
-def _split(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:
+def _split_by_load(reported: Sequence[Reported], members: Iterable[int]) -> list[list[int]]:
     """Places of runs, parted by what they report of their loads."""
     kept: list[list[int]] = []
     for at in members:
@@ -123,19 +123,19 @@ def _split(reported: Sequence[Reported], members: Iterable[int]) -> list[list[in
     return kept
 
 
-def _apart(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
+def _split_repeats(reported: Sequence[Reported], names: Sequence[str]) -> list[Sequence[int]]:
     """Places of the runs under each load: several of one name by themselves where a row was run under them.
 
     A profile keeps its name whatever flags are laid over it. Where no row has two, the load stays one: its
     rows are refused by what differs, which says more than two tables of a row each.
     """
     loads: list[Sequence[int]] = []
-    for members in _by_load(reported):
+    for members in _group_by_load(reported):
         rows = grouped(members, lambda at: names[at]).values()
         if all(distinctions.is_same_load(reported[at], reported[row[0]]) for row in rows for at in row):
             loads.append(members)
             continue
-        loads += _split(reported, members)
+        loads += _split_by_load(reported, members)
     return loads
 
 
@@ -147,7 +147,7 @@ def _key(run: Reported) -> Hashable:
     return plain_load(run.load.name), run.load.input_len if climbs else None
 
 
-def _described(loads: Sequence[Load]) -> Load:
+def _join_facts(loads: Sequence[Load]) -> Load:
     """The facts of the load, each from the first run that reports it."""
     keys = (
         "name", "requests", "input_len", "output_len", "asked_input_len", "asked_output_len",

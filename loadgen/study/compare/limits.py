@@ -93,7 +93,7 @@ def compare_limits(limits: Sequence[StoredLimit], ask: ComparisonOptions) -> lis
         replace(
             table,
             rows=tuple(
-                row if row.effect is None else replace(row, effect=_with_cause(next(judged), row.effect))
+                row if row.effect is None else replace(row, effect=_restore_cause(next(judged), row.effect))
                 for row in table.rows
             ),
         )
@@ -139,13 +139,13 @@ def _names(limits: Sequence[StoredLimit]) -> list[str]:
             continue
         firsts = [replace(limit.runs[0], place=limit.place) for limit in of_name]
         kinds = {id(run): _kind(limit) for run, limit in zip(firsts, of_name, strict=True)}
-        rows = distinctions.name_rows(name, firsts, partial(_by_kind, kinds))
+        rows = distinctions.name_rows(name, firsts, partial(_group_by_kind, kinds))
         for at, row in zip(places, rows, strict=True):
             names[at] = row
     return names
 
 
-def _by_kind(kinds: Mapping[int, Kind], runs: Sequence[Reported]) -> list[list[int]]:
+def _group_by_kind(kinds: Mapping[int, Kind], runs: Sequence[Reported]) -> list[list[int]]:
     """Places of searches' first runs by what was searched for."""
     return [*grouped(range(len(runs)), lambda at: kinds[id(runs[at])]).values()]
 
@@ -213,12 +213,12 @@ def _effect(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: Co
     if not (own and others):
         return Effect(Decision.NONE, math.nan, why="a search without a limit has no ratio")
     if min(len(own), len(others)) == 1:
-        return _within(row, baseline, ask)
+        return _judge_intervals(row, baseline, ask)
     repeats = [[_repeat(limit) for limit in side if list_limits([limit])] for side in (row, baseline)]
     paired = None not in repeats[0] and len(set(repeats[0])) == len(own) == len(others)
     paired = paired and set(repeats[0]) == set(repeats[1])
     if paired:
-        own, others = (_by_repeat(side) for side in (row, baseline))
+        own, others = (_limits_by_repeat(side) for side in (row, baseline))
     return statistics.judge_effect(
         own, others, paired=paired, higher_is_faster=True, margin=ask.equivalence, alpha=ask.alpha
     )
@@ -230,11 +230,13 @@ def _repeat(limit: StoredLimit) -> int | None:
     return None if cell is None else cell.repeat
 
 
-def _by_repeat(limits: Sequence[StoredLimit]) -> list[float]:
+def _limits_by_repeat(limits: Sequence[StoredLimit]) -> list[float]:
     return list_limits(sorted(limits, key=lambda limit: _repeat(limit) or 0))
 
 
-def _within(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions) -> Effect:
+def _judge_intervals(
+    row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: ComparisonOptions
+) -> Effect:
     """The difference of two limits by their searches' own intervals."""
     pair = summarise_limits(row), summarise_limits(baseline)
     ratio = _value(pair[0]) / _value(pair[1])
@@ -272,7 +274,7 @@ def _log_error(estimate: LimitEstimate | None) -> float:
     return math.log(estimate.high / estimate.low) / (2 * quantile)
 
 
-def _with_cause(judged: Effect, before: Effect) -> Effect:
+def _restore_cause(judged: Effect, before: Effect) -> Effect:
     """A verdict by searches' own intervals keeps saying so, and does not say how many more would decide."""
     if before.freedom != _MANY:
         return judged
@@ -386,10 +388,10 @@ def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
             ends = repeats.UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
-    return _shown(row), value, ends, f"{row.found}", format_limit_ratio(row), call
+    return _limit_text(row), value, ends, f"{row.found}", format_limit_ratio(row), call
 
 
-def _shown(row: LimitRow) -> str:
+def _limit_text(row: LimitRow) -> str:
     return marked_name(row.name, any(run.simulated for search in row.searches for run in search.runs))
 
 

@@ -77,22 +77,22 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
     if len(points) < _FEWEST:
         return SweptLoads((), tuple(comparisons))
     compared = (each for each in comparisons if id(each) not in lone)
-    return SweptLoads(tuple(_in_order(points)), tuple(compared))
+    return SweptLoads(tuple(_sort_points(points)), tuple(compared))
 
 
 def _points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
     """Every row of every load that has runs."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
     rows = [_row(line, each) for line, each in lines]
-    asked = [_asked(line.runs[0]) for line, _ in lines]
-    near, alike = _settled(rows, asked, _NEAR), _settled(rows, asked, _ALIKE)
+    asked = [_asked_lengths(line.runs[0]) for line, _ in lines]
+    near, alike = _settle_lengths(rows, asked, _NEAR), _settle_lengths(rows, asked, _ALIKE)
     return [
         LoadPoint(row, line, each, (row.name, coarse.lengths, row.shape))
         for (line, each), coarse, row in zip(lines, near, alike, strict=True)
     ]
 
 
-def _in_order(points: Iterable[LoadPoint]) -> Iterator[LoadPoint]:
+def _sort_points(points: Iterable[LoadPoint]) -> Iterator[LoadPoint]:
     """Model by model and length by length as they came, then from the lightest load on."""
     for series in grouped(points, lambda point: point.row.name).values():
         for same in grouped(series, lambda point: point.series).values():
@@ -128,13 +128,13 @@ def _figures(run: Reported) -> dict[str, float]:
     return {figure.key: held[figure.key] for figure in load_table.FIGURES if figure.key in held}
 
 
-def _asked(run: Reported) -> Collection[str]:
+def _asked_lengths(run: Reported) -> Collection[str]:
     """The lengths that were asked for: others were counted, and differ by a token or two."""
     asked = {"input_len": run.load.asked_input_len, "output_len": run.load.asked_output_len}
     return [key for key, length in asked.items() if length is not None]
 
 
-def _settled(
+def _settle_lengths(
     rows: Sequence[LoadRow], asked: Sequence[Collection[str]], tolerance: float
 ) -> Iterator[LoadRow]:
     """The rows, counted lengths that are within a share of an earlier row's as that row has them."""
@@ -160,7 +160,7 @@ _NONE = ("-", "-")
 
 def turn_table(comparison: ComparedLoad) -> Table | None:
     """A row a turn, two columns a checkpoint; None where fewer than two rows have sessions."""
-    found = [(line.shown_name, _by_turn(line)) for line in comparison.lines]
+    found = [(line.shown_name, _cells_by_turn(line)) for line in comparison.lines]
     rows = [(name, turns) for name, turns in found if turns]
     if len(rows) < 2:
         return None
@@ -173,7 +173,7 @@ def turn_table(comparison: ComparedLoad) -> Table | None:
     return Table(tuple(columns), body, notes=(_NOTE,))
 
 
-def _by_turn(line: Line) -> dict[str, tuple[str, str]]:
+def _cells_by_turn(line: Line) -> dict[str, tuple[str, str]]:
     """The two cells of each turn, over the runs of a row."""
     runs = [run.run.by_turn for run in line.runs if run.run is not None]
     names = dict.fromkeys(row.name for rows in runs for row in rows)

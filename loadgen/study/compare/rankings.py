@@ -68,7 +68,9 @@ def ranking_table(comparison: ComparedLoad) -> Table:
     body = []
     for rank, line in enumerate(ranked, 1):
         model, star = Model.named(checkpoint_name(line)), UNLIKE * is_unlike(comparison, line)
-        body.append((str(rank), f"{line.shown_name}{star}", model.params, model.type, _shown(line, key)))
+        body.append(
+            (str(rank), f"{line.shown_name}{star}", model.params, model.type, _figure_text(line, key))
+        )
     columns = [
         *(Column(name, name) for name in ("rank", "model", "params", "type")),
         Column(key, _label(key)),
@@ -96,7 +98,7 @@ def quantization_table(comparison: ComparedLoad) -> Table:
     )
     body = []
     for (_, size, name), by_kind in sorted(cells.items(), key=lambda cell: cell[0]):
-        shown = (_relative(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
+        shown = (_ratio_text(by_kind.get(kind), by_kind.get("BF16"), comparison.headline) for kind in kinds)
         body.append((size, name, *shown))
     columns = (Column("size", "size"), Column("model", "model"), *(Column(kind, kind) for kind in kinds))
     notes = (f"{_label(comparison.headline)}; × relative to the same model in BF16, if it was run",)
@@ -121,10 +123,10 @@ def _label(key: str) -> str:
     return "tok/s" if key == "speed_tok_s" else compared_figure(key).label  # as the pages have it
 
 
-def _relative(line: Line | None, plain: Line | None, key: str) -> str:
+def _ratio_text(line: Line | None, plain: Line | None, key: str) -> str:
     if line is None:
         return "-"
-    text = _shown(line, key)
+    text = _figure_text(line, key)
     if plain is None or plain is line:
         return text
     ratio = line.summaries[key].mean / plain.summaries[key].mean
@@ -132,7 +134,7 @@ def _relative(line: Line | None, plain: Line | None, key: str) -> str:
     return f"{text} ({times:.2f}×)"
 
 
-def _shown(line: Line, key: str) -> str:
+def _figure_text(line: Line, key: str) -> str:
     """With the digits of its source if it is from one run; else two."""
     summary = line.summaries[key]
     return str(summary.mean) if summary.units == 1 and len(str(summary.mean)) < 8 else f"{summary.mean:.2f}"

@@ -90,18 +90,18 @@ def compute_speed_up(effect: Effect | None) -> tuple[float, float, float]:
 
 
 def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
-    yield from _wrapped(describe_load(comparison.load))
+    yield from _wrap(describe_load(comparison.load))
     yield "=" * WIDTH
     yield _header(comparison)
     for line in comparison.lines:
         yield from _row(comparison, line)
     yield "=" * WIDTH
-    yield from _wrapped(_legend(comparison))
+    yield from _wrap(_legend(comparison))
     for remark in comparison.remarks:
-        yield from _wrapped(remark)
+        yield from _wrap(remark)
     for title, sentences in _notes(comparison):
         yield f"{title}:"
-        laid_out = _with_log if title == _FAILED else _wrapped
+        laid_out = _wrap_log if title == _FAILED else _wrap
         yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
     if (turns := loads.turn_table(comparison)) is not None:
         yield from ("", f"{loads.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
@@ -113,24 +113,26 @@ def _columns(comparison: ComparedLoad) -> list[ComparedFigure]:
     return sorted(judged, key=lambda figure: figure.key != comparison.headline)[:_MOST_FIGURES]
 
 
-def _measured(comparison: ComparedLoad) -> list[ComparedFigure]:
+def _measured_columns(comparison: ComparedLoad) -> list[ComparedFigure]:
     return [figure for figure in comparison.figures if figure.key in _MEASURED]
 
 
-def _rooflines(comparison: ComparedLoad) -> bool:
+def _has_rooflines(comparison: ComparedLoad) -> bool:
     return any(line.roofline is not None for line in comparison.lines)
 
 
 def _header(comparison: ComparedLoad) -> str:
     cells = [f"{figure.label}  " for figure in _columns(comparison)]
-    cells += [{"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured(comparison)]
-    return _cells(comparison, [*cells, *["roof"] * _rooflines(comparison)])
+    cells += [
+        {"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured_columns(comparison)
+    ]
+    return _cells(comparison, [*cells, *["roof"] * _has_rooflines(comparison)])
 
 
 def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
-    figures = (*_columns(comparison), *_measured(comparison))
+    figures = (*_columns(comparison), *_measured_columns(comparison))
     widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
-    return _MARK + align_cells(cells, [*widths, *[_ROOF] * _rooflines(comparison)], gap=" ")
+    return _MARK + align_cells(cells, [*widths, *[_ROOF] * _has_rooflines(comparison)], gap=" ")
 
 
 def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
@@ -142,8 +144,8 @@ def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
         effect = line.effects.get(figure.key)
         sign = SIGNS[effect.call] if effect is not None else " "
         cells.append(f"{format_spread(figure, line.summaries.get(figure.key))} {sign}")
-    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured(comparison)]
-    cells += [_percent(line.roofline)] * _rooflines(comparison)
+    cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured_columns(comparison)]
+    cells += [_percent(line.roofline)] * _has_rooflines(comparison)
     if line.runs:
         yield _cells(comparison, cells)
 
@@ -236,7 +238,7 @@ def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     if any(line.effects for line in comparison.lines):
         label = rows.compared_figure(comparison.headline).label
         parts.append(f"verdict by {label}, × relative to the baseline")
-    if _rooflines(comparison):
+    if _has_rooflines(comparison):
         parts.append("roof: of the memory-bandwidth roofline")
     return "; ".join(parts)
 
@@ -263,7 +265,7 @@ def _notes(comparison: ComparedLoad) -> Iterator[tuple[str, list[str]]]:
         (_FAILED, [(line.name, why) for line in comparison.lines for why in line.failures]),
     ):
         if pairs:
-            yield title, list(_gathered(pairs, len(comparison.lines)))
+            yield title, list(_gather_notes(pairs, len(comparison.lines)))
 
 
 def explain_undecided(effect: Effect) -> str:
@@ -276,30 +278,30 @@ def explain_undecided(effect: Effect) -> str:
     return f"{power}; about {format_count(effect.more_runs, 'more run')} per side would decide it"
 
 
-def _gathered(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
+def _gather_notes(pairs: Iterable[tuple[str, str]], lines: int) -> Iterator[str]:
     """Each sentence once, after the names of the rows that it is about."""
     for sentence, about in grouped(dict.fromkeys(pairs), lambda pair: pair[1]).items():
         yield f"{'all' if len(about) == lines > 1 else ', '.join(name for name, _ in about)}: {sentence}"
 
 
-def _wrapped(text: str, indent: str = _MARK) -> list[str]:
+def _wrap(text: str, indent: str = _MARK) -> list[str]:
     return wrap_text(clean_line(text), indent)
 
 
-def _with_log(text: str, indent: str) -> list[str]:
+def _wrap_log(text: str, indent: str) -> list[str]:
     """A failed cell's reason, the end of its server's log below it as it was written."""
     return wrap_first_line("\n".join(map(clean_line, text.splitlines())), indent)
 
 
 def _table(comparison: ComparedLoad) -> Table:
-    figures = [*_columns(comparison), *_measured(comparison)]
+    figures = [*_columns(comparison), *_measured_columns(comparison)]
     columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
-    columns += [Column("roofline", "% of roofline")] * _rooflines(comparison)
+    columns += [Column("roofline", "% of roofline")] * _has_rooflines(comparison)
     columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
     body = []
     for line in comparison.lines:
         cells = [line.shown_name, *(_cell(figure, line) for figure in figures)]
-        cells += [_percent(line.roofline)] * _rooflines(comparison)
+        cells += [_percent(line.roofline)] * _has_rooflines(comparison)
         body.append((*cells, format_speed_up(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
     sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]

@@ -128,7 +128,7 @@ def compare_row(
         {column.key: summary for column in figures if (summary := _summary(shown, column.key)) is not None},
         effects,
         _roofline(shown),
-        (*_question(shown, figures), *_marks(runs, valid, used, reference)),
+        (*_question_speed(shown, figures), *_marks(runs, valid, used, reference)),
     )
 
 
@@ -187,7 +187,7 @@ def _summary(runs: Sequence[Reported], key: str) -> Summary | None:
     return Summary(mean, n, mean - half, mean + half)
 
 
-def _question(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
+def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure]) -> Iterator[str]:
     """Whether runs that have one mean are repeats, where a figure of theirs is a factor of two apart."""
     apart: list[tuple[float, str]] = []
     for column in figures:
@@ -234,18 +234,18 @@ def _marks(
         refused = UNLIKE_BASELINE if reference.ask.allow_unlike else "not compared"
         for severity, begin in ((Severity.REFUSED, f"{refused}: "), (Severity.MARKED, "")):
             apart = (_differences(run, reference.like, severity) for run in valid)
-            yield from _counted((f"{begin}{text}" for texts in apart for text in texts), len(valid))
-    yield from _counted(
+            yield from _count_sentences((f"{begin}{text}" for texts in apart for text in texts), len(valid))
+    yield from _count_sentences(
         (comparability.explain_short_answers(run, reference.asked_output) for run in valid), len(valid)
     )
-    yield from _against_the_machine(valid)
+    yield from _question_roofline(valid)
     if suspect := [run for run in valid if run.level == _SUSPECT]:
         yield f"{_share(len(suspect), len(runs))}{_SUSPECT}: {_names(suspect)}"
-    yield from _counted(map(_failed, valid), len(valid))
-    yield from _counted(map(_impossible, valid), len(valid))
+    yield from _count_sentences(map(_describe_failures, valid), len(valid))
+    yield from _count_sentences(map(_describe_impossible, valid), len(valid))
     whole = {simulation(run.simulated) for run in valid}  # a remark of the whole table
     remarks = (remark for run in valid for remark in run.remarks if remark not in whole)
-    yield from _counted(remarks, len(valid))
+    yield from _count_sentences(remarks, len(valid))
     if (
         used
         and reference.runs
@@ -254,7 +254,7 @@ def _marks(
         yield f"{left} run{'s' * (left > 1)} without a partner, not paired"
 
 
-def _counted(sentences: Iterable[str | None], of: int) -> Iterator[str]:
+def _count_sentences(sentences: Iterable[str | None], of: int) -> Iterator[str]:
     """Each different sentence once, with how many of the runs it is true of where it is not all."""
     for sentence, count in Counter(filter(None, sentences)).items():
         yield f"{_share(count, of)}{sentence}"
@@ -268,7 +268,7 @@ def _names(runs: Sequence[Reported]) -> str:
     return ", ".join(dict.fromkeys(doubt for run in runs for doubt in run.doubts)) or "no doubt is listed"
 
 
-def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
+def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
     """Runs against their ceilings: faster than possible, or so slow that a fallback kernel is likely."""
     for kind, judge in (
         ("impossible", bound.explain_impossible),
@@ -279,13 +279,13 @@ def _against_the_machine(runs: Sequence[Reported]) -> Iterator[str]:
             yield f"{_share(len(failed), len(runs))}{kind}{', for one' * (len(failed) > 1)}: {failed[0]}"
 
 
-def _impossible(run: Reported) -> str:
+def _describe_impossible(run: Reported) -> str:
     """The figures that are not compared since no measurement gives them."""
     named = [f"{key} {value:.6g}" for key, value in run.impossible.items()]
     return f"no measurement gives {list_first(named, _MOST_NAMED)}: not compared" if named else ""
 
 
-def _failed(run: Reported) -> str:
+def _describe_failures(run: Reported) -> str:
     failed, completed = run.figure("failed"), run.figure("completed")
     if run.doubts or not failed or completed is None:
         return ""

@@ -31,7 +31,7 @@ def average_starts(values: Sequence[Sequence[float]]) -> list[float]:
     of one start are one draw of it, not five. The geometric mean, since ratios are judged by logarithms. A
     start without runs is left out; one with a figure that has no logarithm is NaN.
     """
-    return [_geometric(runs) for runs in values if len(runs)]
+    return [_geometric_mean(runs) for runs in values if len(runs)]
 
 
 def judge_effect(
@@ -52,11 +52,11 @@ def judge_effect(
     row, baseline = [float(value) for value in row], [float(value) for value in baseline]
     if paired and len(row) != len(baseline):
         raise ValueError(f"{len(row)} values cannot be paired with {len(baseline)}")
-    ratio, fewest = _geometric(row) / _geometric(baseline), min(len(row), len(baseline))
+    ratio, fewest = _geometric_mean(row) / _geometric_mean(baseline), min(len(row), len(baseline))
     bare = Effect(Decision.NONE, ratio, units=fewest, paired=paired, higher_is_faster=higher_is_faster)
-    if why := _refusal(row, baseline):
+    if why := _refuse_test(row, baseline):
         return replace(bare, why=why)
-    floor = _floor(row, baseline)
+    floor = _least_error(row, baseline)
     estimated = estimate_ratio(np.array(row, float), np.array(baseline, float), paired=paired, floor=floor)
     try:
         reach = float(estimated.reach(alpha))
@@ -99,11 +99,11 @@ def judge_rows(effects: Sequence[Effect], margin: float, alpha: float) -> list[E
     detectable = np.expm1(compute_separation(freedom, rows.level / 2) * error)
     more = estimate_more_runs(estimated, count, rows=len(tested), margin=margin, alpha=alpha, floor=floor)
     for column, (at, effect) in enumerate(zip(tested, tested_effects, strict=True)):
-        judged[at] = _judged(effect, rows, column, float(detectable[column]), float(more[column]))
+        judged[at] = _judge_row(effect, rows, column, float(detectable[column]), float(more[column]))
     return judged
 
 
-def _judged(effect: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
+def _judge_row(effect: Effect, rows: Family, at: int, detectable: float, more: float) -> Effect:
     """One row of the family; `detectable` and `more_runs` are set of an undecided row only."""
     judged = replace(
         effect,
@@ -126,7 +126,7 @@ def _judged(effect: Effect, rows: Family, at: int, detectable: float, more: floa
     return replace(judged, call=Decision.UNDECIDED, detectable=detectable, more_runs=needed, why=why)
 
 
-def _refusal(row: Sequence[float], baseline: Sequence[float]) -> str:
+def _refuse_test(row: Sequence[float], baseline: Sequence[float]) -> str:
     """Why there is nothing to test; empty where there is."""
     if not (row and baseline):
         return "no run has this figure" if not (row or baseline) else "one side has no run with this figure"
@@ -139,24 +139,24 @@ def _refusal(row: Sequence[float], baseline: Sequence[float]) -> str:
     return ""
 
 
-def _geometric(values: Sequence[float]) -> float:
+def _geometric_mean(values: Sequence[float]) -> float:
     """The geometric mean; NaN if a value has no logarithm or there are no values."""
     if not values or not all(math.isfinite(value) and value > 0 for value in values):
         return math.nan
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
-def _floor(row: Sequence[float], baseline: Sequence[float]) -> float:
+def _least_error(row: Sequence[float], baseline: Sequence[float]) -> float:
     """The least credible standard error of the ratio: that of the clocks, or of the printed digits.
 
     Figures printed to a step (23.02: 0.01) have a rounding error of step / √12, the same in every run if
     the runs differ by less than the step, so that more runs do not average it out.
     """
-    digits = (_step(values) / math.sqrt(12) / _geometric(values) for values in (row, baseline))
+    digits = (_last_digit(values) / math.sqrt(12) / _geometric_mean(values) for values in (row, baseline))
     return max(CLOCK_ERROR, math.hypot(*digits))
 
 
-def _step(values: Sequence[float]) -> float:
+def _last_digit(values: Sequence[float]) -> float:
     """The coarsest power of ten of which all values are multiples; 0.01 at most, which the field prints to.
 
     Whether trailing zeros were printed cannot be known from a value.
@@ -208,10 +208,10 @@ def estimate_more_units(
         settles_equal: Bool = compute_power(limit / at, degrees, tails[1]) >= (1 + POWER) / 2
         return finds & settles_equal
 
-    return _least(settled, np.maximum(MOST_UNITS - units, 0.0))
+    return _least_number(settled, np.maximum(MOST_UNITS - units, 0.0))
 
 
-def _least(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
+def _least_number(holds: Callable[[Float64], Bool], most: Float64) -> Float64:
     """The least whole number from 1 to `most` from which on `holds`; inf where it does not hold at `most`."""
     low, high = np.zeros(most.shape), most
     while (high - low > 1).any():
@@ -379,7 +379,7 @@ def pair_units(row: Sequence[Reported], baseline: Sequence[Reported], figure: Te
         pairs = [(by_key[unit], others_by_key[unit]) for unit in shared]
         if len(pairs) < _LEAST:
             continue
-        merged = _merged(pairs)
+        merged = _merge_pairs(pairs)
         groups = merged if len(merged) >= _LEAST else pairs
         left = len(_values((*row, *baseline), figure)) - sum(len(side) for pair in pairs for side in pair)
         own, others = (average_starts([_values(unit[side], figure) for unit in groups]) for side in (0, 1))
@@ -407,7 +407,7 @@ def _values(runs: Iterable[Reported], figure: Tell) -> list[float]:
     return [value for run in runs if (value := figure(run)) is not None]
 
 
-def _merged(pairs: Sequence[Pair]) -> list[Pair]:
+def _merge_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs that are tied by a start which they share, as one."""
     groups: list[tuple[set[Hashable], Pair]] = []
     for pair in pairs:

@@ -88,10 +88,10 @@ def has_relations(run: AuditedRun) -> bool:
 def impossible_order(run: AuditedRun) -> Evidence | None:
     """Mean, median and percentiles that no sample has."""
     disorder = (line for key, word in _METRICS.items() for line in _disorder(run, key, word))
-    return joined([*disorder, *_later_than_the_end(run)])
+    return joined([*disorder, *_first_tokens_after_the_end(run)])
 
 
-def _later_than_the_end(run: AuditedRun) -> Iterator[Evidence]:
+def _first_tokens_after_the_end(run: AuditedRun) -> Iterator[Evidence]:
     """Statistics of TTFT above those of E2EL: a first token comes before the last, in every request."""
     for name in run.reported.figures:
         statistic, _, metric = name.partition("_")
@@ -129,7 +129,7 @@ def longer_than_the_run(run: AuditedRun) -> Evidence | None:
 )
 def counts_disagree(run: AuditedRun) -> Evidence | None:
     """Answered and failed requests add up to more than there were."""
-    n, asked, failed = run.requests, _sent(run), run.figure("failed") or 0.0
+    n, asked, failed = run.requests, _count_sent(run), run.figure("failed") or 0.0
     if n is None or asked is None or run.reported.told_by == PAGE or n + failed <= asked:
         return None
     return f"{n:.0f} answered and {failed:.0f} failed of {asked:.0f} requests"
@@ -145,7 +145,7 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
     mean = run.interval(f"mean_{key}_ms")
     if mean is None:
         return
-    yield from _beyond_the_sum(run, key, word, mean)
+    yield from _impossible_spread(run, key, word, mean)
     if 50.0 in ranks and mean.high < ranks[50.0].low / 2:
         yield f"mean {word} ({mean.high:.2f} ms) is below half of its median ({ranks[50.0].low:.2f})"
     if 100.0 in ranks and mean.low > ranks[100.0].high:
@@ -154,7 +154,7 @@ def _disorder(run: AuditedRun, key: str, word: str) -> Iterator[Evidence]:
         yield f"mean {word} ({mean.high:.2f} ms) is below its minimum ({ranks[0.0].low:.2f})"
 
 
-def _beyond_the_sum(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
+def _impossible_spread(run: AuditedRun, key: str, word: str, mean: Interval) -> Iterator[Evidence]:
     """Yield each statistic that no n values with this mean have; ITL, of more values, is not judged."""
     n, ranks, spread = run.requests, dict(_ranks(run, key)), run.interval(f"std_{key}_ms")
     if not n or not run.alike or SELECTABLE[key].of != "requests":
@@ -249,18 +249,18 @@ def unstreamed(run: AuditedRun) -> Evidence | None:
     return f"{length:.0f} tokens per answer, {tpot:.2f} ms apart: each answer came in one message"
 
 
-def _sent(run: AuditedRun) -> float | None:
+def _count_sent(run: AuditedRun) -> float | None:
     """The requests that were to be sent; None where a time or the run itself ended it before."""
     load = run.reported.load
     return None if load.duration_s is not None or run.reported.told_by == OURS else load.requests
 
 
-def _failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
+def _count_failed(run: AuditedRun, above: float, most: float) -> Evidence | None:
     """The failed requests, by their count, and those that are neither answered nor counted.
 
     The command above a pasted block may be another's: it only counts where the block has no failures.
     """
-    n, asked = run.requests, _sent(run)
+    n, asked = run.requests, _count_sent(run)
     failed = run.figure("failed")
     if n is not None and asked is not None and (failed is None or run.reported.told_by != PAGE):
         failed = max(failed or 0.0, asked - n)
@@ -277,13 +277,13 @@ failures = suspect(
     f"more than {percent(FAILED)} and up to {percent(MANY_FAILED)} of the requests failed: most likely the "
     "slowest ones, so P99 of the others is too low",
     "fix what failed, then measure again",
-)(partial(_failed, above=FAILED, most=MANY_FAILED))
+)(partial(_count_failed, above=FAILED, most=MANY_FAILED))
 many_failures = invalid(
     "many-failures",
     f"more than {percent(MANY_FAILED)} of the requests failed: percentiles of the surviving requests are not "
     "meaningful",
     "fix what failed, then measure again",
-)(partial(_failed, above=MANY_FAILED, most=math.inf))
+)(partial(_count_failed, above=MANY_FAILED, most=math.inf))
 
 
 @suspect(

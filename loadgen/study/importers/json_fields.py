@@ -46,7 +46,7 @@ def read_documents(text: str) -> Iterator[JsonDocument]:
 
     What is cut off is a document with an error; those after it are still read, up to 200 errors.
     """
-    decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parsed), 0, 1, 0, 0
+    decoder, at, line, counted, broken = json.JSONDecoder(parse_int=_parse_whole), 0, 1, 0, 0
     while (begin := _BEGIN.search(text, at)) is not None:
         at = begin.start()
         line, counted = line + text.count("\n", counted, at), at
@@ -70,7 +70,7 @@ def read_documents(text: str) -> Iterator[JsonDocument]:
                 yield JsonDocument(line, item)
 
 
-def _parsed(digits: str) -> int | float:
+def _parse_whole(digits: str) -> int | float:
     """A whole number as it is; one of hundreds of digits as infinity, which is no figure."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 

@@ -113,7 +113,7 @@ def read_sources(places: Sequence[str]) -> Sources:
         raise UsageError(f"{list_first(missing, _NAMED)}: No such file or directory")
     named: dict[str, Path] = {}
     again = [path for path in paths if named.setdefault(os.path.realpath(path), path) is not path]
-    results = _Found(named)
+    results = _Reading(named)
     for path in named.values():
         results.place(path)
     if not (results.reported or results.failures or results.sweeps or results.limits):
@@ -122,20 +122,20 @@ def read_sources(places: Sequence[str]) -> Sources:
         raise UsageError("; ".join(first) + (f"; and {more} more" if more > 0 else ""))
     left = len(results.errors) - _MOST_ERRORS
     errors = [f"{path} was named before: it is read once" for path in again]
-    errors += map(_shared, results.shared, results.shared.values())
+    errors += map(_describe_shared, results.shared, results.shared.values())
     errors += results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
     return Sources(
         tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps),
-        tuple(_with_runs(limit, results.reported) for limit in results.limits),
+        tuple(_add_runs(limit, results.reported) for limit in results.limits),
     )  # fmt: skip
 
 
-def _with_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
+def _add_runs(limit: StoredLimit, reported: Iterable[Reported]) -> StoredLimit:
     own = set(map(os.path.realpath, limit.run_directories))
     return replace(limit, runs=tuple(run for run in reported if os.path.realpath(run.source) in own))
 
 
-def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
+def _describe_shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
     """Say what is in two places that were named, and under which of them it is used."""
     used, other = which
     named = list_first(list(map(str, paths)), _NAMED)
@@ -143,7 +143,7 @@ def _shared(which: tuple[Path, Path], paths: Sequence[Path]) -> str:
 
 
 @dataclass
-class _Found:
+class _Reading:
     """The results read so far: each once, of the place that names it itself, else of the first.
 
     `named` are the places by their real paths.
@@ -165,16 +165,16 @@ class _Found:
         """Read a place that was named; what is read there is of that place."""
         self.current = path
         runs, limits = len(self.reported), len(self.limits)
-        self._place(path)
+        self._read_place(path)
         self.reported[runs:] = [replace(run, place=str(path)) for run in self.reported[runs:]]
         self.limits[limits:] = [replace(limit, place=str(path)) for limit in self.limits[limits:]]
 
-    def _place(self, path: Path) -> None:
+    def _read_place(self, path: Path) -> None:
         if not path.is_dir():
-            self._tried(path, lambda: self._file(path, json_fields.read_file(path)))
+            self._attempt(path, lambda: self._read_file(path, json_fields.read_file(path)))
             return
         before = self._count
-        looked = self._directory(path)
+        looked = self._read_directory(path)
         if before == self._count:
             self.errors.append(f"{path} has no known results in {looked} files")
 
@@ -184,32 +184,32 @@ class _Found:
         results = len(self.reported) + len(self.failures) + len(self.sweeps) + len(self.limits)
         return results + len(self.errors) + sum(map(len, self.shared.values()))
 
-    def _directory(self, path: Path) -> int:
+    def _read_directory(self, path: Path) -> int:
         """Read a directory and what is in it; how many files were checked."""
         count, passed = 0, list[Path]()
         for where, inside, names in os.walk(path, followlinks=True):
             here = Path(where)
-            if not self._new(here):  # a link that leads back
+            if not self._is_new(here):  # a link that leads back
                 inside.clear()
                 continue
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             if loadgen_runs.CAMPAIGN in names and {loadgen_runs.CELLS, loadgen_runs.FAILED} & set(inside):
-                self._failures(here)
+                self._read_failures(here)
                 inside[:] = [name for name in inside if name == loadgen_runs.CELLS]
                 continue
-            if (record := self._searched(here, names)) is not None:
+            if (record := self._read_search(here, names)) is not None:
                 inside.clear()
                 for run in record.run_directories:
-                    if loadgen_runs.is_run(run) and self._new(run):
-                        self._run(run)
+                    if loadgen_runs.is_run(run) and self._is_new(run):
+                        self._read_run(run)
                 continue
             if {ARRIVALS, RESULT, JOURNAL} & set(names) and loadgen_runs.is_run(here):
                 inside.clear()
-                self._run(here)
+                self._read_run(here)
                 continue
             for name in sorted(names):
                 count += 1
-                passed += self._met(here / name)
+                passed += self._read_met(here / name)
             if count > _MOST_FILES:
                 stopped = f"{path}: stopped after {count} files: pass the directories in it separately"
                 self.errors.append(stopped)
@@ -219,7 +219,7 @@ class _Found:
             self.errors.append(f"{path}: {len(passed)} of {count} files have no results: {named}")
         return count
 
-    def _searched(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
+    def _read_search(self, directory: Path, names: Sequence[str]) -> StoredSweep | StoredLimit | None:
         """Read the record of a sweep or of a search; None of a directory that has none that can be read."""
         try:
             if SWEEP in names:
@@ -232,26 +232,26 @@ class _Found:
             self.errors.append(str(error))
         return None
 
-    def _run(self, directory: Path) -> None:
+    def _read_run(self, directory: Path) -> None:
         """Read a run; one of a ladder with the speed that the ladder's row has."""
         row = loadgen_runs.read_ladder_rows(directory.parent).get(directory.name, {})
-        self._tried(
+        self._attempt(
             directory,
             lambda: self.reported.append(
                 loadgen_runs.add_ladder_speed(loadgen_runs.read_run(directory), row)
             ),
         )
 
-    def _failures(self, campaign: Path) -> None:
+    def _read_failures(self, campaign: Path) -> None:
         cells = list(loadgen_runs.read_failures(campaign))
         self.failures += [cell for cell in cells if isinstance(cell, FailedCell)]
         self.errors += [cell for cell in cells if isinstance(cell, str)]
 
-    def _met(self, path: Path) -> list[Path]:
+    def _read_met(self, path: Path) -> list[Path]:
         """Read a file of a directory; the file itself if nothing in it is known."""
         if _BYPRODUCT.fullmatch(path.name):
             return []
-        if (raw := _promising(path)) is None:
+        if (raw := _read_promising(path)) is None:
             return [path]
         if genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace")) and _has_document(path):
             return []  # the same figures with fewer digits, without model and load
@@ -260,23 +260,23 @@ class _Found:
         if _PAGE not in raw and not (
             csv_tables.may_be_table(raw) and csv_tables.is_own_table(raw.decode("utf-8", "replace"))
         ):
-            self._tried(path, lambda: self._file(path, raw))
+            self._attempt(path, lambda: self._read_file(path, raw))
         return []
 
-    def _file(self, path: Path, raw: bytes) -> None:
-        if not self._new(path):
+    def _read_file(self, path: Path, raw: bytes) -> None:
+        if not self._is_new(path):
             return
         content = json_fields.decode_text(raw, path)
-        if content.lstrip()[:1] in ("{", "[") and self._documents(content, path):
+        if content.lstrip()[:1] in ("{", "[") and self._read_documents(content, path):
             return
         if llama_bench.is_sheet(content):
             for line, row in llama_bench.read_sheet(content, path):
                 where = f"{path}:{line}"
-                self._tried(where, partial(self._add, path, _labelled, llama_bench, row, where))
+                self._attempt(where, partial(self._add, path, _read_labelled, llama_bench, row, where))
         elif genai_perf.is_sheet(content):
             self._add(path, genai_perf.read_sheet, content, path)
         elif csv_tables.is_table(content):
-            self._rows(path, csv_tables.read_csv_table(content, path))
+            self._add_rows(path, csv_tables.read_csv_table(content, path))
         elif blocks.HEADER.search(content) is not None:
             self._add(path, pasted_pages.read_page, content, path)
         elif runs := next(
@@ -284,26 +284,26 @@ class _Found:
             [],
         ):
             self._add(path, lambda: runs)
-        elif not self._rows(path, tables.read_tables(content, path)):
+        elif not self._add_rows(path, tables.read_tables(content, path)):
             raise UsageError(
                 f"{path} has no known results: give a result file of a client (docs/others.md), "
                 "a table with its figures in its titles or its corner (with their units), or pasted blocks"
             )
 
-    def _rows(self, path: Path, rows: TableRows) -> bool:
+    def _add_rows(self, path: Path, rows: TableRows) -> bool:
         """Take the rows of a file's tables; whether there were any."""
         self._add(path, lambda: rows.runs)
         self.errors += rows.left
         return bool(rows.runs or rows.left)
 
-    def _documents(self, content: str, path: Path) -> bool:
+    def _read_documents(self, content: str, path: Path) -> bool:
         """Read the documents of a file; whether any was known."""
-        parts = _joined(list(json_fields.read_documents(content)))
-        readable = [(part, client) for part in parts if (client := _client(part.value)) is not None]
+        parts = _join_documents(list(json_fields.read_documents(content)))
+        readable = [(part, client) for part in parts if (client := _find_client(part.value)) is not None]
         json_fields.check_results(path, len(readable))
         for document, client in readable:
             source = f"{path}:{document.line}" if len(readable) > 1 else str(path)
-            self._tried(source, partial(self._add, path, _labelled, client, document.value, source))
+            self._attempt(source, partial(self._add, path, _read_labelled, client, document.value, source))
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
         if readable or blocks.HEADER.search(content) is None:
@@ -316,7 +316,7 @@ class _Found:
             for run in read(*given)
         ]
 
-    def _tried(self, source: Path | str, act: Callable[[], None]) -> None:
+    def _attempt(self, source: Path | str, act: Callable[[], None]) -> None:
         """Read something; an error in it does not stop the others."""
         try:
             act()
@@ -326,7 +326,7 @@ class _Found:
             reason = " ".join(str(error).split())[:_LONGEST_DETAIL]
             self.errors.append(f"{source} is damaged: {reason or type(error).__name__}")
 
-    def _new(self, path: Path) -> bool:
+    def _is_new(self, path: Path) -> bool:
         """Whether something is new, and of the place that is being read."""
         real = os.path.realpath(path)
         owner = self.named.get(real) or self.met.get(real, self.current)
@@ -352,14 +352,14 @@ def _is_missing(path: Path) -> bool:
     return False
 
 
-def _labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+def _read_labelled(client: ClientFormat, document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The runs of a document, each with what it has next to its figures; a run of ours has that by itself."""
     for run in client.read_runs(document, source):
         own = run.told_by == OURS
         yield run if own else replace(run, unread={**labels.settings(document, run.figures), **run.unread})
 
 
-def _joined(parts: list[JsonDocument]) -> list[JsonDocument]:
+def _join_documents(parts: list[JsonDocument]) -> list[JsonDocument]:
     """The documents of a file, those that are rows of one table as one."""
     whole = (
         []
@@ -369,11 +369,11 @@ def _joined(parts: list[JsonDocument]) -> list[JsonDocument]:
     return [replace(parts[0], value=whole[0])] if 0 < len(whole) < len(parts) else parts
 
 
-def _client(document: Mapping[str, Any]) -> ClientFormat | None:
+def _find_client(document: Mapping[str, Any]) -> ClientFormat | None:
     return next((client for client in CLIENTS if client.is_result(document)), None)
 
 
-def _promising(path: Path) -> bytes | None:
+def _read_promising(path: Path) -> bytes | None:
     """The bytes of a file that may hold results; None of one that does not, or cannot be read."""
     try:
         if not path.is_file() or not 0 < path.stat().st_size <= _LARGE_BYTES:

@@ -34,18 +34,18 @@ _TPOT = "aiperf: its inter_token_latency is TPOT here, its inter_chunk_latency I
 
 def is_result(document: Mapping[str, Any]) -> bool:
     """Whether a document is such an export."""
-    metrics = _records(document)
+    metrics = _find_metrics(document)
     return "request_latency" in metrics and ("aiperf_version" in document or "request_throughput" in metrics)
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of an export."""
-    metrics = _records(document)
+    metrics = _find_metrics(document)
     figures_read, remarks = read_figures(metrics)
     if figures_read["failed"] is None:
-        figures_read["failed"] = _errors(document)
+        figures_read["failed"] = _count_errors(document)
     figures, empty = json_fields.require_measured(figures_read, source)
-    load = _phase(document)
+    load = _find_load(document)
     yield Reported(
         name=_model(document) or Path(source).stem,
         figures=figures,
@@ -81,7 +81,7 @@ def read_figures(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]
     return figures_read, remarks
 
 
-def _errors(document: Mapping[str, Any]) -> int | None:
+def _count_errors(document: Mapping[str, Any]) -> int | None:
     """The failed requests by the summary of their errors, where no metric counts them."""
     counts = [
         json_fields.count(value_at(error, "count")) for error in read_list(document.get("error_summary"))
@@ -89,7 +89,7 @@ def _errors(document: Mapping[str, Any]) -> int | None:
     return sum(count or 0 for count in counts) if counts else None
 
 
-def _records(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the metrics are: older exports have them one level below."""
     return read_mapping(document.get("records")) or document
 
@@ -113,7 +113,7 @@ def _model(document: Mapping[str, Any]) -> str:
     return short_name(next(filter(None, names), ""))
 
 
-def _phase(document: Mapping[str, Any]) -> dict[str, Any]:
+def _find_load(document: Mapping[str, Any]) -> dict[str, Any]:
     """Find the configuration of the measured phase."""
     phases = read_list(value_at(document, "input_config", "phases"))
     named = (each for each in phases if "profiling" in (value_at(each, "name"), value_at(each, "kind")))

@@ -46,10 +46,10 @@ def is_part(path: Path) -> bool:
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a summary with the percentiles next to it, or of percentiles alone."""
     path = Path(source)
-    arguments = _document(path.with_name(_ARGUMENTS))
-    more = _document(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
-    grids = [_summary(document)] if _RANKS not in document else [_ranked(document)]
-    grids += [_ranked(more)] if isinstance(more.get(_RANKS), list) else []
+    arguments = _read_next_to(path.with_name(_ARGUMENTS))
+    more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
+    grids = [_summary_grid(document)] if _RANKS not in document else [_percentile_grid(document)]
+    grids += [_percentile_grid(more)] if isinstance(more.get(_RANKS), list) else []
     found = [run for grid in grids for run in tables.read_client_table(grid, CLIENT, source)]
     if not found:
         raise UsageError(f"{source} has no figures")
@@ -63,12 +63,12 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     )
 
 
-def _summary(document: Mapping[str, Any]) -> Grid:
+def _summary_grid(document: Mapping[str, Any]) -> Grid:
     rows = ((key, tables.format_cell(value)) for key, value in document.items())
     return Grid(("Key", "Value"), tuple(Row(1, cells) for cells in rows), 1, 1)
 
 
-def _ranked(document: Mapping[str, Any]) -> Grid:
+def _percentile_grid(document: Mapping[str, Any]) -> Grid:
     """Percentiles as the table that it prints, a row each."""
     columns = {key: [*map(tables.format_cell, read_list(value))] for key, value in document.items()}
     rows = zip(*columns.values(), strict=False)
@@ -83,7 +83,7 @@ def _model(arguments: Mapping[str, Any], path: Path) -> str:
     return directory.parent.name if _OF_A_LOAD.fullmatch(directory.name) else directory.name or path.stem
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _read_next_to(path: Path) -> dict[str, Any]:
     """The object of a file next to another; empty where there is none that can be read."""
     try:
         content = json_fields.decode_text(json_fields.read_bounded(path), path)

@@ -65,7 +65,7 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         request_rate_per_s=math.inf if rate is None and concurrency else rate,
         asked_input_len=_length(config, "input"),
     )
-    yield _reported(document, CLIENT, model or Path(source).stem, load, source)
+    yield _make_run(document, CLIENT, model or Path(source).stem, load, source)
 
 
 def is_sheet(text: str) -> bool:
@@ -87,7 +87,7 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
             if cells[0].strip().lower() == "metric":
                 statistics = [{"value": "avg"}.get(name := cell.strip().lower(), name) for cell in cells[1:]]
             elif (title := _ROW.fullmatch(cells[0].strip())) is not None:
-                values = dict(zip(statistics, map(_number, cells[1:]), strict=False))
+                values = dict(zip(statistics, map(_parse_cell, cells[1:]), strict=False))
                 metrics["_".join(title[1].lower().split())] = {"unit": title[2] or "", **values}
     except csv.Error as error:
         raise UsageError(f"{path}: not a valid table: {error}") from None
@@ -101,12 +101,12 @@ def read_sheet(text: str, path: Path) -> list[Reported]:
         input_len=json_fields.number(value_at(metrics, "input_sequence_length", "avg")),
         output_len=json_fields.number(value_at(metrics, "output_sequence_length", "avg")),
         max_concurrency=concurrency,
-        request_rate_per_s=_number(named[3]) if named is not None and concurrency is None else None,
+        request_rate_per_s=_parse_cell(named[3]) if named is not None and concurrency is None else None,
     )
-    return [_reported(metrics, client, short_name(named[1]) if named else path.stem, load, str(path))]
+    return [_make_run(metrics, client, short_name(named[1]) if named else path.stem, load, str(path))]
 
 
-def _reported(metrics: Mapping[str, Any], client: str, name: str, load: Load, source: str) -> Reported:
+def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, source: str) -> Reported:
     read_figures, remarks = aiperf.read_figures(metrics)
     figures, empty = json_fields.require_measured(read_figures, source)
     remarks = [remark.replace(f"{aiperf.CLIENT}:", f"{client}:", 1) for remark in remarks]
@@ -132,7 +132,7 @@ def _length(config: Mapping[str, Any], which: str) -> int | None:
     return None if _value(config, f"{which} spread") else json_fields.count(_value(config, which))
 
 
-def _number(cell: str) -> float | None:
+def _parse_cell(cell: str) -> float | None:
     try:
         return json_fields.number(float(cell.replace(",", "")))
     except ValueError:

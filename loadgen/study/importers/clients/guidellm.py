@@ -46,10 +46,12 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     benchmarks = read_list(document.get("benchmarks"))
     for number, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
-        yield _reported(document, read_mapping(benchmark), where, source)
+        yield _read_benchmark(document, read_mapping(benchmark), where, source)
 
 
-def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str, source: str) -> Reported:
+def _read_benchmark(
+    document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str, source: str
+) -> Reported:
     metrics = read_mapping(benchmark.get("metrics"))
     requests = [r for r in read_list(value_at(benchmark, "requests", "successful")) if isinstance(r, dict)]
     totals = _totals(benchmark, metrics)
@@ -68,7 +70,7 @@ def _reported(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: 
         load=_load(document, benchmark),
         source=where,
         told_by=CLIENT,
-        started=_started(benchmark.get("start_time")),
+        started=_start_time(benchmark.get("start_time")),
         remarks=(*remarks, *empty),
     )
 
@@ -80,8 +82,8 @@ def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
         "completed": _count(benchmark, "successful"),
         "failed": _count(benchmark, "errored"),
         "duration": _duration(benchmark),
-        "total_input_tokens": _sum(metrics, "prompt_token_count"),
-        "total_output_tokens": _sum(metrics, "output_token_count"),
+        "total_input_tokens": _total(metrics, "prompt_token_count"),
+        "total_output_tokens": _total(metrics, "output_token_count"),
         "request_throughput": _summary(metrics, "requests_per_second").get("mean"),
         "output_throughput": _summary(metrics, "output_tokens_per_second").get("mean"),
         "total_token_throughput": _summary(metrics, "tokens_per_second").get("mean"),
@@ -98,7 +100,7 @@ def _count(benchmark: Mapping[str, Any], outcome: str) -> int | None:
     return next((count for count in (*counted, timed, listed_count) if count is not None), None)
 
 
-def _sent(benchmark: Mapping[str, Any]) -> int | None:
+def _count_sent(benchmark: Mapping[str, Any]) -> int | None:
     """The requests of the measured window that were not cut off by its end; without a count all created."""
     created = json_fields.count(value_at(benchmark, "scheduler_state", "created_requests"))
     sent = created if (every := _count(benchmark, "total")) is None else every
@@ -138,16 +140,16 @@ def _statistics(key: str, values: Iterable[object]) -> dict[str, float]:
 def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The latencies of the summary whose definition is vLLM's."""
     remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
-    figures = _summed("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
-    figures |= _summed("e2el", _summary(metrics, "request_latency"), 1e3)
+    figures = _read_statistics("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
+    figures |= _read_statistics("e2el", _summary(metrics, "request_latency"), 1e3)
     if _summary(metrics, "output_token_count").get("std_dev") == 0:
-        figures |= _summed("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
+        figures |= _read_statistics("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
     else:
         remarks.append(UNEVEN)
     return figures, remarks
 
 
-def _summed(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
+def _read_statistics(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
     values = {word: summary.get(theirs) for word, theirs in _SUMMED.items()}
     values |= {f"p{rank}": value_at(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
     numbers = {f"{word}_{key}_ms": json_fields.reported_number(value) for word, value in values.items()}
@@ -158,7 +160,7 @@ def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
     return read_mapping(value_at(metrics, name, "successful"))
 
 
-def _sum(metrics: Mapping[str, Any], name: str) -> int | None:
+def _total(metrics: Mapping[str, Any], name: str) -> int | None:
     summary = _summary(metrics, name)
     total = json_fields.number(summary.get("total_sum"))
     if total is None and (mean := json_fields.number(summary.get("mean"))) is not None:
@@ -187,7 +189,7 @@ def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
     data = read_list(value_at(document, "config", "spec", "data"))
     limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
     return Load(
-        requests=_sent(benchmark),
+        requests=_count_sent(benchmark),
         asked_output_len=json_fields.count(value_at(data[0], "output_tokens")) if data else None,
         max_concurrency=limit,
         request_rate_per_s=math.inf if rate is None and kind else rate,
@@ -196,7 +198,7 @@ def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
     )
 
 
-def _started(timestamp: object) -> datetime | None:
+def _start_time(timestamp: object) -> datetime | None:
     at = json_fields.number(timestamp)
     return None if at is None or not 0 < at < 1e11 else datetime.fromtimestamp(at, UTC)
 

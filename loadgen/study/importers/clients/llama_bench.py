@@ -41,17 +41,20 @@ def read_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         for match in _INSERTED.finditer(text, first.start()):
             names = [name.strip() for name in match[1].split(",")]
             values = next(csv.reader([match[2]], quotechar="'", skipinitialspace=True))
-            yield text.count("\n", 0, match.start()) + 1, _numbered(dict(zip(names, values, strict=False)))
+            yield (
+                text.count("\n", 0, match.start()) + 1,
+                _parse_counts(dict(zip(names, values, strict=False))),
+            )
         return
     reader = csv.DictReader(io.StringIO(text.lstrip("\n")))
     try:
         for cells in reader:
-            yield reader.line_num, _numbered({str(name): str(cell) for name, cell in cells.items()})
+            yield reader.line_num, _parse_counts({str(name): str(cell) for name, cell in cells.items()})
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
 
 
-def _numbered(cells: Mapping[str, str]) -> dict[str, Any]:
+def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
     """A row with what it was tested with as numbers."""
     counts = {name: json_fields.parse_count(cells.get(name, "")) for name in _TESTED}
     return {**cells, **counts, "avg_ts": json_fields.parse_number(cells.get("avg_ts", ""))}

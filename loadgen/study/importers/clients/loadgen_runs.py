@@ -58,7 +58,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
-    yield _summary(document, source, None)
+    yield _summarise(document, source, None)
 
 
 def is_run(directory: Path) -> bool:
@@ -85,17 +85,17 @@ def read_run(directory: Path) -> Reported:
         stored = json.loads(json_fields.read_bounded(directory / RESULT, _MOST_BYTES))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{directory}: {RESULT} is cut off or damaged: {error}") from None
-    facts = _facts(stored, str(directory))
+    facts = _read_facts(stored, str(directory))
     arrivals = directory / ARRIVALS
     if not (arrivals.is_file() and is_zipfile(arrivals)):  # a FIFO would keep us waiting
-        reported = _summary(stored, str(directory), None)
+        reported = _summarise(stored, str(directory), None)
         remark = f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
         return replace(reported, remarks=(*reported.remarks, remark))
     ours = stored[OURS]
     made_by = ours.get("definitions_version"), facts.environment.get("loadgen")
     if made_by != (DEFINITIONS_VERSION, __version__):
         return of_run(directory, run_directory.load(directory))
-    return _summary(stored, str(directory), StoredRun(facts, directory))
+    return _summarise(stored, str(directory), StoredRun(facts, directory))
 
 
 def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
@@ -128,16 +128,16 @@ def read_failures(directory: Path) -> Iterator[FailedCell | str]:
             yield f"{path} is not a valid record of a failed cell: {str(error).splitlines()[0]}"
 
 
-def _summary(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
+def _summarise(stored: Mapping[str, Any], source: str, run: Result | None) -> Reported:
     try:
-        return of_json(_facts(stored, source), stored, source, run)
+        return of_json(_read_facts(stored, source), stored, source, run)
     except KeyError as error:
         raise UsageError(f"{source} is damaged: no {error}") from None
     except (TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"{source} is damaged: {error}") from None
 
 
-def _facts(stored: Any, source: str) -> Facts:
+def _read_facts(stored: Any, source: str) -> Facts:
     """A result's metadata; raises UsageError if it is damaged, or of a newer format."""
     ours = read_mapping(json_fields.value_at(stored, OURS))
     version = ours.get("format")
@@ -167,7 +167,7 @@ class StoredSweep(msgspec.Struct, frozen=True):
     def run_directories(self) -> list[Path]:
         """Where its runs are; what a failed point measured is none of them."""
         points = (point for point in self.record.points if point.state != "failed")
-        return _below(self.directory, (point.directory for point in points))
+        return _select_below(self.directory, (point.directory for point in points))
 
 
 class StoredLimit(msgspec.Struct, frozen=True):
@@ -192,24 +192,24 @@ class StoredLimit(msgspec.Struct, frozen=True):
     def run_directories(self) -> list[Path]:
         """Where its runs are; one that was cut off is none of them."""
         runs = (run.directory for run in self.record.runs)
-        return [] if self.directory is None else _below(self.directory, runs)
+        return [] if self.directory is None else _select_below(self.directory, runs)
 
 
 def read_sweep(directory: Path) -> StoredSweep:
     """The sweep of a directory; raises UsageError of a record that is damaged or of a newer format."""
-    return StoredSweep(directory, _record(directory / SWEEP, SweepRecord, sweep_record.FORMAT))
+    return StoredSweep(directory, _read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT))
 
 
 def read_limit(directory: Path) -> StoredLimit:
     """The search of a directory, without its runs; raises UsageError as `sweep`."""
-    return StoredLimit(directory, _record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
+    return StoredLimit(directory, _read_record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
 
 
-def _record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
+def _read_record(path: Path, kind: type[_Kind], newest: int) -> _Kind:
     return stored_record.parsed(json_fields.read_bounded(path), path, kind, newest)
 
 
-def _below(directory: Path, runs: Iterable[str]) -> list[Path]:
+def _select_below(directory: Path, runs: Iterable[str]) -> list[Path]:
     """The directories of runs, but for those that a stranger's record has elsewhere."""
     inside = [Path(run) for run in runs if run]
     return [directory / run for run in inside if not run.is_absolute() and ".." not in run.parts]

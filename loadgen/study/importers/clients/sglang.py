@@ -55,11 +55,11 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
         name=_name(document, server, source),
         figures=figures,
         load=Load(
-            requests=_sent(document),
-            asked_output_len=_asked(document, "random_output_len"),
+            requests=_count_sent(document),
+            asked_output_len=_asked_length(document, "random_output_len"),
             max_concurrency=figures.get("max_concurrency"),
             request_rate_per_s=json_fields.rate(document.get("request_rate")),
-            asked_input_len=_asked(document, "random_input_len"),
+            asked_input_len=_asked_length(document, "random_input_len"),
         ),
         source=source,
         told_by=CLIENT,
@@ -73,7 +73,7 @@ def _name(document: Mapping[str, Any], server: Mapping[str, Any], source: str) -
     return json_fields.word(document.get("tag")) or short_name(path) or Path(source).stem
 
 
-def _sent(document: Mapping[str, Any]) -> int | None:
+def _count_sent(document: Mapping[str, Any]) -> int | None:
     """The requests that were sent, which its figures do not have: `completed` are those that succeeded."""
     every = (document.get(key) for key in ("num_prompts", "num_prompt"))
     asked = next((count for each in every if (count := json_fields.count(each)) is not None), None)
@@ -81,7 +81,7 @@ def _sent(document: Mapping[str, Any]) -> int | None:
     return len(errors) if asked is None and isinstance(errors, list) and errors else asked
 
 
-def _asked(document: Mapping[str, Any], key: str) -> int | None:
+def _asked_length(document: Mapping[str, Any], key: str) -> int | None:
     """A length asked for, where it was one: a range ratio of 1 is no range there."""
     random = json_fields.word(document.get("dataset_name")).startswith("random")
     fixed = random and document.get("random_range_ratio") == 1

@@ -53,10 +53,10 @@ def is_report(text: str) -> bool:
 
 def read_report(text: str, path: Path) -> list[Reported]:
     """Every run of a text; raises nothing."""
-    return [_reported(facts, path, line) for line, facts in _parts(text) if "output_throughput" in facts]
+    return [_make_run(facts, path, line) for line, facts in _split_runs(text) if "output_throughput" in facts]
 
 
-def _parts(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The line and what is printed of each run: by its key here, else by its label in lower case."""
     facts: dict[str, Any] = {}
     begun = 1
@@ -78,7 +78,7 @@ def _parts(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     yield begun, facts
 
 
-def _reported(facts: dict[str, Any], path: Path, line: int) -> Reported:
+def _make_run(facts: dict[str, Any], path: Path, line: int) -> Reported:
     figures = {key: value for key, value in facts.items() if isinstance(value, float)}
     lengths = [
         json_fields.parse_number(str(facts.get(f"average {which} length", "")))

@@ -45,9 +45,9 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     timed = (key for key in document if _STATISTIC.fullmatch(key) and find_figure(key) is not None)
     figures |= {key: document[key] for key in timed if json_fields.reported_number(document[key]) is not None}
     if "mean_e2el_ms" not in figures:
-        figures |= _e2el(document)
+        figures |= _compute_e2el(document)
     figures, empty = json_fields.require_measured(figures, source)
-    simulated = unnamed_preset(_simulated(document))  # ours, without what is ours
+    simulated = unnamed_preset(_is_simulated(document))  # ours, without what is ours
     yield Reported(
         simulated=simulated,
         name=_name(document, source),
@@ -72,12 +72,12 @@ def _name(document: Mapping[str, Any], source: str) -> str:
     return json_fields.word(document.get("label")) or short_name(model) or Path(source).stem
 
 
-def _simulated(document: Mapping[str, Any]) -> bool:
+def _is_simulated(document: Mapping[str, Any]) -> bool:
     model = json_fields.word(document.get("model_id"))
     return document.get("simulated") is True or model.endswith(SIMULATED)
 
 
-def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
+def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
     """End-to-end latencies of the requests that succeeded, which a file holds unless it is an old one.
 
     `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
@@ -85,7 +85,7 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
     whole = read_list(document.get("latencies"))
     ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
     if not whole and len(ttfts) == len(itls):
-        whole = [_sum(ttft, gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
+        whole = [_sum_latency(ttft, gaps) for ttft, gaps in zip(ttfts, itls, strict=True)]
     errors = read_list(document.get("errors")) or [""] * len(whole)
     if len(errors) != len(whole):
         return {}
@@ -97,7 +97,7 @@ def _e2el(document: Mapping[str, Any]) -> dict[str, float]:
     )
 
 
-def _sum(ttft: object, gaps: object) -> float:
+def _sum_latency(ttft: object, gaps: object) -> float:
     return (json_fields.number(ttft) or 0.0) + sum(json_fields.number(gap) or 0.0 for gap in read_list(gaps))
 
 

@@ -51,11 +51,11 @@ def find_tables(lines: Sequence[str]) -> list[Grid]:
 
     Raises UsageError of a page whose tables are too large to be results.
     """
-    grids = [*_of_html(lines), *_of_text(lines)]
+    grids = [*_find_html_tables(lines), *_find_text_tables(lines)]
     return sorted(grids, key=lambda grid: grid.first)
 
 
-def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
+def _find_text_tables(lines: Sequence[str]) -> Iterator[Grid]:
     at = count = 0
     while at < len(lines):
         _check_size(count)
@@ -65,13 +65,13 @@ def _of_text(lines: Sequence[str]) -> Iterator[Grid]:
             at += 1
             continue
         if line.startswith("+-") and _GRID_RULE.match(line):
-            read = _listed(lines, at) or _drawn(lines, at)
+            read = _read_listed(lines, at) or _read_drawn(lines, at)
         elif line[:1] in _BOX_TOPS and len(line) > 2:
-            read = _boxed(lines, at)
+            read = _read_boxed(lines, at)
         elif at and "|" in line and _MARKDOWN_RULE.match(line) and "|" in lines[at - 1]:
-            read = _piped(lines, at)
+            read = _read_piped(lines, at)
         elif at and line[:2] in ("--", "==") and _RULE.match(line):
-            read = _ruled(lines, at)
+            read = _read_ruled(lines, at)
         if read is not None:
             count += 1 + len(read.rows) * len(read.titles)
             at = read.last
@@ -87,15 +87,15 @@ def _check_size(cells: int) -> None:
         raise UsageError(f"its tables have more than {_MOST_CELLS} cells: give it in parts")
 
 
-def _end(lines: Sequence[str], begin: int) -> int:
+def _last_line(lines: Sequence[str], begin: int) -> int:
     """Where a table ends at the latest: with the page, or with more rows than are read."""
     return min(len(lines), begin + _MOST_CELLS)
 
 
-def _listed(lines: Sequence[str], begin: int) -> Grid | None:
+def _read_listed(lines: Sequence[str], begin: int) -> Grid | None:
     """A table with rules around its titles and below its last row alone, a line a row; None of another."""
     end = begin
-    while end < _end(lines, begin) and lines[end].strip()[:1] in ("+", "|"):
+    while end < _last_line(lines, begin) and lines[end].strip()[:1] in ("+", "|"):
         end += 1
     body = [line.strip() for line in lines[begin:end]]
     rules = [at for at, line in enumerate(body) if line.startswith("+")]
@@ -105,7 +105,7 @@ def _listed(lines: Sequence[str], begin: int) -> Grid | None:
         or not all(set(body[at]) <= {"+", "-"} for at in rules)
     ):
         return None
-    rows = [_split(line) for line in body]
+    rows = [_split_pipes(line) for line in body]
     titles = rows[1]
     if not 1 < len(titles) <= _MOST_COLUMNS or any(len(cells) != len(titles) for cells in rows[3:-1]):
         return None
@@ -113,7 +113,7 @@ def _listed(lines: Sequence[str], begin: int) -> Grid | None:
     return Grid(titles, tuple(listed), begin + 1, end)
 
 
-def _boxed(lines: Sequence[str], begin: int) -> Grid:
+def _read_boxed(lines: Sequence[str], begin: int) -> Grid:
     """A table that a terminal draws; a line with no more than one cell goes on with those of the line above.
 
     Without a rule below its first rows it has no titles: its first column names what stands in the others.
@@ -121,11 +121,11 @@ def _boxed(lines: Sequence[str], begin: int) -> Grid:
     titles: tuple[str, ...] = ()
     rows: list[Row] = []
     end = begin + 1
-    while end < _end(lines, begin) and (line := lines[end].strip()) and len(line) <= _LONGEST:
+    while end < _last_line(lines, begin) and (line := lines[end].strip()) and len(line) <= _LONGEST:
         end += 1
         if line[0] in _BOX_RULES:
             if rows and not titles:
-                titles = _stacked([row.cells for row in rows])
+                titles = _stack_cells([row.cells for row in rows])
                 rows = []
             if line[0] in _BOX_ENDS:
                 break
@@ -149,11 +149,11 @@ def _put_below(rows: list[Row], row: Row, is_body: bool) -> None:
     rows[-1] = Row(rows[-1].line, tuple(joined))
 
 
-def _drawn(lines: Sequence[str], begin: int) -> Grid:
+def _read_drawn(lines: Sequence[str], begin: int) -> Grid:
     """A grid of reStructuredText, perhaps without titles: a cell goes on below a blank in a rule."""
     indent = len(lines[begin]) - len(lines[begin].lstrip())
     end = begin
-    while end < _end(lines, begin) and lines[end][indent : indent + 1] in ("+", "|"):
+    while end < _last_line(lines, begin) and lines[end][indent : indent + 1] in ("+", "|"):
         end += 1
     first = lines[begin][indent:].rstrip()
     bounds = [at for at, letter in enumerate(first) if letter == "+"]
@@ -176,45 +176,45 @@ def _drawn(lines: Sequence[str], begin: int) -> Grid:
             for column, (going, cell) in enumerate(zip(goes_on, current, strict=True))
         ]
         if "=" in text and not titles:
-            titles = tuple(map(_of_rst, whole))
+            titles = tuple(map(_strip_rst, whole))
         elif any(whole):
-            rows.append(Row(line or at, tuple(map(_of_rst, whole))))
+            rows.append(Row(line or at, tuple(map(_strip_rst, whole))))
         goes_on = [not cell.strip() for cell in cells]
         current, line = [""] * len(columns), 0
     return Grid(titles, tuple(rows), begin + 1, end)
 
 
-def _of_rst(cell: str) -> str:
+def _strip_rst(cell: str) -> str:
     return _ESCAPED.sub(r"\1", cell)
 
 
-def _piped(lines: Sequence[str], rule: int) -> Grid | None:
+def _read_piped(lines: Sequence[str], rule: int) -> Grid | None:
     """A table of Markdown; a row with fewer cells than the table has columns is filled with empty ones."""
-    titles = _split(lines[rule - 1])
+    titles = _split_pipes(lines[rule - 1])
     if not 1 < len(titles) <= _MOST_COLUMNS:
         return None
     rows = []
     end = rule + 1
-    while end < _end(lines, rule) and "|" in lines[end] and len(lines[end]) <= _LONGEST:
-        cells = _split(lines[end])[: len(titles)]
+    while end < _last_line(lines, rule) and "|" in lines[end] and len(lines[end]) <= _LONGEST:
+        cells = _split_pipes(lines[end])[: len(titles)]
         rows.append(Row(end + 1, (*cells, *[""] * (len(titles) - len(cells)))))
         end += 1
     return Grid(titles, tuple(rows), rule, end)
 
 
-def _split(line: str) -> tuple[str, ...]:
+def _split_pipes(line: str) -> tuple[str, ...]:
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
-    return tuple(_marked(cell) for cell in _PIPE.split(inside))
+    return tuple(_strip_markdown(cell) for cell in _PIPE.split(inside))
 
 
-def _marked(cell: str) -> str:
+def _strip_markdown(cell: str) -> str:
     """A cell without Markdown's marks."""
     plain = re.sub(r"(?<!\\)(\*\*|`)", "", _TAG.sub(" ", cell))
     return " ".join(html.unescape(_ESCAPED.sub(r"\1", plain)).split())
 
 
-def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
+def _read_ruled(lines: Sequence[str], rule: int) -> Grid | None:
     """A table of plain text: columns by the dashes of a rule below the titles, which may take several lines.
 
     A line that begins at the margin, left of the first column, is the first cell of the rows below it.
@@ -224,15 +224,15 @@ def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
         return None
     margin = spans[0][0]
     begin = rule
-    while begin and rule - begin < 5 and _fits(lines[begin - 1], spans):
+    while begin and rule - begin < 5 and _is_within(lines[begin - 1], spans):
         begin -= 1
     if begin == rule:
         return None
-    titles = _stacked([_cut(lines[at], spans) for at in range(begin, rule)])
-    key = _key(titles)
+    titles = _stack_cells([_cut_cells(lines[at], spans) for at in range(begin, rule)])
+    key = _key_column(titles)
     rows: list[Row] = []
     head, end = "", rule + 1
-    for end in range(rule + 1, _end(lines, rule) + 1):
+    for end in range(rule + 1, _last_line(lines, rule) + 1):
         line = lines[end] if end < len(lines) else ""
         if not line.strip() or len(line) > _LONGEST:
             break
@@ -240,8 +240,8 @@ def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
             if _END.match(line):
                 break
             head = line.strip()
-        elif _fits(line, spans):
-            cells = _cut(line, spans)
+        elif _is_within(line, spans):
+            cells = _cut_cells(line, spans)
             if cells[key] or not rows:
                 rows.append(Row(end + 1, (head, *cells) if margin else cells))
             else:
@@ -251,7 +251,7 @@ def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
                 rows[-1] = Row(rows[-1].line, (last[0], *joined) if margin else joined)
         else:
             break
-    filled = _inherited(rows)
+    filled = _fill_blank_cells(rows)
     return Grid(("Model", *titles) if margin else titles, filled, begin + 1, end)
 
 
@@ -259,12 +259,12 @@ def _ruled(lines: Sequence[str], rule: int) -> Grid | None:
 _END = re.compile(r"(?:Speed|Server:|TTFT |\[|\d+ (?:or \d+ )*tokens|[\w(+]{1,20}\)?/time)")
 
 
-def _key(titles: Sequence[str]) -> int:
+def _key_column(titles: Sequence[str]) -> int:
     """The column that every row has on its first line: the speed, else the first."""
     return next((at for at, title in enumerate(titles) if _SPEED.search(title) is not None), 0)
 
 
-def _fits(line: str, spans: Sequence[tuple[int, int]]) -> bool:
+def _is_within(line: str, spans: Sequence[tuple[int, int]]) -> bool:
     """Whether a line has nothing between the columns."""
     if not line.strip() or len(line) > _LONGEST:
         return False
@@ -272,15 +272,15 @@ def _fits(line: str, spans: Sequence[tuple[int, int]]) -> bool:
     return all(not line[left:right].strip() for left, right in gaps)
 
 
-def _cut(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+def _cut_cells(line: str, spans: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     return tuple(line[left:right].strip() for left, right in [*spans[:-1], (spans[-1][0], len(line))])
 
 
-def _stacked(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+def _stack_cells(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(" ".join(filter(None, cells)) for cells in zip(*parts, strict=True))
 
 
-def _inherited(rows: Sequence[Row]) -> tuple[Row, ...]:
+def _fill_blank_cells(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Rows whose second cell is blank with that of the row above, under the same first one."""
     filled: list[Row] = []
     for row in rows:
@@ -291,7 +291,7 @@ def _inherited(rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(filled)
 
 
-def _of_html(lines: Sequence[str]) -> Iterator[Grid]:
+def _find_html_tables(lines: Sequence[str]) -> Iterator[Grid]:
     """The tables of a page's HTML; a cell that spans columns is in each of them."""
     table: list[Row] | None = None
     row: list[str] = []
@@ -305,14 +305,14 @@ def _of_html(lines: Sequence[str]) -> Iterator[Grid]:
                 cell[2].append(text[at : match.start()])
             at, name, closes = match.end(), match[2].lower(), bool(match[1])
             if cell is not None:
-                count += _put(row, spanning, cell)
+                count += _put_cell(row, spanning, cell)
                 cell = None
             if name in ("tr", "table") and table is not None and row:
-                _fill(row, spanning)
+                _put_spanning(row, spanning)
                 table.append(Row(line, tuple(row)))
                 row = []
             if name == "table" and table is not None and (closes or table):
-                yield from _titled(table, first, number)
+                yield from _split_titles(table, first, number)
                 table = None
             _check_size(count)
             if closes:
@@ -328,9 +328,9 @@ def _of_html(lines: Sequence[str]) -> Iterator[Grid]:
             cell[2].append(text[at:])
 
 
-def _put(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
+def _put_cell(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, int, list[str]]) -> int:
     """Append a cell behind those that span this row; how many columns it takes."""
-    _fill(row, spanning)
+    _put_spanning(row, spanning)
     down, across, parts = cell
     text = " ".join(html.unescape(_TAG.sub(" ", " ".join(parts))).split())
     columns = max(1, min(across, _MOST_COLUMNS))
@@ -342,7 +342,7 @@ def _put(row: list[str], spanning: dict[int, tuple[int, str]], cell: tuple[int, 
     return columns
 
 
-def _fill(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
+def _put_spanning(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
     """Append the cells of rows above that span this one."""
     while len(row) in spanning and spanning[len(row)][0] > 0:
         left, text = spanning[len(row)]
@@ -350,7 +350,7 @@ def _fill(row: list[str], spanning: dict[int, tuple[int, str]]) -> None:
         row.append(text)
 
 
-def _titled(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
+def _split_titles(rows: Sequence[Row], first: int, last: int) -> Iterator[Grid]:
     """A table by its rows, the first of which has the titles."""
     if len(rows) < 2 or len(rows[0].cells) < 2:
         return

@@ -84,7 +84,7 @@ class Outline:
         """
         title = parse_title(line.name)
         kept = [(own, above) for own, above in self._open if own.level <= line.level]
-        first = next((at for at, each in enumerate(kept) if _ends(*each, line, title)), len(kept))
+        first = next((at for at, each in enumerate(kept) if _is_end(*each, line, title)), len(kept))
         self._open = [*kept[:first], (line, title)]
 
     @property
@@ -98,7 +98,7 @@ class Outline:
 
         The load is of that heading or below it: a list's item, a heading that names one; else above it.
         """
-        at = next((at for at in range(len(self._open) - 1, -1, -1) if _names(*self._open[at])), -1)
+        at = next((at for at in range(len(self._open) - 1, -1, -1) if _is_name(*self._open[at])), -1)
         stored = next((title.quantization for _, title in reversed(self._open) if title.quantization), "")
         if at < 0:
             lines = (line for line, title in reversed(self._open) if not title.exact)
@@ -115,7 +115,9 @@ class Outline:
         above, below = self._open[: max(at, 0)], self._open[max(at, 0) :]
         own = [title.load for _, title in below if title.exact or title.name]
         higher = (title.load for _, title in reversed(above) if title.exact)
-        described = (line.name for line, title in self._open[at + 1 :] if _describes(line, title, at >= 0))
+        described = (
+            line.name for line, title in self._open[at + 1 :] if _is_description(line, title, at >= 0)
+        )
         loads = [*filter(None, own)] or [*filter(None, higher)][:1] or [*filter(None, described)]
         return ", ".join(loads)
 
@@ -135,20 +137,20 @@ def read_lines(text: Sequence[str]) -> Iterator[PageLine]:
             skip = False
             yield PageLine(number, raw)
         elif not (bare[:1] in _MARKS or _UNDERLINE.match(following)):
-            yield PageLine(number, raw) if fence else _line(number, raw, above, following)
+            yield PageLine(number, raw) if fence else _read_plain(number, raw, above, following)
         elif (fence_mark := _FENCE.match(raw.rstrip())) is not None:
             opens = not fence or fence_mark[2].strip() != ""  # a fence with a language opens one
-            fence = opens and _closed(text, number)
+            fence = opens and _is_closed(text, number)
             yield PageLine(number, raw, Kind.FENCE)
         elif fence:
             yield PageLine(number, raw)
         else:
-            heading = _heading(number, raw, following) or _item(number, raw)
+            heading = _read_heading(number, raw, following) or _read_item(number, raw)
             skip = heading is not None and heading.underlined
-            yield heading or _line(number, raw, above, following)
+            yield heading or _read_plain(number, raw, above, following)
 
 
-def _closed(text: Sequence[str], begin: int) -> bool:
+def _is_closed(text: Sequence[str], begin: int) -> bool:
     """Whether a fence that was opened is closed again; one that a block was cut off in is not."""
     cut = False
     for at in range(begin, len(text)):
@@ -160,45 +162,45 @@ def _closed(text: Sequence[str], begin: int) -> bool:
     return False
 
 
-def _heading(number: int, raw: str, following: str) -> PageLine | None:
+def _read_heading(number: int, raw: str, following: str) -> PageLine | None:
     bare = raw.rstrip()
     if (match := _ATX.match(bare)) is not None:
-        name = _plain(match[2].rstrip("#").rstrip() or match[2])
+        name = _strip_marks(match[2].rstrip("#").rstrip() or match[2])
         return PageLine(number, raw, Kind.HEADING, len(match[1]), name)
     if (match := _HTML.match(bare)) is not None:
         level = int(match[1][1]) if match[1][1:].isdigit() else _BOLD_LEVEL
-        return PageLine(number, raw, Kind.HEADING, level, _plain(match[2]))
+        return PageLine(number, raw, Kind.HEADING, level, _strip_marks(match[2]))
     if (match := _BOLD.match(bare.removesuffix(":").rstrip())) is not None:
-        return PageLine(number, raw, Kind.HEADING, _BOLD_LEVEL, _plain(match[2]))
+        return PageLine(number, raw, Kind.HEADING, _BOLD_LEVEL, _strip_marks(match[2]))
     under = _UNDERLINE.match(following)
     if under is not None and _is_title(raw):
         level = 1 + _UNDERLINES.index(under[1])
-        return PageLine(number, raw, Kind.HEADING, level, _plain(raw), underlined=True)
+        return PageLine(number, raw, Kind.HEADING, level, _strip_marks(raw), underlined=True)
     return None
 
 
-def _item(number: int, raw: str) -> PageLine | None:
+def _read_item(number: int, raw: str) -> PageLine | None:
     match = _ITEM.match(raw.rstrip())
     if match is None:
         return None
     indent = len(raw) - len(raw.lstrip())
-    return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _plain(match[1]))
+    return PageLine(number, raw, Kind.ITEM, _ITEM_LEVEL + indent, _strip_marks(match[1]))
 
 
-def _line(number: int, raw: str, above: str, following: str) -> PageLine:
+def _read_plain(number: int, raw: str, above: str, following: str) -> PageLine:
     """A line without marks: text, unless it is alone and is a checkpoint's name, a load, or both."""
     if len(raw) > _LONGEST_PLAIN or _SPEAKING.search(raw) is None:
         return PageLine(number, raw)
     paragraph = _PARAGRAPH.match(raw)
-    alone = paragraph is not None or not (_unquoted(above) and _FENCE.match(above) is None)
-    follows = paragraph is not None or not _unquoted(following) or _is_beginning(following)
-    name = _plain(paragraph[1] if paragraph is not None else _unquoted(raw))
+    alone = paragraph is not None or not (_strip_quote(above) and _FENCE.match(above) is None)
+    follows = paragraph is not None or not _strip_quote(following) or _is_beginning(following)
+    name = _strip_marks(paragraph[1] if paragraph is not None else _strip_quote(raw))
     if alone and follows and parse_title(name).exact:
         return PageLine(number, raw, Kind.LINE, _LINE_LEVEL, name)
     return PageLine(number, raw)
 
 
-def _unquoted(line: str) -> str:
+def _strip_quote(line: str) -> str:
     mark = _QUOTE.match(line[:_LONGEST])
     return line[mark.end() :].strip() if mark is not None else line.strip()
 
@@ -215,29 +217,29 @@ def _is_title(raw: str) -> bool:
     return fits and HEADER.search(plain) is None and blocks.find_key(plain.partition(":")[0]) is None
 
 
-def _plain(marked: str) -> str:
+def _strip_marks(marked: str) -> str:
     """A heading without links, tags, stars, back-ticks and a colon at its end."""
     text = _TAG.sub("", _LINK.sub(r"\1", marked))
     return re.sub(r"(\*\*|__|``?|(?<!\w)[*_]|[*_](?!\w))", "", text).strip().rstrip(":").strip()
 
 
-def _names(line: PageLine, title: Title) -> bool:
+def _is_name(line: PageLine, title: Title) -> bool:
     """Whether a line names what stands below it: an item or a plain line does where it is a model's name."""
     return title.name != "" and (line.kind is Kind.HEADING or (title.exact and title.model != ""))
 
 
-def _describes(line: PageLine, title: Title, named: bool) -> bool:
+def _is_description(line: PageLine, title: Title, named: bool) -> bool:
     """Whether a line below a name says something of the load: an item does with any short text."""
     if len(line.name) > _LONGEST_LOAD:
         return False
     return line.kind is Kind.ITEM or (named and not (title.name or title.quantization))
 
 
-def _ends(own: PageLine, above: Title, line: PageLine, title: Title) -> bool:
+def _is_end(own: PageLine, above: Title, line: PageLine, title: Title) -> bool:
     """Whether what stands below an open heading of the same level ends where a line begins."""
     if own.level < line.level:
         return False
-    names, named = _names(line, title), _names(own, above)
+    names, named = _is_name(line, title), _is_name(own, above)
     if own.level >= _BOLD_LEVEL:
         return names is named
     return names or not above.model
@@ -311,7 +313,7 @@ def parse_title(text: str) -> Title:
     plain = " ".join(text.split())
     if len(plain) > _LONGEST_TITLE:
         return Title(name=plain)
-    parts = [_part(words) for segment in _BETWEEN.split(plain) if (words := segment.split())]
+    parts = [_read_part(words) for segment in _BETWEEN.split(plain) if (words := segment.split())]
     found = list(dict.fromkeys(part.model for part in parts if part.model))
     load = ", ".join(part.load for part in parts if part.load)
     stored = next((part.quantization for part in parts if part.quantization), "")
@@ -319,7 +321,7 @@ def parse_title(text: str) -> Title:
     if len(found) > 1 or any(part.several for part in parts):
         return Title(name=plain)
     if not found:
-        return _unrecognized(plain, kept, load, stored)
+        return _split_unknown(plain, kept, load, stored)
     model = add_storage(found[0], stored)
     exact = all(part.name == part.model for part in kept)
     name = model if exact else ", ".join(part.name for part in kept if part.name)
@@ -346,7 +348,7 @@ def add_storage(model: str, quantization: str) -> str:
     return f"{model}-{quantization}" if quantization and apart else model
 
 
-def _unrecognized(plain: str, kept: Sequence[_Part], load: str, stored: str) -> Title:
+def _split_unknown(plain: str, kept: Sequence[_Part], load: str, stored: str) -> Title:
     """A title without a model that is recognized: its load stands apart, or it has none."""
     if not kept:
         return Title(quantization=stored, load=load if stored else plain, exact=bool(load))
@@ -366,50 +368,50 @@ class _Part(msgspec.Struct, frozen=True):
     several: bool = False  # checkpoints, or types of one
 
 
-def _part(words: Sequence[str]) -> _Part:
-    at, end, model = _model(words)
+def _read_part(words: Sequence[str]) -> _Part:
+    at, end, model = _find_model(words)
     if model:
-        before, left = _load_off(words[:at][::-1])
-        after, right = _load_off(words[end:])
+        before, left = _split_load(words[:at][::-1])
+        after, right = _split_load(words[end:])
         load = " ".join(filter(None, (" ".join(before[::-1]), " ".join(after))))
         tail = _TAIL.fullmatch(model)
         if tail is not None and not load:
             model, load = tail[1], model[len(tail[1]) + 1 :]
         name = " ".join((*left[::-1], model, *right))
-        return _Part(name, model, load=load, several=_several(left[::-1]) or _several(right))
-    if all(map(_stores, words)):
+        return _Part(name, model, load=load, several=_has_several(left[::-1]) or _has_several(right))
+    if all(map(_is_storage, words)):
         kinds = [word for word in words if word.lower() not in _ABOUT_STORING]
-        return _Part(quantization=_joined(kinds)) if kinds else _Part()
+        return _Part(quantization=_join_words(kinds)) if kinds else _Part()
     if is_load(" ".join(words)):
-        return _Part(load=" ".join(words)) if _tells(words) else _Part()
+        return _Part(load=" ".join(words)) if _is_telling(words) else _Part()
     return _Part(name=" ".join(words))
 
 
-def _several(words: Sequence[str]) -> bool:
+def _has_several(words: Sequence[str]) -> bool:
     """Whether words next to a checkpoint's name have another, or another type of weights."""
-    if _model(words)[2]:
+    if _find_model(words)[2]:
         return True
     pairs = pairwise([*words, ""])
-    return any(_stores(word) and after.lower() not in _OF_THE_CACHE for word, after in pairs)
+    return any(_is_storage(word) and after.lower() not in _OF_THE_CACHE for word, after in pairs)
 
 
-def _load_off(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def _split_load(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The words behind a model's, parted: those of a load at their end or all of it, and the others.
 
     Words that name nothing are in neither; of a text before the model the words come in reverse.
     """
     if all(map(is_load, words)):
-        return (_trimmed(words), ()) if _tells(words) else ((), ())
+        return (_trim_load(words), ()) if _is_telling(words) else ((), ())
     count = 0
     while is_load(words[len(words) - 1 - count]):
         count += 1
     load = words[len(words) - count :]
-    if not _tells(load):
+    if not _is_telling(load):
         return (), words
-    return _trimmed(load), words[: len(words) - count]
+    return _trim_load(load), words[: len(words) - count]
 
 
-def _trimmed(words: Sequence[str]) -> Sequence[str]:
+def _trim_load(words: Sequence[str]) -> Sequence[str]:
     """A load's words without those that only connect it with the rest of the title."""
     kept = list(words)
     for end in (0, -1):
@@ -418,7 +420,7 @@ def _trimmed(words: Sequence[str]) -> Sequence[str]:
     return kept
 
 
-def _tells(words: Sequence[str]) -> bool:
+def _is_telling(words: Sequence[str]) -> bool:
     """Whether words of a load tell it from another load."""
     tokens = _TOKEN.findall(" ".join(words).lower())
     return not _TELLING.isdisjoint(tokens) or (
@@ -426,60 +428,63 @@ def _tells(words: Sequence[str]) -> bool:
     )
 
 
-def _model(words: Sequence[str]) -> tuple[int, int, str]:
+def _find_model(words: Sequence[str]) -> tuple[int, int, str]:
     """Where a model's name is in the words of a part, and that name with how its weights are stored."""
     tried = 0
     for at, word in enumerate(words):
         own = word.strip("`'\"*")
-        if _SIZED.fullmatch(own) is None and not _begins(own):
+        if _SIZED.fullmatch(own) is None and not _is_first_word(own):
             continue
         tried += 1
         if tried > _MOST_TRIED:
             break
         for end in range(min(len(words), at + _MOST_WORDS), at, -1):
-            joined = _joined(words[at:end])
-            whole = end == at + 1 or not _number(words[end - 1])
+            joined = _join_words(words[at:end])
+            whole = end == at + 1 or not _is_number(words[end - 1])
             if whole and not _is_of_cache(words, at, end) and models.find_model(joined) is not None:
                 return at, end, short_name(joined)
         if _SIZED.fullmatch(own) is not None:
             end = at + 1
-            while end < len(words) and _stores(words[end]) and not _is_of_cache(words, at, end + 1):
+            while end < len(words) and _is_storage(words[end]) and not _is_of_cache(words, at, end + 1):
                 end += 1
-            return at, end, short_name(_joined(words[at:end]))
+            return at, end, short_name(_join_words(words[at:end]))
     return 0, 0, ""
 
 
 def _is_of_cache(words: Sequence[str], at: int, end: int) -> bool:
     """Whether the last of these words is the cache's type rather than the weights'."""
     return (
-        end > at + 1 and end < len(words) and words[end].lower() in _OF_THE_CACHE and _stores(words[end - 1])
+        end > at + 1
+        and end < len(words)
+        and words[end].lower() in _OF_THE_CACHE
+        and _is_storage(words[end - 1])
     )
 
 
-def _joined(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     """Words as one name: `4-bit` is 4bit, and GGUF stands before its kind."""
     plain = [
         re.sub(r"^([48])-(bits?)$", r"\g<1>bit", word.strip("`'\"*"), flags=re.IGNORECASE) for word in words
     ]
     last = plain[-1:]
     if len(plain) > 1 and last[0].upper() == "GGUF":
-        plain = [*plain[:-2], *last, plain[-2]] if _stores(plain[-2]) else plain
+        plain = [*plain[:-2], *last, plain[-2]] if _is_storage(plain[-2]) else plain
     if len(plain) > 1 and plain[-1].upper() in _AS_TRAINED:
         plain.pop()
     return "-".join(plain)
 
 
-def _number(word: str) -> bool:
+def _is_number(word: str) -> bool:
     return re.fullmatch(r"v?[\d.]+", word, re.IGNORECASE) is not None
 
 
-def _stores(word: str) -> bool:
+def _is_storage(word: str) -> bool:
     """Whether a word is one for how weights are stored."""
-    plain = _joined([word])
+    plain = _join_words([word])
     return plain.lower() in _ABOUT_STORING or models.find_suffix(f"x-{plain}").lower() == plain.lower()
 
 
-def _begins(word: str) -> bool:
+def _is_first_word(word: str) -> bool:
     """Whether a model's name that the table has may begin with a word."""
     return word.rpartition("/")[2].partition("-")[0].lower() in _first_words()
 

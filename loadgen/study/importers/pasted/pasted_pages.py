@@ -63,10 +63,10 @@ class _Pasted:
 def read_page(page: str, path: Path) -> list[Reported]:
     """Read every block of a page; an unreadable part is a remark. Raises UsageError of too many blocks."""
     json_fields.check_results(path, len(blocks.HEADER.findall(page)))
-    return [_reported(pasted, path) for pasted in [*_pasted(page)]]  # the last lines may be of all
+    return [_make_run(pasted, path) for pasted in [*_find_blocks(page)]]  # the last lines may be of all
 
 
-def _pasted(page: str) -> Iterator[_Pasted]:
+def _find_blocks(page: str) -> Iterator[_Pasted]:
     outline, above = Outline(), list[str]()
     block: _Pasted | None = None
     last: _Pasted | None = None
@@ -83,7 +83,7 @@ def _pasted(page: str) -> Iterator[_Pasted]:
             block, above = None, []
         rest = line.text
         if begins:
-            block = last = _begun(numbers[line.number - 1], outline.subject, above)
+            block = last = _begin_block(numbers[line.number - 1], outline.subject, above)
             rest = rest[begins.end() :]
         if block is not None:
             block.lines.append(_TAG.sub(" ", rest))
@@ -107,7 +107,7 @@ def _pasted(page: str) -> Iterator[_Pasted]:
         yield block
 
 
-def _begun(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
+def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
     """A block that begins, with what the lines above it have: a command, or the head of a report of ours."""
     pasted = _Pasted(line, subject, read_command(above), read_labels(above))
     for said in above:
@@ -139,17 +139,17 @@ def strip_comments(lines: Sequence[str]) -> list[str]:
             marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
             sign = marked[1] if marked is not None else ""
             above = at - 1
-            while sign and above >= 0 and is_command(said := _unsigned(lines[above], sign)):
+            while sign and above >= 0 and is_command(said := _strip_comment(lines[above], sign)):
                 plain[above], above = said, above - 1
         if sign and line.lstrip().startswith(sign):
-            plain[at] = _unsigned(line, sign)
+            plain[at] = _strip_comment(line, sign)
             sign = "" if begins is None and blocks.RULE.search(line) else sign
         else:
             sign = ""
     return plain
 
 
-def _unsigned(line: str, sign: str) -> str:
+def _strip_comment(line: str, sign: str) -> str:
     return line.lstrip().removeprefix(sign).removeprefix(" ")
 
 
@@ -166,7 +166,7 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
     return numbers, pieces
 
 
-def _reported(pasted: _Pasted, path: Path) -> Reported:
+def _make_run(pasted: _Pasted, path: Path) -> Reported:
     block = blocks.parse_block(pasted.lines, pasted.closed)
     subject = pasted.subject
     asked = headings.add_storage(short_name(pasted.asked.get("model", "")), subject.quantization)

@@ -64,7 +64,7 @@ def read_tables(text: str, path: Path) -> TableRows:
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    above = _above(lines, [grid.first for grid in found])
+    above = _name_surroundings(lines, [grid.first for grid in found])
     reported, left = list[Reported](), list[str]()
     for at, (grid, (subject, heading, engine)) in enumerate(zip(found, above, strict=True)):
         end = found[at + 1].first - 1 if at + 1 < len(found) else len(lines)
@@ -90,7 +90,7 @@ def format_cell(value: object) -> str:
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
 
 
-def _above(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
+def _name_surroundings(lines: Sequence[str], firsts: Sequence[int]) -> Iterator[tuple[Subject, str, str]]:
     """Yield what the headings above each of these lines name, the nearest of them, and the engine in them."""
     numbers, texts = pasted_pages.split_pieces(lines)
     outline, page = Outline(), headings.read_lines(texts)
@@ -150,7 +150,7 @@ class _Table:
         rungs = [(row, facts, speed) for row, facts in rows if (speed := self._rung(facts)) is not None]
         climbed = {id(row) for row, _, _ in rungs}
         others = [each for each in rows if id(each[0]) not in climbed]  # below zero, of a length in words
-        published = [_published(speed) for _, _, speed in rungs]
+        published = [_find_published(speed) for _, _, speed in rungs]
         known = 2 * sum(each is not None for each in published) > len(rungs)
         return [
             self._climbed(row, facts, replace(other, note=speed.note) if known and other else speed)
@@ -212,7 +212,7 @@ class _Table:
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
 
-    def _named(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
+    def _name_row(self, facts: Mapping[str, str]) -> tuple[str, str, str]:
         """A row's name, the checkpoint in it, and the load: of its cells, else of the heading above."""
         title = headings.parse_title(facts["model"]) if facts.get("model") else None
         if title is None:
@@ -229,7 +229,7 @@ class _Table:
         memory = values.pop("memory", None)
         if not any(map(columns.is_measured, values)):
             return None
-        name, model, load = self._named(facts)
+        name, model, load = self._name_row(facts)
         own = csv_tables.read_requested_load(facts, load)
         lengths = own.input_len, own.output_len
         values = columns.derive_figures(values, own.max_concurrency, facts, lengths)
@@ -257,7 +257,7 @@ class _Table:
         length, speed = csv_tables.parse_whole(facts["input_length"]), csv_tables.parse_decimal(facts[SPEED])
         if length is None or not speed:
             return None
-        name, _, _ = self._named({**facts, "quantization": ""})
+        name, _, _ = self._name_row({**facts, "quantization": ""})
         return SpeedRow(
             model=name,
             backend=facts.get("engine", "") or self.engine,
@@ -295,7 +295,7 @@ def _is_figure(key: str) -> bool:
     return columns.is_measured(key) or key in _NUMERIC
 
 
-def _published(row: SpeedRow) -> SpeedRow | None:
+def _find_published(row: SpeedRow) -> SpeedRow | None:
     """The row of a published page that this one is, to the digit of its speed."""
     return _pages().get((row.model, row.input_length, row.quantization, row.speed_tok_s))
 
@@ -337,12 +337,12 @@ def turn_upright(grid: Grid) -> Grid:
     """
     if len(grid.titles) < 2 or not grid.rows:
         return grid
-    grid = _with_one_head(grid)
+    grid = _join_heads(grid)
     if not grid.rows:
         return grid
-    if (unfolded := _of_one_figure(grid)) is not None:
+    if (unfolded := _read_one_figure(grid)) is not None:
         return unfolded
-    if len(grid.rows) <= _MOST_METRICS and (whole := _of_statistics(grid)) is not None:
+    if len(grid.rows) <= _MOST_METRICS and (whole := _read_statistics(grid)) is not None:
         return whole
     table = [row.cells for row in grid.rows]
     measured = any(columns.is_measured(column.key) for column in columns.read_columns(grid.titles, table))
@@ -360,7 +360,7 @@ def turn_upright(grid: Grid) -> Grid:
         for at in range(first, len(grid.titles))
         if not (_CHANGE.search(grid.titles[at]) and all(_RELATIVE.fullmatch(cells[at]) for cells in table))
     ]
-    labels = [_named(grid.titles[at]) for at in kept]
+    labels = [_name_column(grid.titles[at]) for at in kept]
     rows = (
         Row(grid.rows[0].line - 1, (label, *(cells[at] for cells in table)), at + 1)
         for at, label in zip(kept, labels, strict=True)
@@ -368,7 +368,7 @@ def turn_upright(grid: Grid) -> Grid:
     return Grid((_title(grid.titles[0], labels), *metrics), tuple(rows), grid.first, grid.last)
 
 
-def _of_one_figure(grid: Grid) -> Grid | None:
+def _read_one_figure(grid: Grid) -> Grid | None:
     """A table of the figure that its corner names, of things down its side and across: a row for each cell.
 
     None of any other: both must be checkpoints, ways to store weights, machines or loads.
@@ -399,7 +399,7 @@ def _is_thing(label: str) -> bool:
     return bool(known) or label.strip().isdecimal() or machines.recognise_machine(label) is not None
 
 
-def _with_one_head(grid: Grid) -> Grid:
+def _join_heads(grid: Grid) -> Grid:
     """A table whose first row goes on with its titles, as Mean and P99 below TTFT, with both in one."""
     first = grid.rows[0].cells
     below = [cell if cell != title else "" for title, cell in zip(grid.titles, first, strict=True)]
@@ -413,7 +413,7 @@ def _with_one_head(grid: Grid) -> Grid:
     return Grid(tuple(named), grid.rows[1:], grid.first, grid.last)
 
 
-def _of_statistics(grid: Grid) -> Grid | None:
+def _read_statistics(grid: Grid) -> Grid | None:
     """A table of one run's statistics, as clients print it, as one row; None of any other.
 
     Its columns are statistics and its rows metrics (genai-perf, aiperf), or the other way round (evalscope).
@@ -425,7 +425,7 @@ def _of_statistics(grid: Grid) -> Grid | None:
         ranks, metrics = [_rank(metric) for metric in metrics], list(grid.titles[1:])
         cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
     elif grid.titles[0].lower() in _CORNERS:
-        metrics = [_by_definition(metric) for metric in metrics]
+        metrics = [_name_by_definition(metric) for metric in metrics]
     measured = any(columns.is_measured(columns.read_column(f"{ranks[0]} {metric}").key) for metric in metrics)
     if not all(ranks) or not measured or len({*ranks}) < len(ranks):
         return None
@@ -441,7 +441,7 @@ def _of_statistics(grid: Grid) -> Grid | None:
     return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
 
 
-def _by_definition(metric: str) -> str:
+def _name_by_definition(metric: str) -> str:
     """A metric of NVIDIA's clients under the name that its definition has here."""
     plain = _COUNTED.sub("", " ".join(metric.lower().split()))
     name, bracket, unit = plain.partition(" (")
@@ -458,7 +458,7 @@ def _rank(title: str) -> str:
     return {"avg": "mean", "avg.": "mean", "average": "mean", "stddev": "std"}.get(match[0], match[0])
 
 
-def _named(title: str) -> str:
+def _name_column(title: str) -> str:
     """Name what a column is of; "" of one that is headed by a word for any figure."""
     return "" if translation.translate_title(title).lower().strip() in _PLAIN else title
 
