@@ -18,7 +18,7 @@ from loadgen.run.live_totals import Totals
 from loadgen.run.options import TABLE, Options
 from loadgen.settings.run import Tolerance
 from loadgen.transport.sending.share import Share
-from loadgen.wire.http1 import check_headers, check_path, check_request_id_prefix
+from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 MOST_SHARES = 1 << 20
 _LEAST_PER_WORD = 0.01  # of tokens: no tokenizer has fewer

@@ -27,7 +27,7 @@ from loadgen.settings.run import AUTO, Tolerance
 from loadgen.settings.server import CallOptions
 from loadgen.settings.setting import annotate_bounds
 from loadgen.verdict import requested_metrics
-from loadgen.wire.http1 import check_headers, check_path
+from loadgen.wire.sent_headers import check_headers, check_path
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _KEYS = frozenset(row.name for row in table.join_rows(*table.PROFILE_KEYS))

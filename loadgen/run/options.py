@@ -24,7 +24,7 @@ from loadgen.settings.load import SeedOptions
 from loadgen.settings.run import AroundOptions, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server import KeyOptions, MachineOptions, TargetOptions, TrustOptions
 from loadgen.settings.setting import Setting, make_option_struct
-from loadgen.wire.http1 import check_headers, check_path, check_request_id_prefix
+from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 if TYPE_CHECKING:
     from loadgen.plan.plan import Plan

@@ -18,7 +18,7 @@ from loadgen.base import untrusted
 from loadgen.base.address import is_loopback
 from loadgen.base.errors import UsageError
 from loadgen.wire import http1
-from loadgen.wire.http1 import check_headers, check_path
+from loadgen.wire.sent_headers import check_headers, check_path
 
 if TYPE_CHECKING:
     import httpx

@@ -31,11 +31,9 @@ from loadgen.wire.http1 import (
     LONGEST_HEAD_BYTES,
     Heads,
     Malformed,
-    check_headers,
-    check_path,
-    check_request_id_prefix,
 )
 from loadgen.wire.openai import Completions
+from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 SECOND = 1_000_000_000
 MS = 1_000_000

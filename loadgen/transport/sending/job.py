@@ -20,7 +20,7 @@ from loadgen.transport.memory_room import MIB
 from loadgen.transport.sending.session_job import SessionJob
 from loadgen.transport.sending.share import WHOLE, Order, Share
 from loadgen.transport.sending.start import AtOnce, RunStart
-from loadgen.wire.http1 import check_headers, check_path, check_request_id_prefix
+from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 
 class Target(msgspec.Struct, frozen=True):
