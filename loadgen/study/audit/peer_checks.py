@@ -74,14 +74,15 @@ concurrency_differs = suspect(
 )
 def prompts_differ(run: AuditedRun) -> Evidence | None:
     """The others under this load had prompts of another length."""
-    own, others = run.reported.input_len, run.page.usual(run.reported.load.name, _whole_prompt)
+    own, others = (
+        run.reported.input_len,
+        run.page.usual(
+            run.reported.load.name, lambda other: None if other.input_len is None else round(other.input_len)
+        ),
+    )
     if not own or not others or abs(own - others) <= max(LENGTH_OFF * others, 2):
         return None
     return f"{own:.1f} tokens per prompt, the others under this load {others}"
-
-
-def _whole_prompt(reported: Reported) -> int | None:
-    return None if reported.input_len is None else round(reported.input_len)
 
 
 @suspect(

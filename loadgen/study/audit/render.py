@@ -85,11 +85,6 @@ def _latency(run: Reported, key: str) -> float | None:
     return run.figure(f"median_{key}_ms") if mean is None else mean
 
 
-def _name(audited: RunFindings) -> str:
-    """The checkpoint's row; a simulation is one of its own."""
-    return _mark_name(audited, audited.reported.name)
-
-
 def _mark_name(audited: RunFindings, name: str) -> str:
     return marked_name(name or "(no name)", bool(audited.reported.simulated))
 
@@ -115,7 +110,7 @@ def _explain_run(audited: RunFindings, explain: bool) -> Iterator[str]:
     if not shown and not notes and not remarks and not audited.by_its_report:
         return
     run = audited.reported
-    names = filter(None, (_name(audited), run.load.name))
+    names = filter(None, (_mark_name(audited, run.name), run.load.name))
     title = ", ".join(cut_middle(clean_line(name), _LONGEST_NAME) for name in names)
     yield from wrap_text(f"{title}: {audited.verdict}", "  ")
     yield from wrap_text(f"  {clean_line(run.source)}", "    ")
@@ -162,42 +157,34 @@ def _end(findings: Sequence[RunFindings], explain: bool) -> Iterator[str]:
 def _explain_unchecked(findings: Sequence[RunFindings]) -> Iterator[str]:
     """Yield each check that was not made, of how many runs, and once what to pass for it."""
     unknown = [audited.reported.machine for audited in findings if audited.no_machine]
-    if unknown:
-        named = [clean_line(name) for name in dict.fromkeys(unknown) if name]
-        why = f"{list_first(named, _NAMED)} is no machine of the table" if named else "no machine is named"
-        yield from wrap_text(
-            f"no roofline for {format_count(len(unknown), 'run')}: {why}: pass --hardware KEY, as "
-            "jetson-thor or "
-            "4xh100, or --bandwidth GB/s"
-        )
+    named = [clean_line(name) for name in dict.fromkeys(unknown) if name]
+    why = f"{list_first(named, _NAMED)} is no machine of the table" if named else "no machine is named"
+    yield from _count_runs(
+        unknown,
+        "no roofline for",
+        f"{why}: pass --hardware KEY, as jetson-thor or 4xh100, or --bandwidth GB/s",
+    )
     shapeless = [audited.reported.checkpoint for audited in findings if audited.no_shape]
-    if shapeless:
-        names = list_first(
-            [cut_middle(clean_line(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)], _NAMED
-        )
-        yield from wrap_text(
-            f"no roofline for {format_count(len(shapeless), 'run')}: the shape of {names} is unknown: pass "
-            "--model-config, its config.json, or --model NAME"
-        )
+    models = [cut_middle(clean_line(name), _LONGEST_NAME) for name in dict.fromkeys(shapeless)]
+    shape = f"the shape of {list_first(models, _NAMED)} is unknown"
+    yield from _count_runs(
+        shapeless, "no roofline for", f"{shape}: pass --model-config, its config.json, or --model NAME"
+    )
     others = (audited.no_ceiling for audited in findings if not (audited.no_machine or audited.no_shape))
     yield from _tally_reasons("no roofline for", others)
-    untimed = sum(audited.ceiling is not None and ROOFLINE in audited.unchecked for audited in findings)
-    if untimed:
-        yield from wrap_text(
-            f"no roofline for {format_count(untimed, 'run')}: no figure is of decoding alone, as TPOT, ITL "
-            "or "
-            "tok/s at concurrency 1"
-        )
-    alone = sum(RELATIONS in audited.unchecked for audited in findings)
-    if alone:
-        yield from wrap_text(
-            f"no relations in {format_count(alone, 'run')}: no two of its figures depend on one another, "
-            "as a "
-            "rate on its count and the duration"
-        )
+    untimed = [audited for audited in findings if audited.ceiling and ROOFLINE in audited.unchecked]
+    why = "no figure is of decoding alone, as TPOT, ITL or tok/s at concurrency 1"
+    yield from _count_runs(untimed, "no roofline for", why)
+    unrelated = [audited for audited in findings if RELATIONS in audited.unchecked]
+    why = "no two of its figures depend on one another, as a rate on its count and the duration"
+    yield from _count_runs(unrelated, "no relations in", why)
     if any(audited.level is Level.UNCHECKED for audited in findings):
         advice = _ADVICE if unknown or shapeless else ""
         yield from wrap_text(f"UNCHECKED: there was nothing to compare the figures with{advice}")
+
+
+def _count_runs(runs: Sequence[object], what: str, why: str) -> list[str]:
+    return wrap_text(f"{what} {format_count(len(runs), 'run')}: {why}") if runs else []
 
 
 def _tally_reasons(what: str, reasons: Iterable[str]) -> Iterator[str]:

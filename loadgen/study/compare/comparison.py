@@ -77,15 +77,12 @@ def compare_runs(
     if repeated:
         remarks.append(f"given twice, used once: {list_first([run.source for run in repeated], _NAMED)}")
     made = _judge_loads(tables)
-    bare = next((at for at, table in enumerate(made) if _lacks_roofline(table)), 0)
+    lacks = [any(line.roofline is None for line in table.lines if line.runs) for table in made]
+    bare = lacks.index(True) if True in lacks else 0
     return [
         replace(table, remarks=(*([] if at else remarks), *table.remarks, *(lacking if at == bare else ())))
         for at, table in enumerate(made)
     ]
-
-
-def _lacks_roofline(table: ComparedLoad) -> bool:
-    return any(line.roofline is None for line in table.lines if line.runs)
 
 
 def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[str, list[str]]:

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.base.csv_text import format_csv_table
-from loadgen.report.load_table import LoadRow
 from loadgen.report.vllm_json import strict
 from loadgen.study.compare import loads
 from loadgen.study.compare.model import ComparedLoad, Line
@@ -38,14 +37,14 @@ def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
 def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Write everything that a comparison knows, as JSON has it: no NaN, no infinity."""
     found = loads.arrange_loads(comparisons)
-    swept = {"rows": [_load_row(row) for row in found.rows], "notes": found.notes}
+    points = [
+        {**asdict(row), "figures": {key: asdict(mean) for key, mean in row.figures.items()}}
+        for row in found.rows
+    ]
+    swept = {"rows": points, "notes": found.notes}
     made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}
     clean: dict[str, Any] = strict(made)
     return clean
-
-
-def _load_row(row: LoadRow) -> dict[str, Any]:
-    return {**asdict(row), "figures": {key: asdict(mean) for key, mean in row.figures.items()}}
 
 
 def _csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:

@@ -33,14 +33,14 @@ from loadgen.report.vllm_json import strict
 from loadgen.roofline.models import find_suffix
 from loadgen.study.compare import distinctions, statistics
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
+from loadgen.study.compare.render import format_ratio
 from loadgen.study.compare.rows import far_apart
-from loadgen.study.compare.statistics import CLOCK_ERROR, Estimate
+from loadgen.study.compare.statistics import CLOCK_ERROR, NO_SCIPY, Estimate
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.run_summary import Reported, grouped
 
 WITHIN = "one search on a side: the interval has the spread within searches, not that between them"
 _OPEN = "the interval of a limit has an open end: nothing is known beyond it"
-_NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
 _UNQUANTIZED = ("", "BF16", "FP16", "FP32")
 _MANY = 1e6  # degrees of freedom, of an error that is taken as known
 
@@ -218,7 +218,8 @@ def _effect(row: Sequence[StoredLimit], baseline: Sequence[StoredLimit], ask: Co
     paired = None not in repeats[0] and len(set(repeats[0])) == len(own) == len(others)
     paired = paired and set(repeats[0]) == set(repeats[1])
     if paired:
-        own, others = (_limits_by_repeat(side) for side in (row, baseline))
+        sides = (sorted(side, key=lambda limit: _repeat(limit) or 0) for side in (row, baseline))
+        own, others = map(list_limits, sides)
     return statistics.judge_effect(
         own, others, paired=paired, higher_is_faster=True, margin=ask.equivalence, alpha=ask.alpha
     )
@@ -228,10 +229,6 @@ def _repeat(limit: StoredLimit) -> int | None:
     """Which repeat of a campaign it is; None outside of one."""
     cell = limit.runs[0].cell if limit.runs else None
     return None if cell is None else cell.repeat
-
-
-def _limits_by_repeat(limits: Sequence[StoredLimit]) -> list[float]:
-    return list_limits(sorted(limits, key=lambda limit: _repeat(limit) or 0))
 
 
 def _judge_intervals(
@@ -249,7 +246,7 @@ def _judge_intervals(
     try:
         reach = float(estimated.reach(ask.alpha))
     except ImportError:
-        return replace(bare, why=_NO_SCIPY)
+        return replace(bare, why=NO_SCIPY)
     return replace(
         bare,
         low=ratio * math.exp(-reach),
@@ -323,15 +320,9 @@ def limit_sentence(compared: ComparedLimits, row: LimitRow) -> str:
 
 
 def format_limit_ratio(row: LimitRow) -> str:
-    """1.80× (1.60–2.00); "" without a ratio."""
+    """Write a limit's ratio with its interval, as 1.80× (1.60–2.00); "" without a ratio."""
     effect = row.effect
-    if effect is None or not math.isfinite(effect.ratio):
-        return ""
-    if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
-        return f"{effect.ratio:.2f}×"
-    bounded = repeats.is_bounded(effect.ratio, effect.low, effect.high)
-    between = f"{effect.low:.2f}–{effect.high:.2f}" if bounded else repeats.UNBOUNDED
-    return f"{effect.ratio:.2f}× ({between})"
+    return "" if effect is None else format_ratio(effect.ratio, effect.low, effect.high, 2)
 
 
 def render_limit_csv(tables: Sequence[ComparedLimits]) -> str:
@@ -388,11 +379,8 @@ def _cells(compared: ComparedLimits, row: LimitRow) -> tuple[str, ...]:
             ends = repeats.UNBOUNDED
     value = "-" if limit is None or limit.value is None else limit_lines.load(limit.value)
     call = "baseline" if row.effect is None else _CALLS[row.effect.call]
-    return _limit_text(row), value, ends, f"{row.found}", format_limit_ratio(row), call
-
-
-def _limit_text(row: LimitRow) -> str:
-    return marked_name(row.name, any(run.simulated for search in row.searches for run in search.runs))
+    name = marked_name(row.name, any(run.simulated for search in row.searches for run in search.runs))
+    return name, value, ends, f"{row.found}", format_limit_ratio(row), call
 
 
 def _notes(compared: ComparedLimits) -> Iterator[str]:

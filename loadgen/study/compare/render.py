@@ -166,9 +166,13 @@ def _call(comparison: ComparedLoad, line: Line) -> str:
 def format_speed_up(comparison: ComparedLoad, line: Line) -> str:
     """Write the speed-up with its interval, as 3.61× (3.55–3.68); "" without a speed-up."""
     ratio, low, high = compute_speed_up(line.effects.get(comparison.headline))
+    return format_ratio(ratio, low, high, 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2)
+
+
+def format_ratio(ratio: float, low: float, high: float, digits: int) -> str:
+    """Write a ratio with its interval, in words where that bounds nothing; "" without a ratio."""
     if not math.isfinite(ratio):
         return ""
-    digits = 3 if ratio < 0.2 or 0.98 < ratio < 1.02 else 2
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"{ratio:.{digits}f}×"
     ends = f"{low:.{digits}f}–{high:.{digits}f}"

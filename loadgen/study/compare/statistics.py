@@ -19,7 +19,7 @@ from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.study.compare.model import Decision, Effect
 from loadgen.study.run_summary import Reported, grouped
 
-_NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
+NO_SCIPY = "a verdict needs scipy: in the clone, .venv/bin/pip install '.[compare]'"
 _NEARLY = "the interval excludes 1, but not after correction for other rows and repeated analyses"
 _ALIKE = "the runs agree to within the precision of digits and clocks, which is used as their spread"
 
@@ -61,7 +61,7 @@ def judge_effect(
     try:
         reach = float(estimated.reach(alpha))
     except ImportError:
-        return replace(bare, why=_NO_SCIPY)
+        return replace(bare, why=NO_SCIPY)
     centre = float(estimated.log_ratio)
     tested = replace(
         bare,

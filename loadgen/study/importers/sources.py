@@ -253,8 +253,11 @@ class _Reading:
             return []
         if (raw := _read_promising(path)) is None:
             return [path]
-        if genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace")) and _has_document(path):
-            return []  # the same figures with fewer digits, without model and load
+        if (
+            genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace"))
+            and path.with_suffix(".json").is_file()
+        ):
+            return []  # the JSON has the same figures with more digits, the model and the load
         if evalscope.is_part(path):
             return []
         if _PAGE not in raw and not (
@@ -336,11 +339,6 @@ class _Reading:
         new = real not in self.met
         self.met[real] = owner
         return new
-
-
-def _has_document(sheet: Path) -> bool:
-    """Whether a client wrote JSON of the same name next to a table."""
-    return sheet.with_suffix(".json").is_file()
 
 
 def _is_missing(path: Path) -> bool:

@@ -64,7 +64,8 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """The one run of a row: prefill, decoding, or both, at a depth."""
     gpu, cpu = (json_fields.word(document.get(name)) for name in ("gpu_info", "cpu_info"))
     cells = {
-        "model": json_fields.word(document.get("model_type")) or _stem(document.get("model_filename")),
+        "model": json_fields.word(document.get("model_type"))
+        or Path(json_fields.word(document.get("model_filename"))).stem,
         "backend": json_fields.word(document.get("backends")),
         "device": cpu if gpu.lower() in _NO_GPU else gpu,
         "test": _test(*(json_fields.count(document.get(name)) or 0 for name in _TESTED)),
@@ -74,10 +75,6 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     if not (runs := tables.read_client_table(grid, CLIENT, source)):
         raise UsageError(f"{source} has no figures")
     yield from runs
-
-
-def _stem(path: object) -> str:
-    return Path(json_fields.word(path)).stem
 
 
 def _test(prompt: int, answer: int, depth: int) -> str:

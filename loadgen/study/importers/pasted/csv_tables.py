@@ -74,20 +74,17 @@ def read_csv_table(text: str, path: Path) -> TableRows:
     if _table_kind(header, known) == SPEEDS and SPEED in header:
         speeds = [*enumerate(map(_add_formula, speed_rows.read_csv(path)), 2)]
         runs = [read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
-        empty = ((line, _format_row(row)) for line, row in speeds if not row.speed_tok_s)
+        empty = (
+            (line, [row.model, row.quantization, str(row.input_length), row.note])
+            for line, row in speeds
+            if not row.speed_tok_s
+        )
         return TableRows(runs, [*list_rows_without_figures(path, empty, len(speeds))])
     rows = _read_rows(text, path, delimiter)
     named = [name for name in known if _figure_key(name, known[name]) is None]
     facts, cells = [known[name] for name in named], [[own[name] for name in named] for _, own in rows]
-    own_labels = [named[at] for at in find_label_columns(facts, named, cells)]
-    left = [
-        repr(name)
-        for at, name in enumerate(named)
-        if not known[name].key
-        and name not in own_labels
-        and labels.is_figure(name, [row[at] for row in cells])
-    ]
-    remarks = [f"not read: {list_first(left, _MOST_NAMED)}"] if left else []
+    places = find_label_columns(facts, named, cells)
+    own_labels, remarks = [named[at] for at in places], remark_unread(facts, named, cells, places)
     runs, empty_rows = list[Reported](), list[tuple[int, list[str]]]()
     for line, own in rows:
         if (run := _read_row(own, f"{path}:{line}", known)) is None:
@@ -116,10 +113,6 @@ def _read_rows(text: str, path: Path, delimiter: str) -> list[tuple[int, dict[st
     except csv.Error as error:
         raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
     return rows
-
-
-def _format_row(row: SpeedRow) -> list[str]:
-    return [row.model, row.quantization, str(row.input_length), row.note]
 
 
 def _read_header(text: str) -> tuple[list[str], str]:
@@ -275,6 +268,18 @@ def find_label_columns(
         for at, (column, title) in enumerate(zip(every, named, strict=True))
         if column.key in _TELLING and labels.is_label(title, [row[at] for row in cells])
     ]
+
+
+def remark_unread(
+    every: Sequence[TableColumn], titles: Sequence[str], cells: Sequence[Sequence[str]], places: Sequence[int]
+) -> tuple[str, ...]:
+    """Return a remark on the columns of figures that are not read; `places` are those of labels."""
+    left = [
+        repr(title)
+        for at, (column, title) in enumerate(zip(every, titles, strict=True))
+        if not column.key and at not in places and labels.is_figure(title, [row[at] for row in cells])
+    ]
+    return (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
 
 
 def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import list_first
-from loadgen.report import labels, speed_rows
+from loadgen.report import speed_rows
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
 from loadgen.report.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
 from loadgen.roofline import machines
@@ -45,7 +44,6 @@ _NUMERIC = (blocks.list_keys() | {"memory"}) - {"max_concurrency"}
 _PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.RATE, columns.LENGTHS}
 # What a row of one request at a time, as a ladder's, has no column of.
 _SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
-_MOST_NAMED = 8  # columns in a remark
 _MOST_WRITTEN = 1e15
 
 
@@ -120,7 +118,8 @@ class _Table:
     def __init__(self, grid: Grid, stands: _Surroundings) -> None:
         self.grid, self.path, self.subject = columns.split_tests(grid), stands.path, stands.subject
         self.engine = stands.engine
-        self.columns = columns.read_columns(self.grid.titles, [row.cells for row in self.grid.rows])
+        self._cells = [row.cells for row in self.grid.rows]
+        self.columns = columns.read_columns(self.grid.titles, self._cells)
         self.labels = {"heading": stands.heading} if stands.heading else {}
         notes = "\n".join(stands.below)
         titled = ["".join(title.split()) for title in grid.titles]
@@ -171,21 +170,12 @@ class _Table:
     @cached_property
     def named(self) -> list[int]:
         """The columns of labels: what tells one row from another and is no fact."""
-        return csv_tables.find_label_columns(
-            self.columns, self.grid.titles, [row.cells for row in self.grid.rows]
-        )
+        return csv_tables.find_label_columns(self.columns, self.grid.titles, self._cells)
 
     @cached_property
     def unread(self) -> tuple[str, ...]:
         """A remark on the columns of figures that are not read."""
-        named, cells = self.named, [row.cells for row in self.grid.rows]
-        titled = enumerate(zip(self.columns, self.grid.titles, strict=True))
-        left = [
-            f"{title!r}"
-            for at, (column, title) in titled
-            if not column.key and at not in named and labels.is_figure(title, [row[at] for row in cells])
-        ]
-        return (f"not read: {list_first(left, _MOST_NAMED)}",) if left else ()
+        return csv_tables.remark_unread(self.columns, self.grid.titles, self._cells, self.named)
 
     def _told(self, row: Row, facts: Mapping[str, str]) -> dict[str, str]:
         """Collect the cells of a row that no figure or fact is read from."""
