@@ -45,7 +45,7 @@ def sort_as_measured(reported: Sequence[Reported]) -> list[Reported]:
 def group_runs(reported: Sequence[Reported], names: Sequence[str], *, one_load: bool = False) -> list[Group]:
     """Group runs by load and row, in order of appearance; with `one_load` all runs are under one.
 
-    `names` are the rows' of the runs, as `row_names` gives them.
+    `names` are the rows' of the runs, as `name_rows` gives them.
     """
     by_load = []
     loads: list[Sequence[int]] = [range(len(reported))] if one_load else _split_repeats(reported, names)

@@ -1,6 +1,6 @@
 """Self-consistency: checks that the figures of one run are possible, alone and next to one another.
 
-A printed figure is every value that prints so (`printed`): no rounding is ever taken for a contradiction.
+A printed figure is every value that prints so (`subject.Interval`): rounding is never a contradiction.
 """
 
 from __future__ import annotations

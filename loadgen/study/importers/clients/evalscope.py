@@ -25,7 +25,7 @@ _OF_A_LOAD = re.compile(r"(?:parallel|rate|sla)_.*")  # the directory of one of 
 
 
 def is_result(document: Mapping[str, Any]) -> bool:
-    """Whether a document is a summary, or percentiles of either version, joined by `joined`."""
+    """Whether a document is a summary, or percentiles of either version, joined by `join_percentiles`."""
     lower = {key.lower() for key in document}
     counted = "total requests" in lower and {"number of concurrency", "concurrency"} & lower
     return bool(counted) or isinstance(document.get(_RANKS), list)

@@ -201,7 +201,7 @@ def read_sweep(directory: Path) -> StoredSweep:
 
 
 def read_limit(directory: Path) -> StoredLimit:
-    """The search of a directory, without its runs; raises UsageError as `sweep`."""
+    """The search of a directory, without its runs; raises UsageError as `read_sweep`."""
     return StoredLimit(directory, _read_record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
 
 
