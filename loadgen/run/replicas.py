@@ -29,8 +29,7 @@ from loadgen.run.progress import Display
 from loadgen.run.transport_choice import TransportChoice
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress, ServerInfo
-from loadgen.server.replica_scrapers import ReplicaScrapers
-from loadgen.server.scraper import MetricsScraper
+from loadgen.server.scraper import MetricsScraper, ReplicaScrapers
 from loadgen.transport.sending.job import Target
 from loadgen.verdict.run_facts import Facts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 
@@ -20,13 +20,22 @@ from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, is_closed_while_idle
-from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, fail_unconnected
+from loadgen.transport.failure import (
+    CANCELLED,
+    CUT_SHORT,
+    USER_CANCELLED,
+    Failure,
+    FailureKind,
+    fail_unconnected,
+)
 from loadgen.transport.memory_room import READ_COST
-from loadgen.transport.portable.httpx_sessions import HttpxSessions
 from loadgen.transport.portable.httpx_stream import Exchange, Link
 from loadgen.transport.sending.cancelling import Cancelling, make_cancelling
 from loadgen.transport.sending.gate import Gate, make_gates
 from loadgen.transport.sending.job import Counters, Health, Job, split_body
+from loadgen.transport.sending.session_job import SessionJob
+from loadgen.transport.sending.session_sending import TurnPace, make_pace
+from loadgen.transport.sending.turn_queue import TurnQueue
 from loadgen.wire.http1 import SWITCHED, SWITCHING, explain_compression
 
 _HOUSEKEEP_S = 0.02
@@ -342,3 +351,60 @@ class HttpxTransport:
     def _work_ahead(self) -> bool:
         """Do one small piece of the work that can wait; False where there is none."""
         return self.outbox.flush_some() or (self.sessions is not None and self.sessions.turns.build_ahead())
+
+
+Exchanged = Callable[[Exchange], Awaitable[Failure | None]]
+
+
+class HttpxSessions:
+    """Sends what follows a session's first turn, each turn when it is due and the one before it succeeded."""
+
+    def __init__(self, job: Job, sessions: SessionJob, begin_ns: int) -> None:
+        self.job, self.begin_ns = job, begin_ns
+        self.turns = TurnQueue(job, sessions)
+        self.pace: TurnPace = make_pace(sessions, begin_ns)
+
+    async def run(self, first: Exchange, exchange: Exchanged) -> None:
+        """Send all turns of the session of a first one, as long as each succeeds."""
+        turn: Exchange | None = first
+        _, first.request = self.turns.first.take()
+        due_ns = self.pace.first_ns(first.slot, first.intended_ns)
+        if due_ns:
+            first.intended_ns = due_ns
+            await self._wait(first, due_ns)
+        while turn is not None and not self._is_over(turn):
+            index = turn.index
+            self.turns.note_sent(index, turn.request)
+            failure = await exchange(turn)
+            self.turns.reconnects += turn is not first and turn.connect_begin_ns > 0
+            turn = await self._make_next(turn, index, failure)
+
+    async def _make_next(self, turn: Exchange, index: int, failure: Failure | None) -> Exchange | None:
+        """The turn after the one of this index, once it is due; None: there is none."""
+        slot, end_ns = turn.slot, turn.now_ns()
+        if failure is not None and failure.kind not in CUT_SHORT:
+            self.turns.drop(index)
+            return None
+        if not self.turns.has_next(index):
+            self.turns.forget(index)
+            return None
+        capture = turn.capture(failure, self.job.share)
+        capture.index = index
+        ended = self.turns.note_ended(capture, turn.got)
+        if failure is not None and not self.turns.judge(ended):
+            return None
+        due_ns = self.pace.next_ns(slot, index + 1, end_ns)
+        await self._wait(turn, due_ns)
+        if not self.turns.judge(ended):
+            return None
+        following = Exchange(slot, turn.link, turn.now_ns, turn.on_sent, index=index + 1, intended_ns=due_ns)
+        following.request = self.turns.take(index + 1)
+        return following
+
+    async def _wait(self, turn: Exchange, due_ns: int) -> None:
+        while (left_ns := due_ns - turn.now_ns()) > 0:  # noqa: ASYNC110  # absolute, never early
+            await asyncio.sleep(left_ns / 1e9)
+
+    def _is_over(self, turn: Exchange) -> bool:
+        """Whether the time for sending is over."""
+        return 0 < self.job.duration_ns <= turn.now_ns() - self.begin_ns
