@@ -1,1 +1,1 @@
-"""What every part uses: errors, the clock, text and tables, bounds, files, secrets, the form of a rule."""
+"""Base: errors, the clock, text and tables, bounds, files, secrets, the form of a rule."""

@@ -55,7 +55,7 @@ def write_columns(file: BinaryIO, columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _make_padding(at: int) -> bytes:
-    """An extra field as long as moves what follows to where a column can be mapped as it is."""
+    """Make an extra field so long that the column after it can be mapped as it is."""
     length = -at % _ALIGNED
     length += _ALIGNED if 0 < length < 4 else 0
     return struct.pack("<HH", 0xD935, length - 4).ljust(length, b"\0") if length else b""
@@ -64,10 +64,10 @@ def _make_padding(at: int) -> bytes:
 def read_columns(
     path: Path, names: Collection[str], kinds: re.Pattern[str] = _WHOLE
 ) -> dict[str, NDArray[Any]]:
-    """Those of the named columns that the file holds, large ones mapped, not to be written.
+    """Read the named columns that the file holds; large ones are mapped and read-only.
 
     `kinds` are numpy's names of the types that they may have: whole numbers, flags and texts, or WITH_FLOATS.
-    Raises OSError where it cannot be read, ValueError where it is no such file.
+    Raises OSError where it cannot be read, ValueError where it is not such a file.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("it is not a regular file")
@@ -110,7 +110,7 @@ def _read_column(file: BinaryIO, info: ZipInfo, kinds: re.Pattern[str]) -> NDArr
 
 
 def _find_begin(file: BinaryIO, info: ZipInfo) -> int:
-    """Where a member's bytes begin, behind its own header."""
+    """Find where a member's bytes begin, behind its own header."""
     if not 0 <= info.header_offset <= os.fstat(file.fileno()).st_size:
         raise ValueError("it lies outside the file")
     file.seek(info.header_offset)
@@ -122,7 +122,7 @@ def _find_begin(file: BinaryIO, info: ZipInfo) -> int:
 
 
 def _read_header(file: BinaryIO, at: int, kinds: re.Pattern[str]) -> tuple[str, int, int]:
-    """Type and number of the values of a column, and where they begin in it."""
+    """Read the type and the number of a column's values, and where they begin in it."""
     file.seek(at)
     head = file.read(_LONGEST_HEADER)
     wide = 4 if head[6:7] > b"\x01" else 2

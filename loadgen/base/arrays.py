@@ -1,4 +1,4 @@
-"""Arrays: how their types are called in signatures; nanoseconds and counts are all int64."""
+"""Arrays: the names of their types in signatures; nanoseconds and counts are all int64."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ Bool = NDArray[np.bool_]
 
 
 def sum_exactly(values: Int64) -> int:
-    """Their sum, exact where it is more than an int64 holds."""
+    """Sum the values, exactly even where an int64 cannot hold the sum."""
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())

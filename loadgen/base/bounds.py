@@ -1,4 +1,4 @@
-"""Bounds: what a number, a nesting and a file of settings may be before anything is started with it."""
+"""Bounds: the limits of numbers, nesting and files of settings, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ N = TypeVar("N", int, float)
 
 
 def read_figure(value: object) -> float | None:
-    """A number that a figure can be: 0, or from 1e-15 to 1e15 either way; None of anything else."""
+    """Read a number that a figure can be: 0, or 1e-15 to 1e15 of either sign; None for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if value == 0 or _LEAST <= abs(value) <= _MOST else None
@@ -64,7 +64,7 @@ class Bounded(Generic[N]):
 
 
 def integer_between(least: int, most: int) -> Bounded[int]:
-    """A flag's type: an integer from `least` to `most`."""
+    """Make a flag's type: an integer from `least` to `most`."""
 
     def read(text: str) -> int:
         return int(text) if len(text) <= _SHOWN else most + 1
@@ -73,24 +73,24 @@ def integer_between(least: int, most: int) -> Bounded[int]:
 
 
 def number_between(least: float, most: float) -> Bounded[float]:
-    """A flag's type: a number from `least` to `most`; never NaN, and infinite only where `most` is."""
+    """Make a flag's type: a number from `least` to `most`; not NaN, and infinite only if `most` is."""
     return Bounded(float, least, most, "a number", f"{least:g} to {most:.12g}")
 
 
 def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """A flag's type: what `parse` makes of it; its ValueError is the message."""
+    """Make a flag's type: the value that `parse` returns; its ValueError is the message."""
 
-    def parsed(text: str) -> T:
+    def parse_flag(text: str) -> T:
         try:
             return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parsed
+    return parse_flag
 
 
 def parse_seconds(text: str) -> float:
-    """A time as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
+    """Parse a time such as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         example = f"{text.strip()}s" if _TIME.fullmatch(f"{text.strip()}s") else "60s"
@@ -99,7 +99,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_share(text: str, least: float, most: float = 1.0) -> float:
-    """A share as `5%` or `0.05`, from `least` to `most`, which are parts of 1; raises ValueError."""
+    """Parse a share such as `5%` or `0.05`, from `least` to `most` (parts of 1); raises ValueError."""
     match = _SHARE.fullmatch(text.strip())
     part = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not least <= part <= most:
@@ -110,18 +110,18 @@ def parse_share(text: str, least: float, most: float = 1.0) -> float:
 
 
 def refuse_blank(form: str) -> Callable[[str], str]:
-    """A flag's type: a text that is not blank, as that of a shell variable without a value is."""
+    """Make a flag's type: a text that is not blank, unlike that of an unset shell variable."""
 
-    def text(value: str) -> str:
+    def check_text(value: str) -> str:
         if not value.strip():
             raise argparse.ArgumentTypeError(f"is empty: write {form}, or leave the flag out")
         return value
 
-    return text
+    return check_text
 
 
 def quote_value(value: Any) -> str:
-    """A value as a message quotes it, of a long one the begin; itself it never recurses far."""
+    """Quote a value for a message, a long one by its beginning; never recurses far itself."""
     if isinstance(value, str):
         return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
     text = _REPR.repr(value)
@@ -129,7 +129,7 @@ def quote_value(value: Any) -> str:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether tables and lists lie more than 64 deep inside one another; itself it never recurses."""
+    """Whether tables and lists are nested more than 64 deep; does not recurse itself."""
     level = [value]
     for _ in range(DEEPEST + 1):
         nested = [part for part in level if isinstance(part, dict | list)]

@@ -1,4 +1,4 @@
-"""The one clock: CLOCK_MONOTONIC in int64 nanoseconds, and how kernel timestamps are converted to it."""
+"""Clock: CLOCK_MONOTONIC in int64 nanoseconds, and how kernel timestamps are converted to it."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ class WallOffset:
             self.measure()
 
     def earlier(self, since_ns: int) -> tuple[int, ...]:
-        """The offsets that were in force at some time since then and no longer are."""
+        """List the offsets that were in force at some time since then and no longer are."""
         return tuple(offset_ns for until_ns, offset_ns in self._earlier if until_ns >= since_ns)

@@ -88,7 +88,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         return self.sent_ns > 0
 
     def select(self, mask: Bool) -> Columns:
-        """The columns of the requests that a mask selects, bool[requests]; without their messages."""
+        """Select requests by a mask, bool[requests]; their messages are left out."""
         return self if mask.all() else Columns(**{name: rows[mask] for name, rows in self.columns.items()})
 
 
@@ -153,7 +153,7 @@ def _check_start(start: Int64, requests: int, messages: int) -> None:
 
 
 def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
-    """The column in successive pieces of at most `size` values."""
+    """Split a column into successive pieces of at most `size` values."""
     for at in range(0, len(column), size):
         yield column[at : at + size]
 
@@ -178,21 +178,21 @@ class Words:
         self._numbers: dict[str, int] = {}
 
     def number_words(self, words: Sequence[str]) -> Int64:
-        """The number of each of these, int64[words]."""
+        """Give each word its number, int64[words]."""
         number_of = self._numbers
         return np.fromiter(
             (number_of.setdefault(word, len(number_of)) for word in words), np.int64, len(words)
         )
 
     def pack(self) -> tuple[NDArray[np.uint8], Int64]:
-        """The different strings end to end, and where each begins, the end of the last one included."""
+        """Join the different strings; also where each begins, and the end of the last one."""
         parts = [encode_text(word) for word in self._numbers]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([[0], np.cumsum(lengths)])
 
 
 def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
-    """The different strings that `Words.stored` gave; raises ValueError where these cannot be it."""
+    """Split what `Words.pack` returned into its strings; raises ValueError for anything else."""
     if stored.dtype != np.uint8 or stored.ndim != 1:
         raise ValueError("column words is not a row of bytes")
     if not _check_length("word_start", start):
@@ -203,17 +203,17 @@ def unpack_words(stored: NDArray[np.uint8], start: Int64) -> list[str]:
 
 
 def pick_words(words: Sequence[str], numbers: Int64) -> list[str]:
-    """The word of each number; raises ValueError for a number without a word."""
+    """Pick the word of each number; raises ValueError for a number without a word."""
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(words)):
         raise ValueError("a word's number is beyond the words")
     return [words[number] for number in numbers.tolist()]
 
 
 def encode_text(text: str) -> bytes:
-    """A text as UTF-8; a server's JSON may hold half a surrogate pair, and that is kept."""
+    """Encode a text as UTF-8; half a surrogate pair, which JSON may hold, is kept."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decode_text(data: bytes) -> str:
-    """The text that `encoded` made bytes of; raises ValueError."""
+    """Decode the bytes that `encode_text` made; raises ValueError."""
     return data.decode("utf-8", "surrogatepass")

@@ -15,12 +15,12 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf
 
 
 def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A header and a line a row, empty where a row lacks the key."""
+    """Write a header and a line for each row, empty where a row lacks the key."""
     return format_csv([keys, *([row.get(key) for key in keys] for row in rows)])
 
 
 def format_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """The rows, a header among them: None and NaN are empty, True and False as JSON spells them.
+    """Write rows, a header among them: None and NaN are empty, booleans as in JSON.
 
     A text that a spreadsheet would compute begins with an apostrophe.
     """

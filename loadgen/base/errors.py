@@ -1,4 +1,4 @@
-"""The tool's own failures, each with a message on what is wrong and what to do, and exit codes."""
+"""Errors: the tool's own failures, each with what is wrong and what to do, and the exit codes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same with a text as UTF-8; letters that it cannot hold are escaped."""
+    """Make the file hold a text as UTF-8; letters that it cannot hold are escaped."""
     data = text.encode("utf-8", "backslashreplace")
     write_whole(path, lambda file: file.write(data))
 
@@ -67,7 +67,7 @@ def write_output(
 
 
 def open_unlinked(path: Path, flags: int, mode: int = OWN) -> int:
-    """As `os.open`, of a file that is to be written in place; raises OSError of a symbolic link."""
+    """Open a file that is to be written in place; raises OSError for a symbolic link."""
     try:
         return os.open(path, flags | _NO_LINK, mode)
     except OSError as error:
@@ -105,7 +105,7 @@ def _write_on(handle: int, write: Callable[[BinaryIO], object], append: bool) ->
 
 
 def _open_file(path: Path) -> int | None:
-    """A copy of the descriptor that a path names, as /dev/stdout does; None of any other path."""
+    """Copy the descriptor that a path such as /dev/stdout names; None for any other path."""
     named = _OPEN_FILE.fullmatch(str(path))
     if named is None:
         return None
@@ -118,7 +118,7 @@ def _open_file(path: Path) -> int | None:
 
 
 def _read_status(path: Path) -> os.stat_result | None:
-    """What a name is, not what it links to; None: there is nothing of it."""
+    """Read the status of a name, not of what it links to; None: nothing has the name."""
     try:
         return path.lstat()
     except FileNotFoundError:

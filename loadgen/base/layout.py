@@ -10,7 +10,7 @@ DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cann
 
 
 def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
-    """Lines of at most `width` columns, all but the first indented, none of an empty text.
+    """Wrap a text at `width` columns, all lines but the first indented; [] for an empty text.
 
     A longer word, a path say, stays whole, unless words may be broken.
     """
@@ -20,13 +20,13 @@ def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bo
 
 
 def wrap_first_line(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
-    """As `wrapped`, but lines after the first stay as they are: those of a traceback, say."""
+    """Wrap a text's first line only; the others stay as they are, such as a traceback's."""
     first, *more = text.splitlines() or [""]
     return [*wrap_text(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
 
 
 def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
-    """A line of a table: each cell at the right of its width, or at the left of a negative one."""
+    """Align the cells of a line: each to the right of its width, to the left if that is negative."""
     padded = (
         cell.rjust(width) if width > 0 else cell.ljust(-width)
         for cell, width in zip(cells, widths, strict=True)
@@ -35,12 +35,12 @@ def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> s
 
 
 def cut_end(text: str, width: int) -> str:
-    """The text in at most `width` letters, its end left out."""
+    """Cut a text's end, so that `width` letters are left."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def cut_middle(name: str, width: int) -> str:
-    """A name in at most `width` letters, its middle left out: quantizations stand at the end."""
+    """Cut a name's middle, so that `width` letters are left: quantizations stand at the end."""
     if len(name) <= width:
         return name
     tail = (width - 1) * 2 // 3
@@ -48,18 +48,18 @@ def cut_middle(name: str, width: int) -> str:
 
 
 def list_first(names: Sequence[str], most: int) -> str:
-    """The first `most` of the names, and how many more there are."""
+    """List the first `most` of the names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun: 1 run, 2 runs."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """Write a number with its noun: 1 run, 2 runs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_cell_ms(value_ms: float) -> str:
-    """A latency in milliseconds, as wide as a cell."""
+    """Write a latency in milliseconds, as wide as a cell."""
     if value_ms != value_ms:
         return "-"
     return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"

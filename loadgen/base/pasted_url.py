@@ -29,7 +29,7 @@ class ApiPlace(msgspec.Struct, frozen=True):
 
 
 def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
-    """The parts of a base URL, and of an endpoint that was given; raises UsageError where they contradict.
+    """Split a base URL and an endpoint into parts; raises UsageError where the two contradict.
 
     A URL that is not valid is left as it is.
     """
@@ -64,7 +64,7 @@ def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
 
 
 def _read_endpoint(endpoint: str | None, version: str) -> str | None:
-    """The path of an endpoint that stands after the version of the URL, or names it again."""
+    """Read an endpoint's path, which follows the version of the URL or names it again."""
     if endpoint is None or not version:
         return endpoint
     endpoint = endpoint if endpoint.startswith("/") else f"/{endpoint}"

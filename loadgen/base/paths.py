@@ -1,4 +1,4 @@
-"""Places: a path that a user or a file names, as a path."""
+"""Paths: a path as a user or a file writes it, made one of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
 
 
 def expand_path(path: str | Path) -> Path:
-    """The path, with ~ and ~user filled in; raises UsageError of what can be no path."""
+    """Fill in ~ and ~user of a path; raises UsageError for what cannot be a path."""
     text = str(path)
     encoded, shown = text.encode("utf-8", "surrogateescape"), f"{text[:60]!r}… is not a valid path"
     if b"\0" in encoded:

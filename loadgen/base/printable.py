@@ -18,7 +18,7 @@ _LONGEST_NAME = 100
 
 
 def clean_text(text: str) -> str:
-    """Text with every control character, direction mark and lone surrogate replaced by U+FFFD.
+    """Replace every control character, direction mark and lone surrogate by U+FFFD.
 
     Line feeds and tabs stay; what comes back can be printed, and written as UTF-8.
     """
@@ -26,12 +26,12 @@ def clean_text(text: str) -> str:
 
 
 def clean_line(text: str) -> str:
-    """Text of one line: blanks of any kind are spaces, every other letter that cannot be printed U+FFFD."""
+    """Make a text one line: blanks become spaces, other letters that cannot be printed U+FFFD."""
     return "".join(c if c.isprintable() else " " if c.isspace() else REPLACEMENT for c in text)
 
 
 def format_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON that a terminal can be shown: control characters are escapes, lone surrogates U+FFFD.
+    """Write strict JSON for a terminal: control characters escaped, lone surrogates U+FFFD.
 
     Raises ValueError of NaN and infinities, TypeError of what JSON has no word for.
     """
@@ -42,5 +42,5 @@ def format_json(value: Any, indent: int | None = None) -> str:
 
 
 def make_file_name(name: str) -> str:
-    """A name as part of a file's: no separator, no control character, not hidden, 100 characters at most."""
+    """Make a name part of a file's: no separator or control character, not hidden, 100 characters at most."""
     return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"

@@ -19,7 +19,7 @@ Find = Callable[[Judged], Evidence | None]
 
 
 class Severity(IntEnum):
-    """What a finding does to the verdict; the gravest decides."""
+    """The effect of a finding on the verdict; the gravest decides."""
 
     NOTE = 0  # good to know, changes nothing
     SUSPECT = 1  # a figure may not be what it is called
@@ -34,7 +34,7 @@ class Severity(IntEnum):
 
 
 class Source(StrEnum):
-    """What a rule is judged by."""
+    """The data that a rule is judged by."""
 
     RUN = "the run alone"
     COUNTERS = "the server's /metrics"

@@ -80,7 +80,7 @@ def is_secret(name: str) -> bool:
 
 
 def hide_secrets(text: str) -> str:
-    """A text without the values that look like secrets: of keys and tokens, in URLs, behind Bearer."""
+    """Hide the values in a text that look like secrets: of keys and tokens, in URLs, behind Bearer."""
     return _remove_matches(_SECRETS, text)
 
 
@@ -115,7 +115,7 @@ class Secrets(msgspec.Struct, frozen=True):
         url: str = "",
         arguments: Iterable[str] = (),
     ) -> Secrets:
-        """Those in headers, in tables and arguments by their names, and in a URL's query and password."""
+        """Collect the secrets of headers, tables and arguments (by name), of a URL's query and password."""
         values = {
             *(value for name, header in (headers or {}).items() for value in _find_in_header(name, header)),
             *(value for table in tables for value in _find_in_table(table)),
@@ -137,7 +137,7 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"Secrets({len(self.forms)} forms)"
 
     def conceal(self, text: str) -> str:
-        """A text without these secrets, nor the beginning of one at its end, where the text was cut."""
+        """Hide these secrets in a text, also the beginning of one at its end, where the text was cut."""
         if len(text) < _LEAST_CHARACTERS:
             return text
         if any(mark in text for mark in _ESCAPES):
@@ -155,11 +155,11 @@ class Secrets(msgspec.Struct, frozen=True):
         return text
 
     def hide(self, text: str) -> str:
-        """A server's text without these secrets, nor others that are recognized by their form."""
+        """Hide these secrets in a server's text, and others that are recognized by their form."""
         return _remove_matches(_CREDENTIALS, self.conceal(text))
 
     def mask(self, value: Any, names_too: bool = False) -> Any:
-        """A JSON value without these secrets and without values under the names of secrets.
+        """Mask these secrets in a JSON value, and values under the names of secrets.
 
         With `names_too` also without what `hide` finds inside texts.
         """
@@ -205,7 +205,7 @@ def command_line(argv: Sequence[str] | None = None) -> list[str]:
 
 
 def _find_in_header(name: str, value: str) -> Iterator[str]:
-    """A header's value if its name or its form is that of a secret; of `Bearer X` the X too."""
+    """Find a header's value if its name or form is that of a secret; in `Bearer X` the X too."""
     if not is_secret(name) and name.lower() not in _COOKIES and hide_secrets(value) == value:
         return
     yield value
@@ -232,7 +232,7 @@ def _find_in_table(table: Any, secret: bool = False) -> Iterator[str]:
 
 
 def _find_in_arguments(arguments: Iterable[str]) -> Iterator[str]:
-    """The values of flags that are named as secrets are, up to the next flag."""
+    """Find the values of flags that are named as secrets are, up to the next flag."""
     secret = False
     for word in arguments:
         if word.startswith("-"):
@@ -256,7 +256,7 @@ def _find_in_url(url: str) -> Iterator[str]:
 
 
 def _encode_forms(value: str) -> Iterator[str]:
-    """A secret as it is, and as JSON, a URL, HTML, Python, base64, hex or another case encode it."""
+    """Encode a secret as it is, and as JSON, URLs, HTML, Python, base64, hex and other cases do."""
     escaped, encoded = json.dumps(value)[1:-1], value.encode("utf-8", "surrogateescape")
     yield from (escaped, escaped.replace("/", "\\/"), json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (value, quote(value, safe=""), quote(value), quote_plus(value), html.escape(value))
@@ -272,7 +272,7 @@ def _encode_forms(value: str) -> Iterator[str]:
 
 
 def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
-    """What base64 makes of these bytes alone, `offset` bytes into a group: at the end, and before more."""
+    """Encode bytes in base64, `offset` bytes into a group: at the end of a text, and before more of it."""
     whole = base64.b64encode(bytes(offset) + data).decode().rstrip("=")
     core = whole[offset + 1 if offset else 0 :]  # the characters before it hold bits of other bytes, too
     yield core
@@ -281,7 +281,7 @@ def _encode_base64_cores(data: bytes, offset: int) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _compile_spellings(value: str) -> re.Pattern[str]:
-    """A secret of which any character may be escaped, by JSON, JavaScript, a URL or HTML, also several times.
+    """Match a secret whose characters may be escaped by JSON, JavaScript, URLs or HTML, also repeatedly.
 
     A long one is known by its beginning: what follows it in one word is hidden with it.
     """
@@ -290,7 +290,7 @@ def _compile_spellings(value: str) -> re.Pattern[str]:
 
 
 def _match_spellings(character: str) -> str:
-    """A pattern of every way in which a character is written."""
+    """Match every way in which a character is written."""
     number, itself = ord(character), re.escape(character)
     octets = character.encode("utf-8", "surrogateescape")
     words = character.encode("utf-16-be", "surrogatepass")

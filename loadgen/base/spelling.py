@@ -45,13 +45,13 @@ for _name, _words in _SYNONYMS.items():
 
 
 def suggest_name(word: str, names: Collection[str]) -> str:
-    """`, did you mean 'x'?` where a known name is near in meaning or a slip away, else nothing."""
+    """Suggest a known name that is near in meaning or a slip away: `, did you mean 'x'?`, or ""."""
     found = find_nearest(word, names)
     return f", did you mean {found!r}?" if found else ""
 
 
 def find_nearest(word: str, names: Collection[str]) -> str | None:
-    """The known name that this one must mean, or None.
+    """Find the known name that this one must mean; None if there is none.
 
     It has the same words, or the same meaning, or one slip less (two in a word of eight letters or more), or
     is the only one that begins so. A slip is a letter too many, too few, another, or two in the wrong order.
@@ -89,7 +89,7 @@ def _has_same_words(one: str, other: str) -> bool:
 
 
 def _count_slips(one: str, other: str, most: int) -> int:
-    """How many slips of the finger lead from one word to the other; `most` + 1 where there are more."""
+    """Count the slips of the finger from one word to the other; `most` + 1 where there are more."""
     if abs(len(one) - len(other)) > most:
         return most + 1
     before, row = [], list(range(len(other) + 1))
@@ -117,7 +117,7 @@ def parse_arguments(
     intermixed: bool = False,
     explained: Callable[[str], str | None] = lambda flag: None,
 ) -> argparse.Namespace:
-    """The values of a command line, its places anywhere in it if `intermixed`.
+    """Parse a command line; its positional arguments stand anywhere if `intermixed`.
 
     Raises UsageError for what the parser does not know: in the words of `explained`, else with the nearest
     flag.

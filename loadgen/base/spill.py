@@ -23,7 +23,7 @@ _Column = Int64 | IO[bytes]  # held, or in a file without a name
 def join_messages(
     parts: Iterable[tuple[Int64, Int64, Int64]], place: Int64, count: int, spill: Path | None
 ) -> tuple[Int64, Int64]:
-    """Arrivals and tokens of all parts, those of each request at its place: int64[messages] each.
+    """Join arrivals and tokens of all parts, each request's at its place: int64[messages] each.
 
     A part is where its requests begin, its arrivals and its tokens; `place` goes through the requests of
     all parts. Held in memory, or with `spill` (and a message at least) in that directory; raises OSError
@@ -60,7 +60,7 @@ def _put_values(column: _Column, at: int, values: Int64) -> None:
 
 
 def _take_column(column: _Column, count: int) -> Int64:
-    """All of it; a file's is mapped, not to be written to, and its room is free once no mapping is left."""
+    """Take a whole column; a file's is mapped and read-only, and its room free once no mapping is left."""
     if isinstance(column, np.ndarray):
         return column
     mapping = mmap.mmap(column.fileno(), count * _BYTES, access=mmap.ACCESS_READ)

@@ -1,4 +1,4 @@
-"""Untrusted: what a server, a log or a file holds, as values that are bounded: finite, short, printable.
+"""Untrusted: the values of servers, logs and files, made finite, short and printable.
 
 Everything from outside passes one of these before it is kept: a number that JSON cannot hold, half a
 character or a text without an end is met here, not where the result is written.
@@ -29,12 +29,12 @@ Hide = Callable[[str], str]  # a text with its secrets masked
 
 
 def hide_nothing(text: str) -> str:
-    """The text itself: a Hide where there is no secret."""
+    """Return the text itself: a Hide for where no secret is known."""
     return text
 
 
 def read_text(value: object, longest: int = LONGEST) -> str:
-    """A string cut to `longest` characters, each of them printable; "" of anything else."""
+    """Read a string, cut to `longest` printable characters; "" for anything else."""
     if not isinstance(value, str):
         return ""
     if len(value) > longest:
@@ -43,12 +43,12 @@ def read_text(value: object, longest: int = LONGEST) -> str:
 
 
 def read_line(value: str, longest: int = LONGEST) -> str:
-    """The same, with each run of blanks and line ends as one blank."""
+    """Read a string as one line, with each run of blanks and line ends as one blank."""
     return read_text(" ".join(value.split()), longest)
 
 
 def read_error_text(body: bytes) -> str:
-    """The message in an error's body, in whichever JSON, else the body as text; not shortened."""
+    """Read the message in an error's body, in any JSON, else the body as text; not shortened."""
     try:
         value = msgspec.json.decode(body)
         while isinstance(value, dict):
@@ -62,7 +62,7 @@ def read_error_text(body: bytes) -> str:
 
 
 def read_count(value: object) -> int | None:
-    """A count, 0 to 2⁵³; None of anything else."""
+    """Read a count, 0 to 2⁵³; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -71,7 +71,7 @@ def read_count(value: object) -> int | None:
 
 
 def read_number(value: object) -> float | None:
-    """A finite number, 0 to 2⁵³, also where it stands as text; None of anything else."""
+    """Read a finite number, 0 to 2⁵³, also one written as text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -82,12 +82,12 @@ def read_number(value: object) -> float | None:
 
 
 def read_digits(text: str) -> int | None:
-    """The count that decimal digits name, 0 to 2⁵³; None of anything else."""
+    """Read a count in decimal digits, 0 to 2⁵³; None for anything else."""
     return read_count(int(text)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def parse_json(raw: bytes) -> Any:
-    """The value of JSON, null for numbers that are not finite or beyond 19 digits; raises ValueError."""
+    """Parse JSON; numbers that are not finite or beyond 19 digits become null; raises ValueError."""
     try:
         return json.loads(
             raw.decode("utf-8-sig", "replace"),
@@ -100,7 +100,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """The object that JSON holds; empty where it holds anything else, or is not JSON."""
+    """Parse a JSON object; empty for anything else."""
     try:
         return read_mapping(parse_json(raw))
     except ValueError:
@@ -108,17 +108,17 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
 
 
 def read_mapping(value: object) -> dict[str, Any]:
-    """A JSON object; an empty one of anything else."""
+    """Read a JSON object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def read_list(value: object) -> list[Any]:
-    """A JSON list; an empty one of anything else."""
+    """Read a JSON list; an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
 def read_file_bytes(place: Path, most_bytes: int) -> bytes:
-    """A regular file's bytes; raises OSError where it is another thing, or larger.
+    """Read a regular file of at most `most_bytes`; raises OSError for any other.
 
     A device, a FIFO or a file of /proc may answer for ever, or do something when it is read: what is no
     regular file is never opened, and what claims to be empty is not read, as /proc's do.
@@ -130,7 +130,7 @@ def read_file_bytes(place: Path, most_bytes: int) -> bytes:
 
 
 def read_file_head(place: Path, most_bytes: int) -> bytes:
-    """The first bytes of a regular file, at most `most_bytes`; raises OSError where it is another thing."""
+    """Read the first bytes of a regular file, at most `most_bytes`; raises OSError for any other."""
     try:
         status = os.stat(place)
     except ValueError:  # a null byte in its name

@@ -1,4 +1,4 @@
-"""Written text: where in a message the words of a model may be, and which of them are its reasoning."""
+"""Written text: the words of a model in a message, and which of them are its reasoning."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  
 
 
 class WrittenText(msgspec.Struct, frozen=True, gc=False):
-    """What a model wrote in a part of a message."""
+    """The text that a model wrote in a part of a message."""
 
     answer: str = ""
     reasoning: str = ""
 
 
 def read_written(value: Any, thought: bool = False) -> WrittenText:
-    """The text in a value of any form; all of it is reasoning where `thought` is given.
+    """Read the text in a value of any form; all of it is reasoning if `thought`.
 
     Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
     """

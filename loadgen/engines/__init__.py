@@ -1,1 +1,1 @@
-"""Engines: the servers that are known: how one is recognised, what its requests may hold, how it refuses."""
+"""Engines: the known servers: how each is recognised, the fields of its requests, its refusals."""

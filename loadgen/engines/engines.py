@@ -1,4 +1,4 @@
-"""What the known engines are recognised by, and what their requests may hold."""
+"""Engines: how each known engine is recognised, and what its requests may hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Engine(msgspec.Struct, frozen=True):
 
 # `max_tokens` is taken by all, or refused in words; some ignore `max_completion_tokens`, silently.
 UNKNOWN = Engine("unknown", checks_model=False, max_tokens_field="max_tokens", unproven=True)
-# What answers at a public https address and is no engine that signs its models.
+# A public https address whose models are not signed by a known engine.
 HOSTED = Engine("hosted API", checks_model=False, max_tokens_field="max_tokens", unproven=True, hosted=True)
 ENGINES = (
     Engine(
@@ -98,15 +98,15 @@ ENGINES = (
 
 
 def find_by_name(name: str) -> Engine:
-    """The engine of this name, or UNKNOWN."""
+    """Find the engine of this name; UNKNOWN for any other."""
     return next((engine for engine in (*ENGINES, HOSTED) if engine.name == name), UNKNOWN)
 
 
 def find_by_owner(owned_by: str) -> Engine | None:
-    """The engine that signs its models so."""
+    """Find the engine that signs its models so."""
     return next((engine for engine in ENGINES if engine.owned_by and engine.owned_by == owned_by), None)
 
 
 def find_by_paths(paths: set[str]) -> Engine | None:
-    """The engine whose API description has a path no other has."""
+    """Find the engine whose API description has a path that no other has."""
     return next((engine for engine in ENGINES if engine.own_path in paths), None)

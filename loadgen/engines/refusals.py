@@ -1,4 +1,4 @@
-"""Refusals: which field of a request a server does not take, by the words of its error, and what then."""
+"""Refusals: the field of a request that a server refuses, by the words of its error, and what to do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TOOLS_REFUSED = (
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """What not every server has, and rows of a file may ask for: how it is refused, and what to do then."""
+    """A feature that rows of a file may ask for and not every server has: its refusal, and what to do."""
 
     name: str
     asked: bytes  # a pattern of requests that ask for it
@@ -124,7 +124,7 @@ class AdaptedField(BaseModel, extra="forbid", frozen=True):
 
 
 class Adaptation(msgspec.Struct, frozen=True):
-    """What of every request is left out, or sent under another name, since the server refused it."""
+    """The fields that every request leaves out or renames, since the server refused them."""
 
     fields: tuple[AdaptedField, ...] = ()
 
@@ -142,7 +142,7 @@ class Adaptation(msgspec.Struct, frozen=True):
         return next((field.sent_as for field in reversed(self.fields) if field.sent_as), "")
 
     def apply_to(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a request without what is left out; a table that is empty then goes too."""
+        """Leave the refused fields out of a request; a table that is empty then goes too."""
         kept = {name: value for name, value in fields.items() if name not in self.left_out}
         for outer, _, inner in (name.partition(".") for name in self.left_out):
             if inner and isinstance(kept.get(outer), dict):
@@ -152,7 +152,7 @@ class Adaptation(msgspec.Struct, frozen=True):
         return kept
 
     def add_field(self, field: AdaptedField) -> Adaptation:
-        """This and one more."""
+        """Add one more field."""
         return Adaptation((*self.fields, field))
 
 
@@ -188,7 +188,7 @@ _OTHER_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
-    """The fields that an error names, of those `sent`: those it does not take; else one it names at all.
+    """Read which of the `sent` fields an error refuses; else one that it names at all.
 
     `sent` has the request's own fields, and as `a.b` those in its tables.
     """
@@ -206,7 +206,7 @@ def read_refusals(body: bytes, sent: Collection[str]) -> tuple[Refusal, ...]:
 
 
 def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Feature | None:
-    """What a request asks for that its answer refuses, by the words of the error; None where it does not."""
+    """Find the feature that a request asks for and its answer refuses, by the error's words; None if none."""
     if status < REFUSING[0] or status in _ABOUT_THE_KEY:
         return None
     text, asked = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
@@ -221,32 +221,32 @@ def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Featur
 
 
 def list_paths(request: Mapping[str, Any]) -> frozenset[str]:
-    """The names of a request's fields, those in its tables as `a.b`."""
+    """List the names of a request's fields, those in its tables as `a.b`."""
     inner = (f"{name}.{key}" for name, table in request.items() if isinstance(table, dict) for key in table)
     return frozenset((*request, *inner))
 
 
 def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
-    """What to type to do without a field; `extra` are those of --extra-body."""
+    """Suggest what to type to do without a field; `extra` are those of --extra-body."""
     if name.partition(".")[0] in extra:
         return f"leave {name} out of --extra-body"
     return FIELDS[name].advice if name in FIELDS else "--print-request shows what is sent"
 
 
 def suggest_fix(detail: str) -> str:
-    """What to type after a failed request whose detail is a refusal with its status; "" of any other."""
+    """Suggest what to type after a request that failed by a refusal with its status; "" for any other."""
     status = untrusted.read_digits(detail[:3])
     found = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
     return FIELDS[found[0].name].advice if found else ""
 
 
 def format_message(status: int, body: bytes) -> str:
-    """The status and the server's message, on one line."""
+    """Write the status and the server's message on one line."""
     return untrusted.read_line(f"{status}: {untrusted.read_error_text(body)}".rstrip(": "), 200)
 
 
 def _split_names(written: str) -> Iterator[str]:
-    """Each name in a list; Python's camel case as underscores, a path of two as `a.b`."""
+    """Split a list of names; Python's camel case becomes underscores, a path of two `a.b`."""
     if re.fullmatch(r"""\w+["'], ?["']\w+""", written):
         written = re.sub(r"""["'], ?["']""", ".", written)
     for name in re.findall(r"[\w.]+", written):
@@ -254,7 +254,7 @@ def _split_names(written: str) -> Iterator[str]:
 
 
 def _match_field(name: str, sent: Collection[str]) -> str:
-    """The sent field that a name means; "" where it means none. An inner one may stand without its table."""
+    """Match a name with a sent field; "" if none. An inner one may stand without its table."""
     if name in sent:
         return name
     return next((field for field in sorted(sent) if field.endswith(f".{name}")), "")
@@ -284,10 +284,10 @@ _REFUSALS = {
 
 
 def is_past_context(message: str) -> bool:
-    """Whether an error is that prompt and answer are more than the model's context holds."""
+    """Whether an error says that prompt and answer exceed the model's context."""
     return _PAST_CONTEXT.search(message) is not None
 
 
 def name_refused_part(message: str) -> str:
-    """What of a conversation an error refuses, in a few words; "" where it refuses nothing that is known."""
+    """Name the part of a conversation that an error refuses, in a few words; "" if none is known."""
     return next((name for name, words in _REFUSALS.items() if words.search(message)), "")

@@ -15,7 +15,7 @@ _CLOSES_S = 5.0
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a shard answered, or why it is lost."""
+    """A shard's answer, or why it is lost."""
 
     shard: int
     method: str
@@ -36,7 +36,7 @@ class Calls(Protocol):
         ...
 
     def answers(self, within_s: float) -> list[Answer]:
-        """What has been answered, once there is something, or the time is over."""
+        """Return the answers so far, once there is one, or the time is over."""
         ...
 
     def release(self) -> None:

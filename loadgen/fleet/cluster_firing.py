@@ -51,7 +51,7 @@ class ClusterFiring:
 
     @property
     def health(self) -> Health:
-        """What the capturing processes report together; the times are of this machine's clock."""
+        """The health of all capturing processes together; the times are of this machine's clock."""
         if self.merged is None:
             return NO_HEALTH
         client, records = self.merged.facts.client, self.merged.records
@@ -74,7 +74,7 @@ class ClusterFiring:
 
     @property
     def tally(self) -> DecodedTally:
-        """What decoding has found: the shards have counted what could be."""
+        """The tally of decoding: the shards have counted what could be counted."""
         if self.merged is None:
             return DecodedTally()
         facts = self.merged.facts
@@ -104,7 +104,7 @@ class ClusterFiring:
     def _note(self, totals: Totals) -> None:
         """Have the rules to stop see how requests ended since the last time; a shard's own ends all.
 
-        Cancelled requests are no evidence about the server.
+        Cancelled requests are not evidence about the server.
         """
         failed = totals.failed - self._noted.failed
         cancelled = totals.cancelled - self._noted.cancelled

@@ -141,7 +141,7 @@ def attach_cluster(
     interrupts: Interrupts = SIGNALS,
     begun: Any = None,
 ) -> Session:
-    """As `attach.attach`, once the cluster is reached and its nodes are fit; raises LoadgenError."""
+    """Attach to the server once the cluster is reached and its nodes are fit; raises LoadgenError."""
     assert options.cluster is not None
     with progress.display(options.quiet).waiting(f"joining the Ray cluster at {options.cluster}"):
         places = join_cluster(stack, options.cluster, options.shards or 1, options.workers, interrupts.poll)

@@ -1,4 +1,4 @@
-"""Connection: Ray is reached, or one line says why not; nothing of Ray is imported before it is asked for."""
+"""Connection: how Ray is reached, or one line on why not; Ray is imported only when it is needed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Fleet:
             shard.before = self._reading(shard)
 
     def read_clocks_again(self) -> None:
-        """The same after the run, as far as nodes still answer."""
+        """Measure the clocks again after the run, as far as nodes still answer."""
         for shard in self.shards:
             if not shard.lost:
                 try:
@@ -135,7 +135,7 @@ class Fleet:
 
     @property
     def totals(self) -> Totals:
-        """What all have counted so far."""
+        """The counts of all shards so far."""
         return Totals.joined(shard.status.totals for shard in self.shards)
 
     @property

@@ -29,7 +29,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def _make_question() -> Callable[[], tuple[str, str, str]]:
-    """What is asked of a node; made here, so that it is sent as code: loadgen may not be there."""
+    """Make the question to a node; made here, so that it is sent as code: loadgen may not be there."""
 
     def answer() -> tuple[str, str, str]:
         import platform as there
@@ -48,12 +48,12 @@ def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> lis
     """The machine of each shard; raises MeasureError that names the first that cannot send a part."""
     question = _make_question()
 
-    def asked() -> tuple[str, tuple[str, str, str]]:
+    def ask_node() -> tuple[str, tuple[str, str, str]]:
         import ray as there
 
         return there.get_runtime_context().get_node_id(), question()
 
-    task = ray.remote(num_cpus=0)(asked)
+    task = ray.remote(num_cpus=0)(ask_node)
     refs = [
         task.options(scheduling_strategy=place.strategy, name="loadgen check").remote() for place in places
     ]

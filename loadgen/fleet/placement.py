@@ -24,7 +24,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def strategy(self) -> Any:
-        """What schedules an actor or a task there."""
+        """The strategy by which Ray schedules an actor or a task there."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.bundle)

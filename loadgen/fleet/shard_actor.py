@@ -120,7 +120,8 @@ class ShardActor:
             return ""
         tail = (self._place / OUTPUT).read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return f"its process was {how}" + f": {' '.join(tail.split())}" * bool(tail.strip())
+        last = f": {' '.join(tail.split())}" if tail.strip() else ""
+        return f"its process was {how}{last}"
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -47,7 +47,7 @@ class ShardOrder(msgspec.Struct, frozen=True):
     word_counts: dict[str, WordCounts] = {}
 
     def pack(self) -> bytes:
-        """As bytes; infinities stay what they are."""
+        """Pack the order as bytes; infinities stay infinite."""
         return msgspec.msgpack.encode(self)
 
     def options(self, run_dir: str, totals: str) -> Options:
@@ -79,7 +79,7 @@ class OrderedOptions(keywords.BenchOptions, total=False):
 
 
 def unpack_order(data: bytes) -> ShardOrder:
-    """The order in bytes of `packed`; raises UsageError of one that cannot be carried out, in one line."""
+    """Read an order from the bytes of `pack`; raises UsageError, in one line, if it cannot be carried out."""
     try:
         order = msgspec.msgpack.decode(data, type=ShardOrder)
         _check(order)
@@ -111,14 +111,14 @@ def _check(order: ShardOrder) -> None:
 
 
 def pick_options(options: Options) -> dict[str, Any]:
-    """Those options that a shard needs and that are not what they are by default."""
+    """Pick the options that a shard needs and that are not the defaults."""
     default = Options()
     values = {name: getattr(options, name) for name in SENT if hasattr(options, name)}
     return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
 def order_share(order: ShardOrder, share: Share) -> ShardOrder:
-    """The same for another part of the plan."""
+    """Order another part of the plan."""
     return replace(order, share=share)
 
 

@@ -50,7 +50,7 @@ class DriverLine:
         self.place, self._stdin = place, stdin
 
     def order(self) -> ShardOrder:
-        """What is to be done; raises LoadgenError where that cannot be."""
+        """Read the order; raises LoadgenError where it cannot be carried out."""
         size = int.from_bytes(self._read(LENGTH_BYTES), "little")
         if size > MOST_ORDER_BYTES:
             raise MeasureError(f"the driver's order has {size} bytes, more than {MOST_ORDER_BYTES}")
@@ -101,7 +101,7 @@ class ShardSession(Session, frozen=True):
 
     @property
     def adapter(self) -> Adapter:
-        """What the driver learned."""
+        """The adapter with what the driver learned."""
         return PreparedAdapter(**asdict(super().adapter), learned=self.learned)
 
     def fired(self, made: Plan, options: TransportOptions, watch: Watch) -> Outcome:

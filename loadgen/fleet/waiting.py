@@ -1,4 +1,4 @@
-"""Waiting for Ray: in slices, since a signal that comes inside one of its calls loses its number."""
+"""Waiting: answers of Ray, waited for in slices, since a signal inside one of its calls loses its number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOON_NS, _SOON_S, _LATER_S = 20_000_000, 0.0002, 0.02
 def wait_for_answers(
     ray: Any, refs: Sequence[Any], within_s: float, turn: Callable[[], None], every: bool
 ) -> list[Any]:
-    """Those of Ray's references whose answers are there: of `every` one, or once there is one.
+    """Wait for Ray's answers: the references that have one, all of them if `every`, else the first.
 
     Returns what there is when the time is over. `turn` is called meanwhile, and may raise.
     """
@@ -29,6 +29,6 @@ def wait_for_answers(
 
 
 def read_last_line(error: Exception) -> str:
-    """What an error of Ray says, without its trace."""
+    """Read the message of Ray's error, without its trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__

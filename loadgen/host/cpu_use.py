@@ -1,4 +1,4 @@
-"""CPU use: what server, client and all other processes took of the CPUs during a run on one machine."""
+"""CPU use: the CPU time of server, client and all other processes during a run on one machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProcessTime(msgspec.Struct, frozen=True):
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
-    """What the kernel has counted so far."""
+    """The kernel's counts so far."""
 
     at_ns: int
     ticks: int  # clock ticks since the machine started
@@ -64,7 +64,7 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 
 def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
-    """The times now; what cannot be read is left out."""
+    """Read the times now; what cannot be read is left out."""
     own, mine = os.times(), os.getpid()
     server = _read_processes(server_pids, proc)
     ours = _read_processes(set(_list_descendants(mine, proc)) - set(server_pids), proc)
@@ -81,7 +81,7 @@ def read_times(server_pids: Collection[int], proc: Path = _PROC) -> CpuTimes:
 
 
 def subtract_times(before: CpuTimes, after: CpuTimes, server_known: bool) -> CpuUse | None:
-    """The use between two readings; None where the kernel does not count it."""
+    """Subtract two readings: the use between them; None where the kernel does not count it."""
     duration_s = (after.at_ns - before.at_ns) / 1e9
     cpus = (before.allowed | after.allowed) & before.busy_s.keys() & after.busy_s.keys()
     if duration_s <= 0 or not cpus:
@@ -130,7 +130,7 @@ class CpuWatch:
 
 
 def format_use(use: CpuUse) -> str:
-    """The use in a line."""
+    """Write the use in a line."""
     parts = [] if use.server is None else [f"server {use.server:.2f}"]
     parts.append(f"client {use.client:.2f}")
     parts += [] if use.others is None else [f"other processes {use.others:.2f}"]

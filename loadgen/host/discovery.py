@@ -1,4 +1,4 @@
-"""Sensors: those that this machine has."""
+"""Discovery: the sensors that this machine has."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from loadgen.host.sensor import (
 
 
 def find_sensors(root: Path = Path("/")) -> list[Sensor]:
-    """The sensors of this machine; an Absent in place of GPUs that are not there, or cannot be read."""
+    """Find the sensors of this machine; an Absent stands for GPUs that are missing or unreadable."""
     devices = call_guarded("NVML", find_gpus, Absent)
     own = call_guarded("the board's sensors", lambda: find_board(root), Absent)
     return [devices, *([] if own is None else [own]), Processes(), System()]
 
 
 def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
-    """What they report of this machine, for the environment."""
+    """Collect what the sensors report of this machine, for the environment."""
     each = (call_guarded(name_of(sensor), sensor.facts, lambda _: {}) for sensor in sensors)
     return {name: untrusted.read_text(value) for facts in each for name, value in facts.items()}
 
@@ -74,7 +74,7 @@ class System(Sensor):
     """Memory of the whole machine."""
 
     def read(self, pids: Sequence[int]) -> Reading:
-        """What is not available to a new process: total − MemAvailable."""
+        """Read the memory that is not available to a new process: total − MemAvailable."""
         memory = psutil.virtual_memory()
         return Reading({("system_bytes", ""): memory.total - memory.available})
 

@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_machine() -> dict[str, str]:
-    """Facts of this machine, as words."""
+    """Describe this machine in words, fact by fact."""
     described = {
         "loadgen": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -55,7 +55,7 @@ def _find_version(package: str) -> str:
 
 
 def run_command(*command: str, timeout_s: float) -> str:
-    """What a command about this machine prints; "" where there is no such command, or it fails.
+    """Run a command about this machine; "" where it does not exist or fails, else its output.
 
     It gets only what it needs of the environment: no key, no hook's GIT_DIR.
     """
@@ -73,7 +73,7 @@ def run_command(*command: str, timeout_s: float) -> str:
 def read_git_state(root: Path = _ROOT) -> str:
     """The commit we run from, with `+dirty` where a tracked file differs; "" of an installed package.
 
-    It starts a process of some milliseconds, so it is no part of `describe_machine()`.
+    It starts a process of some milliseconds, so it is not part of `describe_machine()`.
     """
     if not (root / ".git").exists():
         return ""
@@ -82,7 +82,7 @@ def read_git_state(root: Path = _ROOT) -> str:
 
 
 def _describe_platform() -> str:
-    """As platform.platform(), which starts a process to learn what it does not print."""
+    """Describe the platform as platform.platform() does, but without the process that it starts."""
     if not hasattr(os, "uname"):
         return platform.platform()
     system = os.uname()

@@ -52,7 +52,7 @@ def find_board(root: Path = Path("/")) -> Board | Absent | None:
 
 
 class Board:
-    """What of a Jetson is in sysfs below `root`."""
+    """A Jetson's sensors in sysfs below `root`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root

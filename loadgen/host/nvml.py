@@ -19,7 +19,7 @@ _THROTTLING = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-_SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is no fault
+_SLOWER = {0x04: "power limit", **_THROTTLING}  # a GPU under full load is at its limit, which is not a fault
 _LEVELS: tuple[tuple[Quantity, str, str, str], ...] = (
     ("temperature_c", "temperature", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     ("sm_mhz", "SM clock", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
@@ -149,7 +149,9 @@ class Gpus:
         compute = partial(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         graphics = partial(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
         computing = queries.get("memory by process", compute)
-        drawing = Queries("", nvml.NVMLError).get("", graphics)  # a GPU without graphics is no news
+        drawing = Queries("", nvml.NVMLError).get(
+            "", graphics
+        )  # a GPU without graphics is not worth a remark
         ours = [[p for p in processes or () if p.pid in pids] for processes in (computing, drawing)]
         for processes in ours:
             of_list = Counter[int]()

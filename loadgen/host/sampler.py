@@ -62,7 +62,7 @@ class Sampler:
 
         window = Window(tuple(self.samples), begin_ns, end_ns, self.period_s)
 
-        def failed(why: str) -> SensorSummary:
+        def explain_failure(why: str) -> SensorSummary:
             return SensorSummary(
                 duration_s=window.duration_s,
                 period_s=self.period_s,
@@ -73,7 +73,9 @@ class Sampler:
 
         idle = tuple(self.idle)
         sensed = call_guarded(
-            "summing up the samples", lambda: summarize_window(window, idle, self.before_bytes), failed
+            "summing up the samples",
+            lambda: summarize_window(window, idle, self.before_bytes),
+            explain_failure,
         )
         return sensed.model_copy(update={"missing": (*self.errors, *sensed.missing)})
 
@@ -114,12 +116,12 @@ class Sampler:
     def _server_pids(self, earlier: tuple[int, ...]) -> tuple[int, ...]:
         """The server's processes now; the earlier ones where they cannot be found."""
 
-        def failed(why: str) -> tuple[int, ...]:
+        def explain_failure(why: str) -> tuple[int, ...]:
             if why not in self.errors:
                 self.errors = (*self.errors, why)
             return earlier
 
-        return call_guarded("finding the server's processes", lambda: tuple(self.pids()), failed)
+        return call_guarded("finding the server's processes", lambda: tuple(self.pids()), explain_failure)
 
     def _sample(self, pids: tuple[int, ...]) -> Sample:
         # Timed before: the sensors of power come first, and one of memory may take long after them.

@@ -1,4 +1,4 @@
-"""Sensor: what the sensors of this machine measure at one moment, and what each cannot report."""
+"""Sensor: the readings of this machine's sensors at one moment, and what each cannot report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     @classmethod
     def merge(cls, readings: Iterable[Reading]) -> Reading:
-        """Several sensors' readings as one."""
+        """Merge several sensors' readings into one."""
         parts = tuple(readings)
         held_back = [part.held_back for part in parts if part.held_back is not None]
         return cls(
@@ -64,7 +64,7 @@ class Sensor(Protocol):
     """A source of readings; what it lacks or is refused is in `missing`, and raises nothing."""
 
     def facts(self) -> dict[str, str]:
-        """What does not change, for the environment."""
+        """Report what does not change, for the environment."""
         return {}
 
     def read(self, pids: Sequence[int]) -> Reading:
@@ -85,7 +85,7 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 def call_guarded(what: str, ask: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """What `ask` returns; where it raises anything, what `otherwise` makes of the reason in words.
+    """Return what `ask` returns; where it raises, what `otherwise` makes of the reason in words.
 
     The only place where a sensor is called, and one of few that catch everything: drivers and libraries
     raise exceptions of their own, and none of them is worth a run.

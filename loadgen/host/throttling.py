@@ -1,4 +1,4 @@
-"""Throttling: what slowed this machine down in a run; reported only where the server runs on it too."""
+"""Throttling: the reasons that slowed this machine down in a run, if the server runs on it too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HostMachine:
         return read_system_text(Path(path))
 
     def run(self, *command: str) -> str:
-        """What a command prints; empty where there is no such command, or it fails."""
+        """Run a command; "" where it does not exist or fails, else its output."""
         return run_command(*command, timeout_s=_COMMAND_S)
 
     def gpus(self) -> Gpus | Absent:
@@ -45,7 +45,7 @@ class HostMachine:
 
 
 class HostState(msgspec.Struct, frozen=True):
-    """What can be read at one moment of what may hold the machine back."""
+    """The reasons and counters of throttling at one moment."""
 
     counters: Mapping[str, int] = msgspec.field(default_factory=dict)  # each rises when something throttles
     held: tuple[str, ...] = ()  # what holds it back now, in words
@@ -66,7 +66,7 @@ def take_snapshot(source: HostMachine | None = None) -> HostState:
 
 
 def explain_throttling(before: HostState, after: HostState) -> tuple[str, ...]:
-    """What held the machine back between two snapshots, in words."""
+    """Explain in words what held the machine back between two snapshots."""
     rises: dict[str, int] = {}
     for path, count in after.counters.items():
         what = _phrase_counter(path)

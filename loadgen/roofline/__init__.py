@@ -1,1 +1,1 @@
-"""Roofline: what a model on a machine could do at best, and figures held against that."""
+"""Roofline: the best that a model on a machine can do, and figures compared with that."""

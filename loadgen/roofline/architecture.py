@@ -194,7 +194,7 @@ class _Keys:
         return next((value for value in integers if value > 0), 0)
 
     def require_count(self, *names: str) -> int:
-        """The same; raises UsageError if there is none."""
+        """Find the first of these that is a number above 0; raises UsageError if there is none."""
         if not (value := self.find_count(*names)):
             raise UsageError(
                 f"{self.source} does not have {names[0]}: give the config.json of a language model"

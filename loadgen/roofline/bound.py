@@ -1,4 +1,4 @@
-"""Bound: a run's figures compared with its ceiling; what is impossible or far too slow; docs/roofline.md."""
+"""Bound: a run's figures compared with its ceiling: impossible, or far too slow; docs/roofline.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREFILL, DECODING = "prefill_throughput", "decode_throughput"
 
 
 class Loaded(Protocol):
-    """What was requested of the server, lengths as means; `loadgen.study.run_summary.Load` is one."""
+    """The load requested of the server, lengths as means; `loadgen.study.run_summary.Load` is one."""
 
     @property
     def input_len(self) -> float | None: ...
@@ -67,7 +67,7 @@ class Decode(msgspec.Struct, frozen=True):
 
     @property
     def by(self) -> str:
-        """What the time is: mean TPOT, median ITL, tokens per second."""
+        """The figure that the time is from: mean TPOT, median ITL, tokens per second."""
         if self.key in _SPEEDS:
             return "tokens per second"
         statistic, name, _ = self.key.split("_")
@@ -236,7 +236,7 @@ def compare_prefill(ceiling: Ceiling, figures: Figures, load: Loaded) -> Prefill
 def explain_impossible(
     ceiling: Ceiling, figures: Figures, load: Loaded, *, speculative: bool = False
 ) -> str | None:
-    """What is faster than the machine can be, with its figures; None if nothing is.
+    """Explain which figure is faster than the machine can be; None if none is.
 
     A server known to be speculative reads its weights once for several tokens: its decoding is not judged.
     """
@@ -285,7 +285,7 @@ def measure_prefill_excess(ceiling: Ceiling, figures: Figures, load: Loaded) -> 
 
 
 def explain_fallback(ceiling: Ceiling, figures: Figures, load: Loaded) -> str | None:
-    """What is so slow that a fallback kernel is likely, with its figures; else None.
+    """Explain which figure is so slow that a fallback kernel is likely; None if none is.
 
     Judged at concurrency 1 by TPOT, else by the median ITL if most steps have no prefill; never if a step
     takes less than 5 ms at best: launching kernels takes milliseconds too.

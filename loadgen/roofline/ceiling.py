@@ -8,7 +8,7 @@ from loadgen.roofline.machines import Machine
 
 
 class Weights(BaseModel, extra="forbid", frozen=True):
-    """What a model reads and computes a token; bytes as stored, or computed from a config."""
+    """The bytes that a model reads and the FLOP it computes a token; as stored, or from a config."""
 
     how: str  # "safetensors headers of …", "computed from the config of …"
     total_bytes: int  # everything that must fit
@@ -99,7 +99,7 @@ class Ceiling(BaseModel, extra="forbid", frozen=True):
         return self.machine.peak_flop_per_s.get(self.weights.computes)
 
     def timing(self) -> dict[str, float]:
-        """The same formulas as constants of the embedded engine's `RooflineTiming`, times in its units.
+        """Return these formulas as constants of the embedded engine's `RooflineTiming`, in its units.
 
         If the machine's peak is unknown, arithmetic takes no time.
         """

@@ -1,4 +1,4 @@
-"""Checkpoint: what a local model directory or GGUF file declares of itself."""
+"""Checkpoint: the declarations of a local model directory or GGUF file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GGUF_NAME = re.compile(r"[-._]((?:I?Q\d|TQ\d|MXFP4|BF16|F16|F32)\w*?)(?:-\d{5}-
 
 
 class Checkpoint(BaseModel, extra="forbid", frozen=True):
-    """What a checkpoint declares; empty or None for what it does not."""
+    """The declarations of a checkpoint; empty or None for what it does not declare."""
 
     path: str
     config_digest: str  # blake2b of config.json, or of a GGUF file's metadata
@@ -48,7 +48,7 @@ class Checkpoint(BaseModel, extra="forbid", frozen=True):
 
 
 def read_checkpoint(path: str) -> Checkpoint | None:
-    """What the checkpoint at a path declares; None where nothing is there (a hub name).
+    """Read the declarations of the checkpoint at a path; None where nothing is there (a hub name).
 
     The path may come from a server: only a directory's known files and a .gguf file are opened, and only
     regular files. Raises UsageError where something is there that cannot be read as a checkpoint.
@@ -80,7 +80,7 @@ class Quantization(msgspec.Struct, frozen=True):
 
 
 def read_quantization(config: Mapping[str, Any], directory: Path) -> Quantization:
-    """What a config, and ModelOpt's file next to it, declare of the weights."""
+    """Read how a config, and ModelOpt's file next to it, declare the weights."""
     places = _list_places(config)
     declared = _find_first(places, _QUANTIZED_BY, dict, {})
     if not declared and (modelopt := directory / "hf_quant_config.json").is_file():

@@ -31,7 +31,7 @@ def estimate_ceiling(
     checkpoint_path: str = "",
     kv_dtype: str = "",
 ) -> Ceiling:
-    """What a machine could do with a model at best.
+    """Estimate the best that a machine can do with a model.
 
     The shape is from --model-config, else the checkpoint's own files, else the table by the model's name.
     How the weights are stored is from `quantization`, else the files, else the end of the name, else that

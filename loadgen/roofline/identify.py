@@ -1,4 +1,4 @@
-"""Subject: which machine and which model a run was of, so far as the run reports them."""
+"""Identify: the machine and the model of a run, so far as the run reports them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONLINE = {"fp8": "FP8", "bitsandbytes": "BNB-4bit", "mxfp8": "MXFP8"}
 
 
 class ModelIdentity(msgspec.Struct, frozen=True):
-    """What a run reports of its machine and its model; empty where it does not."""
+    """A run's machine and model, as it reports them; empty where it does not."""
 
     model: str
     checkpoint_path: str = ""  # where its files are, on this machine

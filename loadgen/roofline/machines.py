@@ -1,4 +1,4 @@
-"""Machines: the table in machines.toml, looked up by key, by a GPU's own name."""
+"""Machines: the table in machines.toml, looked up by key or by a GPU's own name."""
 
 from __future__ import annotations
 

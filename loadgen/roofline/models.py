@@ -24,7 +24,7 @@ _STORED = re.compile(
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What a name means: a row of the table, and the words behind it for how the weights are stored."""
+    """A model by its name: a row of the table, and the words for how its weights are stored."""
 
     key: str
     quantization: str  # as AWQ, Int4-W4A16, GGUF-Q4_K_M; "" where the name has none
@@ -123,7 +123,7 @@ def split_name(model: str) -> tuple[str, str]:
 
 
 def split_gguf(model: str) -> tuple[str, str]:
-    """As `split_name`, and of GGUF the kind: `Qwen3-8B-Q4_K_M.gguf` is ("Qwen3-8B", "GGUF-Q4_K_M").
+    """Split a name with the kind of a GGUF: `Qwen3-8B-Q4_K_M.gguf` is ("Qwen3-8B", "GGUF-Q4_K_M").
 
     So is `Qwen/Qwen3-8B-GGUF:Q4_K_M`.
     """

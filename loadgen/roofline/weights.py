@@ -1,4 +1,4 @@
-"""Weights of a checkpoint: from its files' headers where they are here, else from shape and scheme."""
+"""Weights: a checkpoint's bytes, from its files' headers where they are here, else from its shape."""
 
 from __future__ import annotations
 

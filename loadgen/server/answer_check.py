@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 from pydantic import BaseModel
 
+from loadgen.base.layout import format_count
+
 COMPLETION, CHAT = "completion", "chat"
 
 
@@ -75,7 +77,7 @@ class Fingerprint(BaseModel, extra="forbid", frozen=True):
 
     @classmethod
     def make_empty(cls, why: str) -> Fingerprint:
-        """One without answers."""
+        """Make a fingerprint without answers."""
         return cls(version=VERSION, answers=(), missing=why)
 
     @property
@@ -85,7 +87,7 @@ class Fingerprint(BaseModel, extra="forbid", frozen=True):
 
 
 class Flaw(StrEnum):
-    """What is wrong with an answer, as far as it shows without a baseline."""
+    """A flaw of an answer that shows without a baseline."""
 
     NOISE = "one token throughout, or no text, which NaN logits make"
     EMPTY = "empty"
@@ -129,14 +131,14 @@ class Divergence(msgspec.Struct, frozen=True):
             return f"the same answers as {baseline} to all {count} prompts"
         equal = statistics.median_low(parting.equal for parting in parted)
         length = statistics.median_low(parting.length for parting in parted)
-        of = f"median of {len(parted)} prompt{'s' * (len(parted) != 1)}"
+        basis = f"median of {format_count(len(parted), 'prompt')}"
         if same := count - len(parted):
-            of += f"; {same} the same to the end"
-        return f"first differs from {baseline} after {equal} of {length} {self.unit} ({of})"
+            basis += f"; {same} the same to the end"
+        return f"first differs from {baseline} after {equal} of {length} {self.unit} ({basis})"
 
 
 def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list[str]:
-    """What is broken about the answers, one line each; empty if nothing is, or there are none.
+    """Judge the answers: one line for each thing that is broken; [] if nothing is, or there are none.
 
     Answers that differ from the baseline's are not broken: see `divergence`. Empty answers and loops are
     compared with the baseline's if there is one with the same prompts; noise counts in any case.
@@ -155,7 +157,7 @@ def judge_answers(own: Fingerprint, baseline: Fingerprint | None = None) -> list
 
 
 def find_flaw(answer: GreedyAnswer) -> Flaw | None:
-    """What is wrong with an answer by itself; None if nothing is, or it cannot be judged."""
+    """Find the flaw of an answer by itself; None if it has none, or cannot be judged."""
     if not answer.usable:
         return None
     text = answer.text.strip()

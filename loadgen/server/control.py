@@ -93,7 +93,7 @@ def trace_server(
 
 
 def read_server_info(access: ServerAddress, tls: ssl.SSLContext | None, engine: Engine) -> dict[str, Any]:
-    """The server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
+    """Read the server's own configuration; empty where it does not report it (vLLM: outside its dev mode)."""
     return _exchange(access, tls, ("GET", engine.info_path)).object if engine.info_path else {}
 
 
@@ -104,14 +104,14 @@ def try_request(
     body: Mapping[str, Any],
     limit_s: float,
 ) -> ControlAnswer:
-    """How a server answers a request of a workload before the run: an error whole, else how it begins."""
+    """Try a request of a workload before the run: an error whole, else the beginning of the answer."""
     return _exchange(access, tls, ("POST", path), limit_s, body, begin_only=True)
 
 
 def send_request(
     access: ServerAddress, tls: ssl.SSLContext | None, path: str, body: Mapping[str, Any], limit_s: float
 ) -> ControlAnswer:
-    """The whole answer to one request before the run."""
+    """Send one request before the run, and return its whole answer."""
     return _exchange(access, tls, ("POST", path), limit_s, body)
 
 

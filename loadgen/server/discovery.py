@@ -1,4 +1,4 @@
-"""Discovery: which server answers at a URL, whether it is ready, and which model it serves.
+"""Discovery: the server that answers at a URL, whether it is ready, and its model.
 
 This is the control plane: at most a few requests a second, never during the measured run.
 """
@@ -198,7 +198,7 @@ def _find_reachable(addresses: list[tuple[int, Any]]) -> tuple[int, Any]:
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What a server reports about itself; empty strings and 0 where it does not."""
+    """A server's report about itself; empty strings and 0 for what it does not report."""
 
     engine: Engine
     version: str
@@ -255,7 +255,7 @@ class ServerProbe:
         return self.tls is not None and is_public(self.access.base_url)
 
     async def _identify_hosted(self, client: ControlClient, model: str | None) -> ServerInfo | None:
-        """What a hosted API reports; None where an engine signs the models, or nothing answers yet.
+        """Identify a hosted API; None where an engine signs the models, or nothing answers yet.
 
         It is asked for its models alone: it has no /health, and may have no list, or not for every key.
         """
@@ -354,7 +354,7 @@ def _read_root(value: object) -> str:
 
 
 class SelfDescription(msgspec.Struct, frozen=True):
-    """What a server is and holds; empty strings and 0 where it does not report it."""
+    """A server's description of itself; empty strings and 0 for what it does not report."""
 
     version: str = ""
     model_root: str = ""  # not yet known to be a path

@@ -1,4 +1,4 @@
-"""Engine config: what the engine reports that it runs, and where that differs from the checkpoint."""
+"""Engine config: the configuration that the engine reports, and its differences from the checkpoint."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def merge_configs(*parts: EngineConfig) -> EngineConfig:
 
 
 def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:
-    """What runs, its size, what differs from the checkpoint, remarks: a line each."""
+    """Render what runs, its size, differences from the checkpoint and remarks, a line each."""
     lines = [
         ("runs", ", ".join(_render_run(as_run, checkpoint))),
         ("model", ", ".join(_render_model(as_run, checkpoint))),

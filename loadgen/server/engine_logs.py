@@ -1,4 +1,4 @@
-"""Engine logs: the patterns by which an engine's log, or its /server_info, shows the configuration it runs.
+"""Engine logs: the patterns of the configuration in an engine's log, or in its /server_info.
 
 One table per engine. Of several matches the last counts for words, the largest for sizes: draft models and
 the other ranks of a group log theirs in the same words.

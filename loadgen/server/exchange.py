@@ -64,7 +64,7 @@ class ControlLoop:
             self._runner = None
 
     def run(self, request: Coroutine[Any, Any, T]) -> T:
-        """What a request comes to; raises OSError where no socket is left for it, and what `poll` raises."""
+        """Run a request to its result; raises OSError where no socket is left, and what `poll` raises."""
         if self._runner is None:
             with ControlLoop(self._interrupt, self._new_loop) as alone:
                 return alone.run(request)
@@ -157,7 +157,7 @@ async def ask_server(
     body: object = None,
     begin_only: bool = False,
 ) -> ControlAnswer:
-    """Send one request; its answer must arrive within `limit_s` and have at most `most_bytes`.
+    """Ask the server; its answer must arrive within `limit_s` and have at most `most_bytes`.
 
     `begin_only`: of an answer with status 200 only what comes first is read.
     """
@@ -186,7 +186,7 @@ _WAYS = "set OPENAI_API_KEY, or pass --api-key-file FILE (--header for other sch
 
 
 def explain_denial(url: str, status: int, key_origin: str, message: str = "") -> str:
-    """Why a server that is named by its URL answers 401 or 403, and what to do.
+    """Explain why the server at a URL answers 401 or 403, and what to do.
 
     `key_origin` is where the key came from, "" where none was sent. The server's message is left out of a
     401: it may repeat a part of the key.

@@ -1,4 +1,4 @@
-"""httpx exchange: control requests to any server: TLS, proxies, redirects; imported when one is needed."""
+"""Httpx exchange: control requests to any server: TLS, proxies, redirects; imported when one is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_MESSAGE = 200  # characters
 def open_client(
     base_url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
 ) -> httpx.AsyncClient:
-    """A client whose requests each have a connection of their own.
+    """Open a client whose requests each have a connection of their own.
 
     Raises UnicodeError for a header that is not ASCII, ValueError for a proxy variable that is no URL.
     """

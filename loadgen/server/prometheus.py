@@ -24,7 +24,7 @@ _LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
 
 
 class MetricSeries(msgspec.Struct, frozen=True):
-    """What a metric name stands for: a quantity, and which part of it, fixed or the value of a label."""
+    """The meaning of a metric's name: a quantity, and its part, fixed or by a label."""
 
     quantity: str
     part: str = ""

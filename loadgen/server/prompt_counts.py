@@ -1,4 +1,4 @@
-"""Prompt counts: how many tokens a server counts in a prompt of words, asked before the run.
+"""Prompt counts: the tokens that a server counts in a prompt of words, asked before the run.
 
 By vLLM's /tokenize where there is one, else by the usage of a few requests of one token each. The last
 question is always a real request, of about the length that was asked for.
@@ -73,18 +73,18 @@ class PromptCounter:
     async def _learn_counts(self, tokens: int) -> WordCounts:
         async with self.access.client(self.tls, self._limit_s) as client:
 
-            async def tokenized(text: str) -> int:
+            async def count_by_path(text: str) -> int:
                 answer = await self._ask_tokenize(client, text)
                 if count := _read_count(answer):
                     return count
                 raise self._explain_uncounted(_TOKENIZE, answer)
 
-            async def used(text: str) -> int:
+            async def count_by_usage(text: str) -> int:
                 return await self._ask_usage(client, text)
 
             by_path = not self._hosted and bool(_read_count(await self._ask_tokenize(client, words.FIRST)))
-            fitted = await fit_counts(tokenized if by_path else used, self._groups)
-            fitted = await correct_counts(fitted, used, tokens)
+            fitted = await fit_counts(count_by_path if by_path else count_by_usage, self._groups)
+            fitted = await correct_counts(fitted, count_by_usage, tokens)
         how = (
             f"the server counts {fitted.per_word:.4g} tokens a word and {fitted.overhead:.4g} more in each "
             f"prompt (asked {self._asked} times before the run, by {_TOKENIZE if by_path else 'usage'})"

@@ -106,7 +106,7 @@ class MetricsScraper:
 
     @property
     def parsed_samples(self) -> list[tuple[float, MetricsSnapshot]]:
-        """What was sampled in the run, with the seconds since it began; without scrapes that failed."""
+        """The samples of the run, with the seconds since it began; without scrapes that failed."""
         every = ((at_s, parse_metrics(lines)) for at_s, lines in self.samples)
         return [(at_s, snapshot) for at_s, snapshot in every if not snapshot.error]
 
@@ -178,7 +178,7 @@ class ReplicaScrapers(MetricsScraper):
         self.scrapers = scrapers
 
     def scrape_before(self, idle_s: float = 0.0, meanwhile: Callable[[], object] = lambda: None) -> str:
-        """As of one server; the error names which one it is of."""
+        """Scrape every server right before the run; the error names the server that it is of."""
         calls = [meanwhile, *([lambda: None] * (len(self.scrapers) - 1))]
         for scraper, (lines, _) in zip(self.scrapers, self._scrape_all(idle_s, calls), strict=True):
             scraper.begin(lines)
@@ -218,12 +218,12 @@ class ReplicaScrapers(MetricsScraper):
     def _scrape_all(self, idle_s: float, meanwhile: Sequence[Callable[[], object]]) -> list[Scrape]:
         """The last scrape of each, all at once."""
 
-        async def scraped() -> list[Scrape]:
+        async def scrape_each() -> list[Scrape]:
             pairs = zip(self.scrapers, meanwhile, strict=True)
             return await asyncio.gather(*(scraper.scrape_idle(idle_s, call) for scraper, call in pairs))
 
         try:
-            return self.access.loop.run(scraped())
+            return self.access.loop.run(scrape_each())
         except OSError as error:  # not even an event loop can be opened
             failed = MetricLines(error=f"/metrics cannot be requested: {error.strerror}")
             return [(failed, False)] * len(self.scrapers)

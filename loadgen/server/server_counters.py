@@ -80,7 +80,7 @@ class ServerWindow(BaseModel, extra="forbid", frozen=True):
 
 
 class ScrapedRun(msgspec.Struct, frozen=True):
-    """What was scraped of one server around a run, and in it with the seconds since it began."""
+    """The scrapes of one server around a run, and in it with the seconds since it began."""
 
     before: MetricsSnapshot
     after: MetricsSnapshot

@@ -1,4 +1,4 @@
-"""Server log: the output of a server that was started here, in a file that may be removed or very long."""
+"""Server log: the output of a server started here, in a file that may be removed or very long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_BYTES = 4 << 20  # of its beginning and of its end
 
 
 def read_beginning(log: Path) -> str:
-    """The first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
+    """Read the first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
     try:
         return untrusted.read_file_head(log, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -19,7 +19,7 @@ def read_beginning(log: Path) -> str:
 
 
 def read_log(log: Path) -> str:
-    """The whole log, or the first and the last 4 MiB of a longer one; if it is gone, that in words."""
+    """Read the log, of a long one the first and the last 4 MiB; if it is gone, that in words."""
     try:
         head = untrusted.read_file_head(log, _MOST_BYTES)
         with log.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Capture: what came back for one request, as bytes and timestamps, not yet decoded."""
+"""Capture: the bytes and timestamps that came back for one request, not yet decoded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KEPT_READS = 16  # of an answer that was too long: enough to see what it was
 
 
 def pack_int64s(numbers: Iterable[int]) -> bytes:
-    """Whole numbers as a capture keeps them."""
+    """Pack whole numbers as a capture keeps them."""
     return np.fromiter(numbers, np.int64).tobytes()
 
 
 def join_reads(reads: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """A capture's `raw` and `read_lengths`."""
+    """Join reads into a capture's `raw` and `read_lengths`."""
     return b"".join(reads), pack_int64s(map(len, reads))
 
 

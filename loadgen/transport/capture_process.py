@@ -1,4 +1,4 @@
-"""The runner: captures in a process of their own, decoding in this one, so neither delays the other."""
+"""Capture process: it captures, this process decodes, so neither delays the other."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CaptureRun:
         self.delivered[index] = True
 
     def _list_lost(self) -> Iterator[Capture]:
-        """Of each request that died with the process what is known: that it was sent, though not when."""
+        """List the requests that died with the process: they were sent, though not known when."""
         now_ns = clock.now_ns()
         have = {index for index, came in enumerate(self.delivered) if came}
         for index in self.order.list_unanswered(self.counters.sent, have):
@@ -161,7 +161,7 @@ def start_capture(
 
 
 def fork_process() -> int:
-    """As `os.fork`; the child leaves signals to this process, which gets those that come meanwhile after it.
+    """Fork; the child leaves signals to this process, which gets those that come meanwhile afterwards.
 
     Python drops what a handler raises within the functions that it calls at a fork: the signal would be lost.
     """
@@ -190,7 +190,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def describe_fault(error: BaseException) -> str:
-    """What ends a forked process, in a line for its parent; the whole of it goes to standard error.
+    """Describe the end of a forked process in a line for its parent; all of it goes to standard error.
 
     A traceback shows no values: no request, no key. Where memory has run out none says more than that.
     """

@@ -1,4 +1,4 @@
-"""The pipe from the capturing process to the decoding one: framed messages, never blocking the sender."""
+"""Channel: framed messages from the capturing process to the decoding one, never blocking the sender."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fill = Callable[[], None]
 
 
 def open_pair() -> tuple[Outbox, Inbox]:
-    """The two ends, to be divided between the processes after the fork."""
+    """Open a pipe's two ends, which the processes divide after the fork."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     ours.setblocking(False)

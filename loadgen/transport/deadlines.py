@@ -1,4 +1,4 @@
-"""Deadlines: when a request under way has taken too long, the same for both transports."""
+"""Deadlines: the point at which a request has taken too long, for every transport alike."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class Stream:
     inspect_ns: int = 0  # when it is to be checked for tokens again
 
     def make_capture(self, slot: int, end_ns: int, **more: Any) -> Capture:
-        """The request as a capture, with what else is known of it."""
+        """Make a capture of the request, with what else is known of it."""
         return Capture(self.index, slot, self.intended_ns, self.sent_ns, end_ns, resends=self.resends, **more)
 
-    def since(self, count: int) -> list[bytes]:
+    def list_since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ class Stalls:
         if stream.looked_ns == now_ns:
             return
         stream.looked_ns, began_ns = now_ns, self.now_ns()
-        reads = stream.since(stream.scanned)
+        reads = stream.list_since(stream.scanned)
         read = find_last_token_read(reads, self.token_seen)
         if read is not None:
             stream.begun = True

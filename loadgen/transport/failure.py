@@ -1,4 +1,4 @@
-"""How a request can fail: values, never exceptions."""
+"""Failure: the ways a request can fail, as values, never exceptions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_EVIDENCE = CUT_OFF | {FailureKind.USER_CANCELLED}  # of what the server would
 
 
 def describe_outcome(kind: str) -> str:
-    """The words for what became of requests of a kind: they failed, or this side ended them."""
+    """Describe the outcome of requests of a kind: they failed, or this side ended them."""
     return "not finished" if kind in CUT_OFF else "failed"
 
 

@@ -1,4 +1,4 @@
-"""Memory room: how much the answers under way may hold together, by what machine and limits leave free."""
+"""Memory room: the bytes that all answers under way may hold, by the machine's and the limits' room."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def limit_open_bytes(streams: int, longest: int, processes: int = 1, root: Path 
 
 
 def _find_free_of_machine(root: Path) -> Iterator[int]:
-    """What the machine has free, and what each control group that this process is in has left."""
+    """Find the machine's free memory, and what each control group of this process has left."""
     yield psutil.virtual_memory().available
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -44,7 +44,7 @@ def _find_free_of_machine(root: Path) -> Iterator[int]:
 
 
 def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iterator[int]:
-    """What a group and each one above it have left of their limits; page cache that can go is free."""
+    """Find what a group and each one above it have left of their limits; page cache counts as free."""
     inside = Path(os.path.normpath("/" + place.lstrip("/"))).relative_to("/")
     for group in (base / inside, *(base / above for above in inside.parents)):
         most, used = _read_number(group / limit), _read_number(group / usage)
@@ -58,7 +58,7 @@ def _find_free_of_groups(base: Path, place: str, limit: str, usage: str) -> Iter
 
 
 def _find_free_of_process(root: Path) -> Iterator[int]:
-    """What the limits of a process leave this one: of its addresses, and of its data."""
+    """Find what the limits of a process leave this one: of its addresses, and of its data."""
     status = _read_text(root / "proc/self/status").splitlines()
     sizes = {line.partition(":")[0]: line.split()[1] for line in status if line.startswith("Vm")}
     for limit, name in _OF_LIMITS:
@@ -68,13 +68,13 @@ def _find_free_of_process(root: Path) -> Iterator[int]:
 
 
 def _read_number(path: Path) -> int | None:
-    """The number in a file; None where there is none, as in `max`."""
+    """Read the number in a file; None where there is none, as in `max`."""
     text = _read_text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def _read_text(path: Path) -> str:
-    """What a file of the system holds; "" where it cannot be read."""
+    """Read a file of the system; "" where it cannot be read."""
     try:
         return path.read_text("ascii", "replace")
     except OSError:

@@ -43,7 +43,7 @@ class Poller(Protocol):
 
 
 class Network(ProcessClock, Protocol):
-    """What the epoll transport needs of the machine."""
+    """The part of the machine that the epoll transport needs."""
 
     def sleep(self, seconds: float, /) -> None: ...
     def socket(self, family: int, /) -> Socket: ...

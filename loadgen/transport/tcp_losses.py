@@ -1,4 +1,4 @@
-"""TCP losses: what the kernel reports of segments that came out of order, or had to be sent again."""
+"""TCP losses: the kernel's counts of segments that came out of order or were sent again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Losses(NamedTuple):
     retransmitted: int = UNKNOWN  # segments of ours that were sent again because they were lost
 
     def subtract(self, before: Losses) -> Losses:
-        """What came after an earlier time of the same connection."""
+        """Subtract an earlier count of the same connection."""
         return Losses(
             *(
                 UNKNOWN if now < 0 else max(now - max(then, 0), 0)
@@ -43,7 +43,7 @@ UNKNOWN_LOSSES = Losses()
 
 
 def read_losses(sock: Informed | None) -> Losses:
-    """The counts of a connection's socket; unknown where it is closed, or the kernel has none."""
+    """Read the counts of a connection's socket; unknown where it is closed, or the kernel has none."""
     info = b"" if sock is None or not _TCP_INFO else _read_info(sock, _BYTES)
     again = _read_count(info, _TOTAL_RETRANS)
     # The receiver reports what it has twice: that was not lost, only acknowledged late. A server that reads a

@@ -1,4 +1,4 @@
-"""Certificates: why a server's TLS certificate is not trusted, and what to pass."""
+"""Certificates: the reason why a server's TLS certificate is not trusted, and what to pass."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DEEPEST: Final = 8  # causes of an error
 
 
 def explain_distrust(error: BaseException) -> str:
-    """What is wrong with a server's certificate, and what to do; "" of an error that is not about one."""
+    """Explain what is wrong with a server's certificate, and what to do; "" for any other error."""
     refusal = _find_certificate_error(error)
     return "" if refusal is None else f"has a TLS certificate that {_explain_refusal(refusal)}"
 
 
 def _find_certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The certificate error among an error's causes."""
+    """Find the certificate error among an error's causes."""
     for _ in range(_DEEPEST):
         if error is None or isinstance(error, ssl.SSLCertVerificationError):
             return error

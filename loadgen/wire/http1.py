@@ -1,4 +1,4 @@
-"""HTTP/1.1 responses: the head, where the body ends, and which read each of its bytes came in."""
+"""HTTP/1.1: a response's head, the end of its body, and the read in which each byte came."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Reads(Protocol):
 
     def __len__(self) -> int: ...
 
-    def since(self, count: int) -> list[bytes]:
-        """Those after the first `count`; where that is negative the last ones, as of a slice."""
+    def list_since(self, count: int) -> list[bytes]:
+        """Return the reads after the first `count`; a negative one counts from the end, as in a slice."""
         ...
 
 
@@ -44,7 +44,7 @@ class Framing(msgspec.Struct, kw_only=True):
     tail: ClassVar[bytes] = b""  # no read ends the response that does not end so, or is shorter
     broken: bool = False  # the bytes are not of this framing: the connection cannot be used again
 
-    def done(self, reads: Reads) -> bool:
+    def is_done(self, reads: Reads) -> bool:
         """Whether the last read ended the response."""
         return False
 
@@ -52,7 +52,7 @@ class Framing(msgspec.Struct, kw_only=True):
         """Whether the first bytes of the body can be of this framing."""
         return True
 
-    def checked(self, reads: Reads) -> bool:
+    def check_end(self, reads: Reads) -> bool:
         """Have the parser read what it has not seen; whether the response is over, or broken."""
         return False
 
@@ -65,28 +65,28 @@ class Chunked(Framing):
     _fed: int = 0  # reads
     _parser: httptools.HttpResponseParser | None = None
 
-    def done(self, reads: Reads) -> bool:
+    def is_done(self, reads: Reads) -> bool:
         """A test of the last bytes; a read too short to hold the whole mark is joined to those before."""
-        (last,) = reads.since(-1)
+        (last,) = reads.list_since(-1)
         if len(last) < len(_LAST_CHUNK):
-            last = b"".join(reads.since(-len(_LAST_CHUNK)))
+            last = b"".join(reads.list_since(-len(_LAST_CHUNK)))
         if not last.endswith(self.tail):
             return False
-        return last.endswith(_LAST_CHUNK) or self.checked(reads)
+        return last.endswith(_LAST_CHUNK) or self.check_end(reads)
 
     def begins_well(self, rest: bytes) -> bool:
         return _FIRST_SIZE.match(rest) is not None
 
-    def checked(self, reads: Reads) -> bool:
+    def check_end(self, reads: Reads) -> bool:
         """Trailers, a chunk extension, `00`, or merely events with CRLF line ends: the parser decides.
 
-        It is given each byte once. A chunk size that is no number is reported, where `done` would wait.
+        It is given each byte once. A chunk size that is not a number is reported, where `is_done` would wait.
         """
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
         begin, self._fed = self._fed, len(reads)
         try:
-            self._parser.feed_data(b"".join(reads.since(begin)))
+            self._parser.feed_data(b"".join(reads.list_since(begin)))
         except httptools.HttpParserError:
             self.broken = True  # it will not get better: decoding reports what is wrong
         return self._ended or self.broken
@@ -102,8 +102,8 @@ class ContentLength(Framing):
     _counted: int = 0  # reads
     _received: int = 0  # their bytes
 
-    def done(self, reads: Reads) -> bool:
-        self._received += sum(map(len, reads.since(self._counted)))
+    def is_done(self, reads: Reads) -> bool:
+        self._received += sum(map(len, reads.list_since(self._counted)))
         self._counted = len(reads)
         return self._received >= self.total
 
@@ -117,7 +117,7 @@ class UntilClose(Framing):
 class NoBody(Framing):
     """Ends with the head."""
 
-    def done(self, reads: Reads) -> bool:
+    def is_done(self, reads: Reads) -> bool:
         return True
 
 
@@ -166,12 +166,12 @@ class Heads:
 
     def read(self, reads: Reads) -> ResponseHead | Malformed | None:
         """The head, once it is whole among the reads so far; None while it is not."""
-        new = reads.since(self._fed)
+        new = reads.list_since(self._fed)
         self._fed = len(reads)
         return self.feed(new[0] if len(new) == 1 else b"".join(new))
 
     def feed(self, data: bytes) -> ResponseHead | Malformed | None:
-        """As `read`, with the bytes that came since."""
+        """Read the head from the bytes that came since the last call."""
         if len(self._begin) < _SHOWN_BYTES:
             self._begin += data[: _SHOWN_BYTES - len(self._begin)]
             if self._begin[:5] != b"HTTP/"[: len(self._begin)]:
@@ -221,12 +221,12 @@ class Heads:
 
 
 def _is_closed_anyway(headers: Headers) -> bool:
-    """Whether a server is known to close a connection after such an answer, although it offers to keep it."""
+    """Whether servers close a connection after such an answer, although they offer to keep it."""
     return headers.get("server") in _CLOSING_STREAMS and headers.get("transfer-encoding") == "chunked"
 
 
 def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:
-    """RFC 9112, 6.3, for the answer to a POST."""
+    """Choose the framing of the answer to a POST by RFC 9112, 6.3."""
     if status in _WITHOUT_BODY:
         return NoBody()
     coding = headers.get("transfer-encoding")
@@ -237,7 +237,7 @@ def _choose_framing(status: int, headers: Headers, head_length: int) -> Framing:
 
 
 def explain_compression(headers: Mapping[str, str]) -> str:
-    """What is wrong with a response that is compressed, by which header; "" if it is not."""
+    """Explain why a compressed response cannot be measured, by its header; "" if it is not compressed."""
     for name in ("content-encoding", "transfer-encoding"):
         for coding in headers.get(name, "").lower().split(","):
             if coding.strip() not in _PLAIN:
@@ -258,7 +258,7 @@ class HttpBody(msgspec.Struct, frozen=True):
 
 
 class Response:
-    """What a parser reports of one response while it is fed."""
+    """The callbacks of a parser for one response."""
 
     __slots__ = ("complete", "headers", "on_body", "parser", "pieces", "status")
 
@@ -293,7 +293,7 @@ class Response:
 
 
 def unframe_response(raw: bytes, read_ends: Int64) -> HttpBody:
-    """The body of a response, each of its bytes in the read in which it arrived.
+    """Take the framing off a response; each byte stays in the read in which it arrived.
 
     `read_ends` is int64[reads], how much of `raw` there was after each. What comes after the response's
     end is left out; what came before malformed bytes is kept.

@@ -1,4 +1,4 @@
-"""Dialects: what a request holds, and what a message carries, in each of the APIs; here the two of OpenAI."""
+"""OpenAI: requests and messages of its two APIs, and the Dialect that every API is one of."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # vLLM's -1: not counted
 Code = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
 
-Thought = Any  # reasoning, in whichever form: a value of a type that is not expected is no text
+Thought = Any  # reasoning, in whichever form: a value of an unexpected type is not text
 Answer = Any
 
 _EMPTY = (b"", b"null", b"false", b"[]")
@@ -41,13 +41,13 @@ def _join_phrase(parts: Iterable[str]) -> str:
 
 
 class PromptDetails(msgspec.Struct, gc=False):
-    """Of `usage.prompt_tokens`."""
+    """The details of `usage.prompt_tokens`."""
 
     cached_tokens: CountOrNone | None = None
 
 
 class CompletionDetails(msgspec.Struct, gc=False):
-    """Of `usage.completion_tokens`."""
+    """The details of `usage.completion_tokens`."""
 
     reasoning_tokens: CountOrNone | None = None
 
@@ -151,7 +151,7 @@ _TIMINGS: msgspec.json.Decoder[SlotTimings | None] = msgspec.json.Decoder(SlotTi
 
 
 def _decode_optional(raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
-    """A part of a message that a server may leave out; None too where it means something else by it."""
+    """Decode a part of a message that may be missing; None too where the server means another thing by it."""
     if not bytes(raw):
         return None
     try:
@@ -178,11 +178,11 @@ class Message(msgspec.Struct, gc=False):
         return _decode_optional(self.timings, _TIMINGS)
 
     def read_abort_reason(self) -> str:
-        """What the server reports of an abort; "" where the API has no place for it."""
+        """Read why the server aborted the request; "" where the API has no place for it."""
         return ""
 
     def fault(self) -> str | None:
-        """What the server reports went wrong, never blank; None if nothing did.
+        """Read the server's error, never blank; None if it reports none.
 
         An error that holds nothing is one only where it stands alone: gateways write `"error": ""` in
         every message.
@@ -196,7 +196,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Remark(msgspec.Struct, gc=False):
-    """What an event without choices may hold: `{"object": "error", "message": …}`, `{"detail": …}`, others.
+    """An event without choices: `{"object": "error", "message": …}`, `{"detail": …}`, others.
 
     Such events are rare, and every field of Message costs time in all the others.
     """
@@ -214,7 +214,7 @@ _REMARK: msgspec.json.Decoder[Remark] = msgspec.json.Decoder(Remark)
 
 
 def read_remark(line: bytes) -> str | None:
-    """What a message without choices reports went wrong; None if nothing did."""
+    """Read the error of a message without choices; None if it has none."""
     try:
         event = _REMARK.decode(line)
     except NOT_JSON:
@@ -227,7 +227,7 @@ def read_remark(line: bytes) -> str | None:
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What a chat message adds, or all of it where it is not streamed.
+    """The part that a chat message adds, or a whole answer that is not streamed.
 
     A field of type Thought holds reasoning, of type Answer what a user sees. Several may hold the same text
     (OpenRouter's `reasoning` and `reasoning_details`), so the first one that has any counts.
@@ -247,7 +247,7 @@ class Delta(msgspec.Struct, gc=False):
     audio: Answer = None  # its transcript
 
     def gather_text(self) -> WrittenText:
-        """All that the model wrote in it."""
+        """Gather all that the model wrote in it."""
         content, thought = self.content or "", self.reasoning or self.reasoning_content or ""
         usual = Delta(self.role, self.content, self.reasoning, self.reasoning_content)
         if isinstance(content, str) and isinstance(thought, str) and self == usual:  # nearly all are so
@@ -330,7 +330,7 @@ class TextChoice(Choice, gc=False):
         return self.message is not None and self._choose_part() is self.message and not self._has_own()
 
     def _choose_part(self) -> Delta:
-        """The delta, or the message where that is all there is."""
+        """Choose the delta, or the message where there is only that."""
         delta, message = self.delta, self.message
         if message is None or (delta is not None and delta.has_text()):
             return delta or _NO_DELTA
@@ -392,7 +392,7 @@ class Dialect(msgspec.Struct, frozen=True):
     cumulative: ClassVar[bool] = False  # a message repeats those before it
 
     def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
-        """What one request holds; raises UsageError where the API cannot take such a prompt."""
+        """Build one request's own fields; raises UsageError where the API cannot take such a prompt."""
         raise NotImplementedError
 
     def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
@@ -400,7 +400,7 @@ class Dialect(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     def limited_by(self, field: str) -> Dialect:
-        """The same API with the length of an answer under another name, where it has a choice of them."""
+        """Return this API with another name for the length of an answer, where it has a choice."""
         return self
 
     def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
@@ -426,12 +426,12 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 def _split_lines(cut: bytes) -> list[bytes]:
-    """The lines of bytes cut out of a response, without the framing of its chunks."""
+    """Split bytes cut out of a response into lines, without the framing of its chunks."""
     return _CHUNK_SEAM.sub(b"", cut).splitlines()
 
 
 class _OpenAI(Dialect, frozen=True):
-    """What both of OpenAI's APIs share."""
+    """The base of OpenAI's two APIs."""
 
     limit_field: str
     _messages: ClassVar[msgspec.json.Decoder[Any]]

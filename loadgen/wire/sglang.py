@@ -1,4 +1,4 @@
-"""Generate: SGLang's own API, `/generate`, whose messages repeat the whole answer so far."""
+"""SGLang: its own API, `/generate`, whose messages repeat the whole answer so far."""
 
 from __future__ import annotations
 

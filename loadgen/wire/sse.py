@@ -1,4 +1,4 @@
-"""Server-sent events: where each event's data is in a body, and where it ends."""
+"""SSE: where each server-sent event's data is in a body, and where it ends."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Events(msgspec.Struct, frozen=True):
 
 
 def join_lines(data: bytes) -> bytes:
-    """JSON on one line: newlines between its parts become blanks; a string holds no newline."""
+    """Put JSON on one line: newlines between its parts become blanks; a string holds no newline."""
     return data.replace(b"\n", b" ")
 
 
 def read_events(body: bytes, whole: bool) -> Events:
-    """The events of a body; a last line that is cut off is left out unless the body is `whole`.
+    """Read the events of a body; a last line that is cut off is left out unless the body is `whole`.
 
     Where some event's data is not JSON, only `split` decides reliably.
     """
@@ -54,7 +54,7 @@ def read_events(body: bytes, whole: bool) -> Events:
 
 
 def _read_plain(body: bytes) -> Events | None:
-    """As `read` for the form that servers send (`data: …`, two newlines, nothing else); None for others."""
+    """Read events of the form that servers send (`data: …`, two newlines, nothing else); None for others."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
     found = _blank_names(body, ends)
     if found is None:
@@ -62,13 +62,15 @@ def _read_plain(body: bytes) -> Events | None:
     lines, done = found
     events = len(ends) - done
     firsts = np.frombuffer(body, np.uint8)[np.concatenate((_FIRST, ends[:-1]))[:events] + len(_FIELD)]
-    if ((firsts <= _BLANK) | (firsts == _BRACKET)).any():  # blank data is no event, and [DONE] not the last
+    if (
+        (firsts <= _BLANK) | (firsts == _BRACKET)
+    ).any():  # blank data is not an event, and [DONE] not the last
         return None
     return Events(lines, ends[:events] - 1, done)  # a data line, and its own newline
 
 
 def _blank_names(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
-    """Events `data: …` as lines of JSON, the field's names blanked, and whether `[DONE]` closes them.
+    """Turn events `data: …` into lines of JSON, the field's names blanked; also whether `[DONE]` closes them.
 
     `ends` is int64[events], where each event ends in the body, the last one with it. None where one is
     not that field and two newlines, or another line end is among them.
@@ -92,12 +94,12 @@ def _blank_names(body: bytes, ends: Int64) -> tuple[bytearray, bool] | None:
 
 
 def _slice_everywhere(text: bytearray, length: int) -> NDArray[np.bytes_]:
-    """`length` bytes from each position on: the text's own, so what is set there is set in the text."""
+    """View `length` bytes from each position on: what is set there is set in the text."""
     return np.ndarray(len(text) - length + 1, f"S{length}", text, strides=(1,))
 
 
 def split_events(body: bytes, whole: bool) -> tuple[list[bytes], list[int], bool, bytes | None]:
-    """Each event's data, where it ends, whether `[DONE]` closed them, and the data of an error that did.
+    """Split events: each one's data, its end, whether `[DONE]` closed them, the data of an error that did.
 
     Comments and the fields `id` and `retry` are ignored, and so are blank data and what follows `[DONE]` or
     an error. That is an event of the type `error`, or what has llama.cpp's field of that name.
@@ -154,7 +156,7 @@ _LASTS = b"\ne" + _PLAIN_DONE + _LAST_CHUNK, b"\nE" + _PLAIN_DONE + _LAST_CHUNK
 _DONE_BYTES = len(_PLAIN_DONE) - 4  # without the line ends of the framing
 _CONTROLS = len(b"\r\n" + END)  # control bytes of an event
 _BETWEEN = b" " * len(END[1:] + b"ff" + BEGIN)  # after a longer size the last byte of BEGIN is a blank
-_PLAIN_BLANK = ord(" ")  # the first byte that is no control byte
+_PLAIN_BLANK = ord(" ")  # the first byte that is not a control byte
 _SMALLEST = 2048  # bytes of a response; below them the passes cost more than they save
 _SHORTEST, _LONGEST = 16, 4095  # bytes of a chunk: a size of two or three digits
 _OPENING_BYTES = 12  # the newline before a chunk, its size, BEGIN, and where there is room an object's `{`
@@ -188,7 +190,7 @@ class PlainStream(msgspec.Struct, frozen=True):
 
 
 def read_plain_stream(raw: bytes) -> PlainStream | None:
-    """The events of an answer of the form; None for any other.
+    """Read the events of an answer of the form; None for any other.
 
     Each event has six control bytes, and the places of these say where all the rest is: a chunk's size is
     compared with them, so that a parser would find the same.
@@ -229,7 +231,7 @@ def _make_void_type(length: int) -> np.dtype[np.void]:
 
 @cache
 def _list_openings(form: bytes) -> NDArray[np.void]:
-    """What is before each chunk's data, void[lengths] from one byte on; zeros where no event is so long."""
+    """List the bytes before each chunk's data, void[lengths] from one byte on; zeros for unused lengths."""
     begins = [(form % length)[:_OPENING_BYTES] for length in range(_SHORTEST, _LONGEST + 1)]
     none = bytes(_OPENING_BYTES)
     return np.frombuffer(b"".join((none * (_SHORTEST - 1), *begins, none)), _make_void_type(_OPENING_BYTES))
@@ -250,7 +252,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=16)  # a server's heads are the same but for the second
 def _read_head(head: bytes) -> _Head | None:
-    """What such a head holds; None of any other."""
+    """Read such a head; None for any other."""
     response = Response()
     try:
         response.parser.feed_data(head)

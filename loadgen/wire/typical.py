@@ -1,4 +1,4 @@
-"""Typical: a stream's messages of which most are one and the same but for their text, parsed once."""
+"""Typical: a stream whose messages differ in little but their text, which are parsed once."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class TypicalMessages(Sequence[Message]):
 
 
 def list_parsed(messages: Sequence[Message]) -> Iterable[tuple[int, Message]]:
-    """Those messages, by their positions, that do not merely carry text, and maybe others."""
+    """List the messages, with their positions, that carry more than text, and perhaps others."""
     return messages.parsed.items() if isinstance(messages, TypicalMessages) else enumerate(messages)
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """What is before and after the text of a message; `seconds` are places in what is before."""
+    """The bytes before and after the text of a message; `seconds` are places in those before."""
 
     message: Message
     before: bytes
@@ -55,7 +55,7 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | None:
-    """One message an event, if many are alike; texts are not kept. None where all are to be parsed."""
+    """Read one message for each event, if many are alike; texts are not kept. None: parse them all."""
     count = len(stream.begins)
     if dialect.cumulative or count < _FEWEST:
         return None
@@ -83,7 +83,7 @@ def _read_data(stream: PlainStream, at: int) -> bytes:
 
 
 def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
-    """The template of a message that carries a text and nothing else; None of any other.
+    """Make a template of a message that carries a text and nothing else; None for any other.
 
     That the text stands where it seems to is not guessed: with a letter more there, the message's text must
     have that letter too. So these bytes are the inside of a string and its value is the text: whatever else
@@ -109,13 +109,13 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
 
 
 def _find_seconds(before: bytes) -> slice:
-    """Where the last digits of a message's time are, which is the value of a key that no dialect reads."""
+    """Find the last digits of a message's time, the value of a key that no dialect reads."""
     found = _CREATED.search(before)
     return slice(*found.span(1)) if found else _NOWHERE
 
 
 def _find_loose(stream: PlainStream, template: _Template) -> slice:
-    """The digits of the time if it changes from the first messages to the last."""
+    """Find the digits of the time, if it changes from the first messages to the last."""
     same = template.before[: template.seconds.stop]
     if _read_data(stream, 1).startswith(same) and _read_data(stream, len(stream.ends) - 2).startswith(same):
         return _NOWHERE
@@ -123,7 +123,7 @@ def _find_loose(stream: PlainStream, template: _Template) -> slice:
 
 
 def _read_only_text(message: Message) -> str:
-    """The text of a message that carries nothing else; "" of any other."""
+    """Read the text of a message that carries nothing else; "" for any other."""
     if message.error is not None or message.usage is not None or len(message.choices or ()) != 1:
         return ""
     (choice,) = message.choices or ()
@@ -133,7 +133,7 @@ def _read_only_text(message: Message) -> str:
 
 
 def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:
-    """Which events are not of a template, the last one among them; digits at `loose` may be others.
+    """Find the events that are not of a template, and the last one; digits at `loose` may differ.
 
     Raises UnicodeDecodeError where a text may be no UTF-8, IndexError where an event can be of no template.
     """
@@ -154,7 +154,7 @@ def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[in
 
 
 def _find_escaped(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
-    """Which texts hold a quote or an escape; raises UnicodeDecodeError where one may be no UTF-8."""
+    """Find the texts with a quote or an escape; raises UnicodeDecodeError where one may not be UTF-8."""
     until = lengths.cumsum()
     inside = (begins - until + lengths).repeat(lengths) + np.arange(until[-1])
     texts = np.frombuffer(raw, np.uint8)[inside].tobytes()

@@ -150,7 +150,7 @@ def exposition(data: bytes) -> None:
 class _Reads(list[bytes]):
     """Reads as a framing is given them."""
 
-    def since(self, count: int) -> list[bytes]:
+    def list_since(self, count: int) -> list[bytes]:
         return self[count:]
 
 
@@ -167,8 +167,8 @@ def http(data: bytes) -> None:
             break
     if isinstance(head, http1.ResponseHead):
         framing, whole = head.framing, _Reads([raw])
-        if framing.begins_well(head.rest) and not framing.done(whole):
-            framing.checked(whole)
+        if framing.begins_well(head.rest) and not framing.is_done(whole):
+            framing.check_end(whole)
     http1.unframe_response(raw, np.array([len(raw) // 2, len(raw)], np.int64))
 
 

@@ -48,7 +48,7 @@ class Made(Stream):
     reads: list[bytes] = field(default_factory=list)
     seen: list[int] = field(default_factory=list)
 
-    def since(self, count: int) -> list[bytes]:
+    def list_since(self, count: int) -> list[bytes]:
         return self.reads[count:]
 
     def seen_at(self, read: int) -> int:

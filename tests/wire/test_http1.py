@@ -34,7 +34,7 @@ BODIES = {
 
 
 class Reads(list[bytes]):
-    def since(self, count: int) -> list[bytes]:
+    def list_since(self, count: int) -> list[bytes]:
         return self[count:]
 
 
@@ -105,7 +105,7 @@ def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str
     raw = CHUNKED + b"".join(data for data, _ in BODIES[name])
     for cut in range(len(CHUNKED), len(raw)):
         framing = Chunked()
-        assert [framing.done(Reads([raw[:cut]])), framing.done(Reads([raw[:cut], raw[cut:]]))] == [
+        assert [framing.is_done(Reads([raw[:cut]])), framing.is_done(Reads([raw[:cut], raw[cut:]]))] == [
             False,
             True,
         ]
@@ -113,12 +113,12 @@ def test_a_chunked_body_is_done_with_its_last_byte_however_it_is_split(name: str
     done = []
     for at in range(len(CHUNKED) - 1, len(raw)):
         reads.append(raw[at : at + 1])
-        done.append(framing.done(reads))
+        done.append(framing.is_done(reads))
     assert done == [False] * (len(done) - 1) + [True]
 
 
 def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
-    assert Chunked().done(Reads([CHUNKED + b"zz\r\n\r\n"]))
+    assert Chunked().is_done(Reads([CHUNKED + b"zz\r\n\r\n"]))
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_a_chunked_body_that_is_no_chunks_is_done_at_once() -> None:
 )
 def test_other_bodies_are_done_by_length_never_or_at_once(framing: Framing, done: list[bool]) -> None:
     reads = Reads([b""])
-    found = [framing.done(reads)]
+    found = [framing.is_done(reads)]
     for _ in range(6):
         reads.append(b"x")
-        found.append(framing.done(reads))
+        found.append(framing.is_done(reads))
     assert found == done
 
 

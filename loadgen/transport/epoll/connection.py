@@ -1,4 +1,4 @@
-"""Slot: one connection of the wire transport, its request, and what has arrived of the response.
+"""Connection: one slot of the wire transport, its request, and the response so far.
 
 What an event does to a connection, by its state (`ReadBuffer.state`, the only place where it is kept):
 
@@ -111,7 +111,7 @@ class Tls:
         return self._outgoing.read()
 
     def recvmsg(self, size: int, ancillary_size: int) -> Received:
-        """As socket.recvmsg, with the plaintext; BlockingIOError while a record is incomplete."""
+        """Receive plaintext, with recvmsg's other results; BlockingIOError while a record is incomplete."""
         data, ancillary, flags, address = self.sock.recvmsg(size, ancillary_size)
         if not data:
             return b"", ancillary, flags, address
@@ -157,7 +157,7 @@ class ReadBuffer:
         """How many reads there were."""
         return len(self.got) // A_READ
 
-    def since(self, count: int) -> list[bytes]:
+    def list_since(self, count: int) -> list[bytes]:
         """The bytes of the reads after the first `count`, or of the last ones where that is negative."""
         return self.got[count * A_READ :: A_READ]
 
@@ -262,8 +262,8 @@ class Slot(_Exchange):
         self.sock, self.fd, self.intake.state = None, -1, State.CLOSED
         self.pending = _NOTHING
 
-    def since(self, count: int) -> list[bytes]:
-        return self.intake.since(count)
+    def list_since(self, count: int) -> list[bytes]:
+        return self.intake.list_since(count)
 
     def seen_at(self, read: int) -> int:
         return int(self.intake.got[read * A_READ + 2])
@@ -283,7 +283,7 @@ class Slot(_Exchange):
         self.intake.tail = framing.tail
         # Bytes that are not a chunk end the response too: decoding reports what is wrong with them.
         odd = not framing.begins_well(head.rest)
-        return framing.done(self.intake) or (odd and framing.checked(self.intake))
+        return framing.is_done(self.intake) or (odd and framing.check_end(self.intake))
 
     def is_over(self, now_ns: int, quiet_ns: int) -> bool:
         """Whether a response that goes on for long is over, though no read ended so: it is broken, mostly.
@@ -294,12 +294,12 @@ class Slot(_Exchange):
         if framing is None:
             return False
         quiet = now_ns - intake.got[-1] > quiet_ns
-        return (quiet or not intake.since(-1)[0].endswith(b"\n")) and framing.checked(intake)
+        return (quiet or not intake.list_since(-1)[0].endswith(b"\n")) and framing.check_end(intake)
 
     def outgrows(self, limit_bytes: int) -> bool:
         """Whether more came than an answer may have; counts only what may have made the difference."""
         count = len(self.intake)
-        self.counted_bytes += sum(map(len, self.intake.since(self.counted_reads)))
+        self.counted_bytes += sum(map(len, self.intake.list_since(self.counted_reads)))
         self.counted_reads = count
         self.most_reads = count + max(limit_bytes - self.counted_bytes, 0) // MOST_READ_BYTES
         return self.counted_bytes > limit_bytes

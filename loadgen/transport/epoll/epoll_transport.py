@@ -1,4 +1,4 @@
-"""The epoll transport (`wire`): raw sockets, one epoll, the kernel's receive timestamps.
+"""Epoll transport (`wire`): raw sockets, one epoll, the kernel's receive timestamps.
 
 The hot path is `EpollTransport._read_ready`: read, timestamp, append. What is neither reading nor sending
 waits until the epoll reports nothing, where it cannot delay another stream.
@@ -290,7 +290,7 @@ class EpollTransport:
 
     def _look_for_end(self, slot: Slot) -> None:
         """Find the response's head, and once there is one, its end."""
-        size = len(slot.intake.since(-1)[0])
+        size = len(slot.intake.list_since(-1)[0])
         if size >= self.most_bytes:
             slot.quicken_acks()
         if size == READ_BYTES:  # there may be more, reported already
@@ -308,7 +308,7 @@ class EpollTransport:
             over = slot.begin_response(self.job.limits)
             self.pacing.forbidden |= slot.intake.got[-2] == NO_STAMP
         else:
-            over = slot.framing.done(slot.intake)
+            over = slot.framing.is_done(slot.intake)
         if over:
             self._end(slot, over if isinstance(over, Failure) else None)
 

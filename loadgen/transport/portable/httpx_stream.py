@@ -1,4 +1,4 @@
-"""Httpx stream: one request of the portable transport under way, and what is known of its connection."""
+"""Httpx stream: one request of the portable transport under way, and its connection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Link:
         if sock is not None:
             shorten_ack_delay(sock)
 
-        async def counted(*arguments: Any, **named: Any) -> bytes:
+        async def count_read(*arguments: Any, **named: Any) -> bytes:
             data: bytes = await read(*arguments, **named)
             if sock is not None:
                 quicken_acks(sock)
@@ -51,7 +51,7 @@ class Link:
             self.closed = not data
             return data
 
-        stream.read = counted
+        stream.read = count_read
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ class Exchange(Stream):
     limit: asyncio.Timeout | None = None  # rescheduled to now to give the request up
     given_up: Failure | None = None
 
-    def since(self, count: int) -> list[bytes]:
+    def list_since(self, count: int) -> list[bytes]:
         return self.got[count * A_READ :: A_READ]
 
     def seen_at(self, read: int) -> int:
@@ -111,7 +111,7 @@ class Exchange(Stream):
         return self.link.received - self.before
 
     def explain_no_head(self, http2: bool) -> Failure | None:
-        """What is wrong with bytes that httpx still waits to be a head."""
+        """Explain what is wrong with bytes that httpx still takes for the beginning of a head."""
         begin = self.link.begin
         if self.status:
             return None
@@ -143,7 +143,7 @@ class Exchange(Stream):
         return True
 
     def capture(self, failure: Failure | None, share: Share) -> Capture:
-        """What is known of the exchange, but for what it got."""
+        """Make a capture of the exchange, but for the bytes that it got."""
         lost = self.link.losses.subtract(self.losses)
         return self.make_capture(
             share.slot(self.slot),

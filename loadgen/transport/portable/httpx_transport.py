@@ -1,4 +1,4 @@
-"""The portable transport: httpx, for proxies, HTTP/2 and platforms without kernel timestamps.
+"""Httpx transport (portable): for proxies, HTTP/2 and platforms without kernel timestamps.
 
 One client with one connection for each slot: a pool shared by hundreds of streams costs time that
 grows with their square. Timestamps are taken in user space, so the event loop's lag is in every figure.
@@ -312,7 +312,7 @@ class HttpxTransport:
         return None
 
     def _judge(self, now_ns: int) -> None:
-        """Give up on what has taken too long, or is no answer."""
+        """Give up on what has taken too long, or is not an answer."""
         for exchange in self.under_way.values():
             failure = self.deadlines.find_timeout(exchange, now_ns)
             failure = failure or exchange.explain_no_head(self.job.http2)

@@ -1,4 +1,4 @@
-"""Packet filter: the program by which the kernel picks the segments of our own connections, and no others.
+"""Packet filter: the kernel's program that picks the segments of our own connections, and no others.
 
 Classic BPF, on a packet that begins with its IP header. What passes is cut off within TCP's header, before
 any payload; how much is left says whether the segment is to be looked at: a SYN, or a payload that may end a

@@ -72,7 +72,7 @@ class SegmentSource(Protocol):
 
 
 def make_frame_type(headers: Headers, frame_bytes: int) -> np.dtype[np.void]:
-    """What is read of a frame: struct tpacket2_hdr, and of the headers of IP and TCP; the V fields are bytes.
+    """Make the type of a frame: struct tpacket2_hdr, and parts of the headers of IP and TCP (V: bytes).
 
     `header` holds tp_len, tp_snaplen, tp_mac, tp_net, tp_sec and tp_nsec; `tcp` the first 16 bytes.
     """
@@ -211,7 +211,7 @@ def _bind(sock: socket.socket, protocol: int, interface: int) -> None:
 
 @cache
 def explain_refusal() -> str:
-    """Why no packet ring can be had here, and what to grant; "" where it can."""
+    """Explain why no packet ring can be had here, and what to grant; "" where one can."""
     if not hasattr(socket, "AF_PACKET"):
         return "packet sockets are Linux's"
     try:

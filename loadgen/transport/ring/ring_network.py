@@ -1,4 +1,4 @@
-"""The ring's network: sockets that are read rarely and in large pieces, and a poll that knows when.
+"""Ring network: sockets that are read rarely and in large pieces, and a poll that knows when.
 
 A socket of a plain connection reports data only when much of it waits (SO_RCVLOWAT): its window stays open,
 and a token costs nothing. Segments in the ring show when there is something to do: a response's head came, or
@@ -101,7 +101,7 @@ class RingPoller:
         return sock.begin_seq >= 0
 
     def poll(self, timeout_s: float, most_events: int) -> list[tuple[int, int]]:
-        """What happened, or what happens first until the timeout; without one it is called right before."""
+        """Report the events so far, or the first until the timeout; without one it is called right before."""
         if not timeout_s:
             return self._look(most_events)
         until_ns = self.now_ns() + int(timeout_s * 1e9)

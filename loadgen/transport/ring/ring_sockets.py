@@ -178,7 +178,7 @@ def list_places(got: Sequence[Any]) -> Int64:
 
 
 def restore_timestamps(got: Sequence[Any]) -> list[Any]:
-    """Those reads with the sockets' timestamps where they have their places."""
+    """Put the sockets' timestamps back where the reads have their places."""
     stamped = list(got)
     for i in range(1, len(stamped), A_READ):
         place, stamp_ns = TIMESPEC.unpack(stamped[i])

@@ -1,4 +1,4 @@
-"""The ring transport: the epoll transport with the timestamp of every segment, however late that is read.
+"""Ring transport: the epoll transport with each segment's timestamp, however late it is read.
 
 On a machine whose cores are all busy, several tokens of a stream wait in its socket before this process runs
 again, and one read has one timestamp. A packet ring has one for each segment.
@@ -71,7 +71,7 @@ class RingTransport(EpollTransport):
             self.pacing.forbidden = True  # the poller rests
 
     def run(self) -> Health:
-        """As every transport's, with what the ring saw."""
+        """Run the job as every transport does; the health includes what the ring saw."""
         health = super().run()
         if self.ring is None:
             return replace(health, instead=self.instead)
@@ -216,7 +216,7 @@ class _Ring:
         return rows
 
     def _order_rows(self, sock: RingSocket, rows: Rows, span: tuple[int, int]) -> tuple[Int64, Int64] | None:
-        """As `in_order`; what comes after these bytes is kept for the next response."""
+        """Order segments by `order_segments`; what comes after these bytes is kept for the next response."""
         if sock.begin_seq < 0:
             return None
         begin, end = span

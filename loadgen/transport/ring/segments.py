@@ -1,4 +1,4 @@
-"""Segments: which bytes of a stream arrived when, by the sequence numbers of the TCP segments with them."""
+"""Segments: the arrival of each byte of a stream, by the sequence numbers of its TCP segments."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SegmentLog:
         self._count = 0
 
     def read_tail(self, count: int) -> Rows:
-        """What was added last."""
+        """Read the last `count` frames that were added."""
         return self._tail[self._count - count : self._count].view(SEGMENT)
 
     def take(self, port: int) -> Rows:
@@ -151,7 +151,7 @@ def count_held_back(came_ns: Int64, ends: Int64, read_ns: Int64, read_ends: Int6
 
 
 def _merge_segments(first: Int64, ends: Int64, of_it: Int64, total: int) -> tuple[Int64, Int64] | None:
-    """As `in_order`, where segments came out of order."""
+    """Order segments that came out of order."""
     there = 0
     waiting: dict[int, int] = {}  # pieces that came before what precedes them, by where they begin
     arrived, by = [], []

@@ -1,4 +1,4 @@
-"""Source ports: our connections' ports, none of which is anyone else's while a packet filter admits it.
+"""Source ports: ports that no other program uses while a packet filter admits them.
 
 Each is bound before the filter admits it and until after the filter no longer does: what a connection leaves
 behind when it ends is held. They follow one another as far as they are free, so the filter has few ranges.

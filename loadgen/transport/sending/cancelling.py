@@ -1,4 +1,4 @@
-"""Cancelling: which requests under way are to be given up now, as the plan has it."""
+"""Cancelling: the requests under way that the plan gives up now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cancelling(Protocol):
         ...
 
     def take_due(self, now_ns: int) -> list[Stream]:
-        """Those that are to be given up now, each once."""
+        """Take the requests that are to be given up now, each once."""
         ...
 
     def wait_ns(self, now_ns: int) -> int:
@@ -95,7 +95,7 @@ class AfterTokens:
         return found
 
     def _scan(self, counted: _Counted) -> None:
-        reads = counted.stream.since(counted.reads)
+        reads = counted.stream.list_since(counted.reads)
         if not reads:
             return
         counted.reads += len(reads)
@@ -110,7 +110,7 @@ class AfterTokens:
 
 
 def make_cancelling(job: Job) -> Cancelling | None:
-    """What gives up requests of a job; None where none is to be."""
+    """Make what gives up requests of a job; None where it gives up none."""
     cancellations = job.cancellations
     if cancellations is None:
         return None

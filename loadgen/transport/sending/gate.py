@@ -1,4 +1,4 @@
-"""Gates: what holds a request back though it is due and a connection is free for it."""
+"""Gate: a limit that holds a request back though it is due and a connection is free for it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PrefillGate:
         if stream.index != prefill.index:
             self.opened_ns = max(self.opened_ns, self._ended_ns)
             return False
-        reads = stream.since(prefill.scanned)
+        reads = stream.list_since(prefill.scanned)
         if reads and self.token_seen(b"".join(reads)):
             self.opened_ns = max(self.opened_ns, stream.seen_at(prefill.scanned + len(reads) - 1))
             return False
@@ -127,7 +127,7 @@ class PrefillGate:
 
 
 def make_gates(job: Job, begin_ns: int) -> tuple[Gate, ...]:
-    """The gates of a job that began at that time; most have none."""
+    """Make the gates of a job that began at that time; most have none."""
     gates: list[Gate] = []
     if job.concurrency_steps is not None:
         gates.append(ConcurrencyGate(job.concurrency_steps, begin_ns))

@@ -1,4 +1,4 @@
-"""Job: what a transport is to send, where, when, and when to give up."""
+"""Job: the requests that a transport sends, where, when, and when it gives up."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True):
     timeout_flag: str = "--request-timeout"  # that set it
     stall_timeout_ns: int = 0  # without a token, whatever else arrives
     connect_timeout_ns: int = 30_000_000_000
-    answer_bytes: int = 64 << 20  # of one answer, head included: more is no answer to what was asked
+    answer_bytes: int = 64 << 20  # of one answer, head included: more is not an answer to what was asked
 
     open_bytes: int = 0  # of all answers under way together, with what waits to be decoded; 0: no limit
 
@@ -100,7 +100,7 @@ class Job(msgspec.Struct, frozen=True):
 
     `offsets_ns` is int64[count], when each is due after the start (open loop); None means as soon as
     one of the `max_concurrency` slots is free (closed loop). Once `duration_ns` have passed since the
-    start no request is sent any more, and those under way are finished; 0 is no such limit.
+    start no request is sent any more, and those under way are finished; 0 means no such limit.
     """
 
     target: Target
@@ -167,12 +167,12 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def split_body(request: bytes) -> bytes:
-    """The body of a whole HTTP request."""
+    """Split the body off a whole HTTP request."""
     return request.partition(b"\r\n\r\n")[2]
 
 
 class Health(msgspec.Struct, tag="health", array_like=True):
-    """What the capturing process reports of itself when it is done; times in nanoseconds."""
+    """The report of the capturing process on itself, when it is done; times in nanoseconds."""
 
     started_ns: int
     ended_ns: int

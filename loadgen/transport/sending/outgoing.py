@@ -13,7 +13,7 @@ _NONE_LEFT = -1
 
 
 class Outgoing:
-    """What is still to send; times are nanoseconds.
+    """The requests that are still to send; times are nanoseconds.
 
     `count` is how many requests there will be: the most there can be, until the last has been claimed. While
     `next` is below it, the next request is claimed, and for this process to send.

@@ -1,4 +1,4 @@
-"""Sending: which request goes out over which connection, and when the next one may."""
+"""Sender: which request goes out over which connection, and when the next one may."""
 
 from __future__ import annotations
 

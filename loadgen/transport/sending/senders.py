@@ -1,4 +1,4 @@
-"""Senders: what a job still has to send, and what sends it: requests of their own, or turns of sessions."""
+"""Senders: the choice of a job's sender: of requests of their own, or of turns of sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def make_sender(
     job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
 ) -> tuple[Outgoing | TurnQueue, Sender]:
-    """What a job still has to send, and what gives it to the slots of a pool."""
+    """Make a job's outgoing requests, and the sender that gives them to the slots of a pool."""
     if job.sessions is None:
         out = Outgoing(job)
         return out, Sender(job, pool, out, counters, send)

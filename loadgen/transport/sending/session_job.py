@@ -1,4 +1,4 @@
-"""Session job: what a job whose requests are turns of sessions needs beyond where each begins."""
+"""Session job: the sessions of a job, whose requests are their turns."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class TurnOrder(Listed):
         return sum(self._ends) - sum(map(int, self.indices))
 
     def list_claimed(self) -> list[int]:
-        """All turns of these sessions, whether or not an earlier one fails."""
+        """List all turns of these sessions, whether or not an earlier one fails."""
         return [index for session in self._sessions() for index in session]
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> list[int]:
-        """As many turns as were sent and have no answer: those of sessions under way, as far as is known."""
+        """List as many turns as have no answer: those of sessions under way, as far as is known."""
         missing = max(sent - len(have), 0)
         waiting = [next((i for i in session if i not in have), -1) for session in self._sessions()]
         begun = (begin in have for begin in self.indices)

@@ -68,7 +68,7 @@ class UserRate:
 
 
 def make_pace(sessions: SessionJob, begin_ns: int) -> TurnPace:
-    """The pace of a job's turns that begins at a time."""
+    """Make the pace of a job's turns that begins at a time."""
     return UserRate(sessions, begin_ns) if sessions.users else Delays(sessions)
 
 

@@ -61,15 +61,15 @@ class Order(Protocol):
         ...
 
     def list_taken(self, count: int) -> Sequence[int]:
-        """The first `count` that were given out, in any process that shares this order."""
+        """List the first `count` that were given out, in any process that shares this order."""
         ...
 
     def list_claimed(self) -> Sequence[int]:
-        """All that are for this process to send, and for no other: given out, or chosen beforehand."""
+        """List all that are for this process only to send: given out, or chosen beforehand."""
         ...
 
     def list_unanswered(self, sent: int, have: Collection[int]) -> Sequence[int]:
-        """Those of the `sent` ones that are not among those that came back."""
+        """List the requests that were sent and did not come back."""
         ...
 
 
@@ -113,7 +113,7 @@ class Queue:
         return self._length
 
     def take_next(self) -> int:
-        """The plan index of the next request; -1: there is none left."""
+        """Take the plan index of the next request; -1: none is left."""
         data = os.read(self._file, _INDEX_BYTES) if self._file >= 0 else b""
         return int.from_bytes(data, "little", signed=True) if data else -1
 
@@ -155,7 +155,7 @@ class Shared:
 
 
 def _make_shared_file(data: bytes) -> int:
-    """A file without a name that holds this, whose position only one process moves at a time."""
+    """Make a file without a name that holds this, whose position one process moves at a time."""
     file = os.memfd_create("loadgen-requests", os.MFD_CLOEXEC)
     try:
         _write_all(file, data)

@@ -20,14 +20,14 @@ class RunStart(Protocol):
 
 
 class AtOnce:
-    """As soon as the process is ready."""
+    """A start as soon as the process is ready."""
 
     def begin_ns(self, now_ns: int) -> int:
         return now_ns
 
 
 class At:
-    """At a given instant, also where that has passed: what is due then is late, and its times show it."""
+    """A start at an instant, also one that has passed: what is due then is late, and its times show it."""
 
     def __init__(self, instant_ns: int) -> None:
         self.instant_ns = instant_ns
@@ -37,7 +37,7 @@ class At:
 
 
 class Together:
-    """Once all of several processes are ready, at the same instant; make it before the fork.
+    """A start at one instant, once all of several processes are ready; make it before the fork.
 
     The process that forked them calls `release`, a few hundred times a second, and counts as ready what has
     ended.
@@ -48,7 +48,7 @@ class Together:
         self._view = memoryview(mmap.mmap(-1, 8 * (1 + processes))).cast("q")
 
     def make_start(self, process: int) -> TogetherStart:
-        """The start as one of the processes, counted from 0, sees it."""
+        """Make the start that one of the processes, counted from 0, waits for."""
         return TogetherStart(self._view, process)
 
     def is_ready(self, process: int) -> bool:
@@ -76,7 +76,7 @@ class TogetherStart:
 
 
 def wait_for_start(start: RunStart, now_ns: Callable[[], int], turn: Callable[[float], bool]) -> int:
-    """When the start was, once it has come.
+    """Wait for the start, and return when it was (ns).
 
     `turn` is called with how long it may take, in seconds; once it gives True this returns at once.
     """

@@ -1,4 +1,4 @@
-"""Turn queue: what is still to send of sessions, each turn built and each answer judged before it matters."""
+"""Turn queue: the turns still to send, each built and each answer judged before it matters."""
 
 from __future__ import annotations
 
