@@ -31,7 +31,7 @@ STRICT = 3
 
 
 def audit_parser() -> argparse.ArgumentParser:
-    """The flags of `loadgen audit`."""
+    """Make the parser of `loadgen audit`."""
     parser = Parser(
         prog="loadgen audit",
         allow_abbrev=False,

@@ -75,7 +75,7 @@ def compare_sources(read: Sources, ask: ComparisonOptions) -> list[ComparedLoad]
 
 
 def compare_parser() -> argparse.ArgumentParser:
-    """The flags of `loadgen compare`."""
+    """Make the parser of `loadgen compare`."""
     parser = Parser(
         prog="loadgen compare",
         allow_abbrev=False,

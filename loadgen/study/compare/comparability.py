@@ -190,7 +190,7 @@ def _request(pair: Pair) -> Evidence | None:
 
 
 def request_keys(run: Reported) -> dict[str, Any]:
-    """The keys of the profile that make a request what it is, as sent; empty of another client's run."""
+    """Collect the profile's keys that make a request what it is, as sent; {} of another client's run."""
     if run.facts is None:
         return {}
     left_out = {field.name: "left out" for field in run.facts.adapted if not field.sent_as}

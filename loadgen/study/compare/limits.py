@@ -312,7 +312,7 @@ def limit_table(compared: ComparedLimits) -> Table:
 
 
 def limit_sentence(compared: ComparedLimits, row: LimitRow) -> str:
-    """FP8 serves 1.80× (1.60–2.00) the users of BF16 at this objective; "" without a ratio."""
+    """Write "FP8 serves 1.80× (1.60–2.00) the users of BF16 at this objective"; "" without a ratio."""
     if not (times := format_limit_ratio(row)):
         return ""
     at = "at this objective" if len(compared.objectives) == 1 else "at these objectives"

@@ -159,7 +159,7 @@ _NONE = ("-", "-")
 
 
 def turn_table(comparison: ComparedLoad) -> Table | None:
-    """A row a turn, two columns a checkpoint; None where fewer than two rows have sessions."""
+    """Make a table of a row a turn, two columns a checkpoint; None if fewer than two rows have sessions."""
     found = [(line.shown_name, _cells_by_turn(line)) for line in comparison.lines]
     rows = [(name, turns) for name, turns in found if turns]
     if len(rows) < 2:

@@ -59,7 +59,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 def ranking_table(comparison: ComparedLoad) -> Table:
-    """The rows of one load by their headline figure, the fastest first, as the RTX PRO 6000 page has them."""
+    """Rank the rows of one load by their headline figure, the fastest first."""
     key = comparison.headline
     ranked = [line for line in comparison.lines if key in line.summaries]
     ranked.sort(
@@ -81,7 +81,7 @@ def ranking_table(comparison: ComparedLoad) -> Table:
 
 
 def quantization_table(comparison: ComparedLoad) -> Table:
-    """Base models × quantizations: the headline figure and how many times the same model's in BF16 that is.
+    """Make a table of base models × quantizations: the headline figure, and its ratio to BF16's.
 
     391.2 (1.88×) where it is 208.1 in BF16. A row that is unlike the baseline is left out.
     """
@@ -106,7 +106,7 @@ def quantization_table(comparison: ComparedLoad) -> Table:
 
 
 def checkpoint_name(line: Line) -> str:
-    """The name of a row's checkpoint, without where it ran."""
+    """Return the name of a row's checkpoint, without where it ran."""
     if not line.runs:
         return line.name
     cell = line.runs[0].cell
@@ -154,7 +154,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def fit_table(comparisons: Iterable[ComparedLoad], context: int = CONTEXT) -> Table:
-    """Each checkpoint once: GiB that it needs, the source of that, and yes or no for each size of memory.
+    """List each checkpoint once: the GiB that it needs, their source, and yes or no for each size of memory.
 
     Measured: the server's peak, of engines that take what they need. Else weights (of the files, of the
     safetensors headers, or computed from the model's shape) + keys and values of one request of `context`

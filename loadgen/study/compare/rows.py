@@ -85,14 +85,14 @@ class BaselineRuns(msgspec.Struct, frozen=True):
 
 
 def read_figure(run: Reported, key: str) -> float | None:
-    """A figure of a run by its key; memory and energy are figures too."""
+    """Read a figure of a run by its key; memory and energy are figures too."""
     if key == "memory_bytes":
         return None if run.memory_bytes is None else float(run.memory_bytes)
     return run.joules_per_token if key == "joules_per_token" else run.figure(key)
 
 
 def compared_figure(key: str) -> ComparedFigure:
-    """The figure of a key; one that is no column of its own is read by its name."""
+    """Return the figure of a key; one that is not a column of its own is read by its name."""
     known = find_figure(key)
     higher = known.higher_is_better if known else True if "throughput" in key else None
     if known is None and key.endswith("_ms"):
@@ -108,7 +108,7 @@ def compare_row(
     figures: Sequence[ComparedFigure],
     is_baseline: bool,
 ) -> Line:
-    """A row: figures over the runs that are used; where none can be, over all, without verdict."""
+    """Make a row of figures over the runs that are used; where none can be, over all, without verdict."""
     valid = [run for run in runs if run.level != INVALID]
     used = [run for run in valid if reference.takes(run)]
     shown = used or valid or list(runs)
@@ -133,7 +133,7 @@ def compare_row(
 
 
 def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float) -> Line:
-    """The row with marks from its answers, compared with the baseline's: is it fast because broken?"""
+    """Add to a row the marks from its answers, compared with the baseline's: is it fast because broken?"""
     own, like = _fingerprints(row), next(iter(_fingerprints(baseline)), None)
     problems = dict.fromkeys(
         problem for answers in own for problem in answer_check.judge_answers(answers, like)
@@ -207,7 +207,7 @@ def _question_speed(runs: Sequence[Reported], figures: Sequence[ComparedFigure])
 
 
 def far_apart(values: Sequence[float]) -> float:
-    """How many times the least of some values the most is, to a digit; 0 below a factor of two."""
+    """Compute the ratio of the largest of some values to the least, to a digit; 0 below a factor of two."""
     least, most = min(values, default=0.0), max(values, default=0.0)
     factor = round(most / least, 1) if least > 0 else 0.0
     return factor if factor >= FAR_APART else 0.0

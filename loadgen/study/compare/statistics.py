@@ -43,7 +43,7 @@ def judge_effect(
     margin: float,
     alpha: float,
 ) -> Effect:
-    """A row against the baseline in one figure, over their units; `judge_rows` judges it with the other rows.
+    """Judge a row against the baseline in one figure; `judge_rows` judges it with the other rows.
 
     Paired values stand in the same order. No verdict where a side has one unit, where a figure has no
     logarithm (zero, negative, NaN), or without scipy: see `why`. ValueError where paired values are not

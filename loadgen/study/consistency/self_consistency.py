@@ -489,7 +489,7 @@ CONTRADICTIONS: tuple[Rule[AuditedRun], ...] = (
 
 
 def judge_figures(run: Reported) -> Reported:
-    """The run, INVALID where its figures contradict one another; our own has a verdict of every arrival."""
+    """Mark a run INVALID where its figures contradict one another; a run of ours keeps its verdict."""
     if run.told_by == OURS:
         return run
     found = [finding.rule.code for finding in rule.findings(CONTRADICTIONS, AuditedRun(run))]

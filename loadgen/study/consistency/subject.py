@@ -92,7 +92,7 @@ def find_usual(values: Iterable[Value | None]) -> Value | None:
 
 
 def list_fractions(reported: Reported) -> tuple[tuple[str, float], ...]:
-    """Duration and latencies above 0, sorted by key."""
+    """List the duration and the latencies above 0, sorted by key."""
     kinds = (*(f"_{figure.suffix}" for figure in COMMON), "duration")
     figures = ((key, reported.figure(key)) for key in sorted(reported.figures) if key.endswith(kinds))
     return tuple((key, value) for key, value in figures if value)
@@ -307,7 +307,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def recognise_workload(requests: int, total_input_tokens: int) -> Workload | None:
-    """The workload of this many requests with this many tokens in all; None if it is not a known one.
+    """Recognise the workload of this many requests and tokens in all; None if it is not a known one.
 
     A total that lacks fewer than 20 tokens of whole lengths identifies nothing.
     """
@@ -323,7 +323,7 @@ def recognise_workload(requests: int, total_input_tokens: int) -> Workload | Non
 
 
 def count_input_tokens(client: str, input_len: int, requests: int) -> int:
-    """The tokens of the first prompts of a client and length in the table; raises KeyError of another."""
+    """Count the tokens of the first prompts of a client and length; raises KeyError of an unknown one."""
     return _count_tokens(_read_workloads()[_CLIENTS[client]][input_len], input_len, requests)
 
 

@@ -76,24 +76,24 @@ def _parse_whole(digits: str) -> int | float:
 
 
 def value_at(value: object, *path: str) -> Any:
-    """The value at a path of keys; None if there is none."""
+    """Return the value at a path of keys; None if there is none."""
     for key in path:
         value = read_mapping(value).get(key)
     return value
 
 
 def number(value: object) -> float | None:
-    """A number that a figure can be, see `bounds.read_figure`; None of anything else, so of NaN."""
+    """Return a number that a figure can be, see `bounds.read_figure`; None of anything else, so of NaN."""
     return bounds.read_figure(value)
 
 
 def reported_number(value: object) -> float | None:
-    """A number as a client reports it, NaN and infinity too, which an audit names; None of anything else."""
+    """Return a number as a client reports it, NaN and infinity too; None of anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def count(value: object) -> int | None:
-    """A whole number from zero on; None of anything else."""
+    """Return a whole number from zero on; None of anything else."""
     figure = number(value)
     return int(figure) if figure is not None and figure >= 0 and figure == int(figure) else None
 
@@ -104,17 +104,17 @@ def count_failures(errors: object) -> int | None:
 
 
 def word(value: object) -> str:
-    """A text, its first 1000 characters; "" of anything else."""
+    """Return a text's first 1000 characters; "" of anything else."""
     return value[:_LONGEST_WORD].strip() if isinstance(value, str) else ""
 
 
 def parse_count(text: str) -> int | None:
-    """A count that is written as digits; None of anything else, and of more than 18 of them."""
+    """Parse a count that is written as digits; None of anything else, and of more than 18 of them."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def parse_number(text: str) -> float | None:
-    """A number as a program writes it, NaN and infinity too; None of anything else."""
+    """Parse a number as a program writes it, NaN and infinity too; None of anything else."""
     try:
         return float(text)
     except ValueError:
@@ -122,20 +122,20 @@ def parse_number(text: str) -> float | None:
 
 
 def rate(value: object) -> float | None:
-    """Requests per second, in which clients write an infinity as Infinity, "inf" or "Infinity"."""
+    """Read requests per second, in which clients write an infinity as Infinity, "inf" or "Infinity"."""
     if isinstance(value, str) and value.lower() in ("inf", "infinity"):
         return math.inf
     return math.inf if value == math.inf else number(value)
 
 
 def shown_rate(value: object) -> float | str | None:
-    """The rate as vLLM's files have it: the word "inf" for none."""
+    """Return the rate as vLLM's files have it: the word "inf" for none."""
     figure = rate(value)
     return "inf" if figure == math.inf else figure
 
 
 def parse_local_time(parse: Callable[[str], datetime], written: object) -> datetime | None:
-    """The time that a client wrote, in this machine's zone where it gives none; None if it is not valid."""
+    """Parse the time that a client wrote, in this machine's zone where it gives none; None if invalid."""
     try:
         return parse(word(written)).astimezone()
     except (ValueError, OverflowError, OSError):  # a year beyond this machine's clock
@@ -161,10 +161,7 @@ def compute_statistics(key: str, values_ms: Iterable[float]) -> dict[str, float]
 
 
 def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str, Any], list[str]]:
-    """The figures without those that were not measured, and a remark on each of these.
-
-    Raises UsageError where no figure is left.
-    """
+    """Drop the figures that were not measured, with a remark on each; raises UsageError if none is left."""
     measured, empty = drop_unmeasured(figures)
     if not has_figures(measured):
         raise UsageError(f"{source} has no figures")
@@ -172,7 +169,7 @@ def require_measured(figures: Mapping[str, Any], source: str) -> tuple[dict[str,
 
 
 def drop_unmeasured(figures: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The figures without those that were not measured, and a remark on each of these.
+    """Drop the figures that were not measured, and return a remark on each of these.
 
     Clients write 0 where there was nothing to take a mean of.
     """

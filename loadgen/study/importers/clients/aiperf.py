@@ -39,7 +39,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of an export."""
+    """Yield the one run of an export."""
     metrics = _find_metrics(document)
     figures_read, remarks = read_figures(metrics)
     if figures_read["failed"] is None:
@@ -64,7 +64,7 @@ def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
 
 
 def read_figures(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The figures of metrics by the names of aiperf and genai-perf, and remarks; None where none is."""
+    """Read the figures of metrics by the names of aiperf and genai-perf, and remarks; None where none is."""
     figures_read: dict[str, Any] = {}
     for theirs, figure in figures_named_by(CLIENT).items():
         scale = _MS.get(json_fields.word(value_at(metrics, theirs, "unit")), 1.0)

@@ -32,7 +32,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def join_percentiles(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of percentiles, a document each in newer versions, as the one document of older ones."""
+    """Join rows of percentiles, a document each in newer versions, to the one document of older ones."""
     if not documents or not all(isinstance(each.get(_RANKS), str) for each in documents):
         return documents
     return [{key: [each.get(key) for each in documents] for key in documents[0]}]
@@ -44,7 +44,7 @@ def is_part(path: Path) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of a summary with the percentiles next to it, or of percentiles alone."""
+    """Yield the one run of a summary with the percentiles next to it, or of percentiles alone."""
     path = Path(source)
     arguments = _read_next_to(path.with_name(_ARGUMENTS))
     more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}

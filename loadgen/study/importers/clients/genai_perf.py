@@ -48,7 +48,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of an export."""
+    """Yield the one run of an export."""
     config = read_mapping(document.get("input_config"))
     names = [*read_list(config.get("model_names")), *read_list(config.get("model")), config.get("model")]
     model = short_name(next(filter(None, map(json_fields.word, names)), ""))
@@ -77,7 +77,7 @@ def is_sheet(text: str) -> bool:
 
 
 def read_sheet(text: str, path: Path) -> list[Reported]:
-    """The one run of a CSV, which has neither model nor load: its directory may be named by both."""
+    """Read the one run of a CSV, which has neither model nor load: its directory may be named by both."""
     metrics: dict[str, Any] = {}
     statistics: list[str] = []
     try:

@@ -42,7 +42,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """A run for each benchmark of a report: a sweep has many."""
+    """Yield a run for each benchmark of a report: a sweep has many."""
     benchmarks = read_list(document.get("benchmarks"))
     for number, benchmark in enumerate(benchmarks, 1):
         where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
@@ -256,7 +256,7 @@ def is_report(text: str) -> bool:
 
 
 def read_report(text: str, path: Path) -> list[Reported]:
-    """Every row of a text's tables, those of one report together; raises UsageError of too many rows."""
+    """Read every row of a text's tables, those of one report together; raises UsageError of too many rows."""
     reports = [*_split_reports(pasted_pages.split_lines(pasted_pages.strip_colours(text)))]
     json_fields.check_results(path, sum(len(tables[0][1]) for _, tables in reports))
     return [

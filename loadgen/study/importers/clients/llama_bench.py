@@ -36,7 +36,7 @@ def is_sheet(text: str) -> bool:
 
 
 def read_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of CSV or SQL as JSON would have them, with their lines."""
+    """Read the rows of CSV or SQL as JSON would have them, with their lines."""
     if (first := _INSERTED.search(text)) is not None:
         for match in _INSERTED.finditer(text, first.start()):
             names = [name.strip() for name in match[1].split(",")]
@@ -61,7 +61,7 @@ def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of a row: prefill, decoding, or both, at a depth."""
+    """Yield the one run of a row: prefill, decoding, or both, at a depth."""
     gpu, cpu = (json_fields.word(document.get(name)) for name in ("gpu_info", "cpu_info"))
     cells = {
         "model": json_fields.word(document.get("model_type"))

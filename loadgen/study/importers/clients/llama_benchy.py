@@ -31,7 +31,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The runs of a report, in its order."""
+    """Yield the runs of a report, in its order."""
     model = json_fields.word(document.get("model"))
     titles = ("model", "test", _OF_ALL, _OF_ONE, *_TIMES)
     rows = [

@@ -57,7 +57,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
+    """Yield the run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
     yield _summarise(document, source, None)
 
 
@@ -72,7 +72,7 @@ def is_run(directory: Path) -> bool:
 
 
 def read_run(directory: Path) -> Reported:
-    """The run of a directory; raises UsageError if there is none that can be read.
+    """Read the run of a directory; raises UsageError if there is none that can be read.
 
     Figures and verdict are the stored ones where this very version made them, else they are computed
     again from the arrivals. Without arrivals the figures remain.
@@ -99,7 +99,7 @@ def read_run(directory: Path) -> Reported:
 
 
 def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a ladder's directory by the name of their run's; empty if it is not a ladder's."""
+    """Read the rows of a ladder's directory by the name of their run's; empty if it is not a ladder's."""
     try:
         ladder = json.loads(json_fields.read_bounded(directory / LADDER))
     except (UsageError, ValueError, RecursionError):
@@ -109,7 +109,7 @@ def read_ladder_rows(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
-    """A run with the speed of its ladder's row."""
+    """Add to a run the speed of its ladder's row."""
     speed, formula = json_fields.number(row.get("speed_tok_s")), json_fields.word(row.get("formula"))
     if speed is None:
         return reported
@@ -120,7 +120,7 @@ def add_ladder_speed(reported: Reported, row: Mapping[str, Any]) -> Reported:
 
 
 def read_failures(directory: Path) -> Iterator[FailedCell | str]:
-    """The failed cells of a campaign, and what is wrong with those that cannot be read."""
+    """Read the failed cells of a campaign, and what is wrong with those that cannot be read."""
     for path in sorted((directory / FAILED).glob("*.json")):
         try:
             yield FailedCell.model_validate_json(json_fields.read_bounded(path))
@@ -196,12 +196,12 @@ class StoredLimit(msgspec.Struct, frozen=True):
 
 
 def read_sweep(directory: Path) -> StoredSweep:
-    """The sweep of a directory; raises UsageError of a record that is damaged or of a newer format."""
+    """Read the sweep of a directory; raises UsageError of a record that is damaged or of a newer format."""
     return StoredSweep(directory, _read_record(directory / SWEEP, SweepRecord, sweep_record.FORMAT))
 
 
 def read_limit(directory: Path) -> StoredLimit:
-    """The search of a directory, without its runs; raises UsageError as `read_sweep`."""
+    """Read the search of a directory, without its runs; raises UsageError as `read_sweep`."""
     return StoredLimit(directory, _read_record(directory / LIMIT, LimitRecord, limit_record.FORMAT))
 
 

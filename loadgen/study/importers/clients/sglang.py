@@ -38,7 +38,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of a line."""
+    """Yield the one run of a line."""
     figures: dict[str, Any] = {"request_rate": json_fields.shown_rate(document.get("request_rate"))}
     named = {key: json_fields.word(document.get(key)) for key in ("backend", "protocol")}
     figures |= {key: word for key, word in named.items() if word}

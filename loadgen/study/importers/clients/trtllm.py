@@ -52,7 +52,7 @@ def is_report(text: str) -> bool:
 
 
 def read_report(text: str, path: Path) -> list[Reported]:
-    """Every run of a text; raises nothing."""
+    """Read every run of a text; raises nothing."""
     return [_make_run(facts, path, line) for line, facts in _split_runs(text) if "output_throughput" in facts]
 
 

@@ -35,7 +35,7 @@ def is_result(document: Mapping[str, Any]) -> bool:
 
 
 def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
-    """The one run of a file."""
+    """Yield the one run of a file."""
     figures = {
         key: document[key] for key in _COUNTED if json_fields.reported_number(document.get(key)) is not None
     }

@@ -100,7 +100,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
-    """The figures of a block's lines; the first of a key counts. What cannot be read is a remark."""
+    """Parse the figures of a block's lines; the first of a key counts. An unreadable part is a remark."""
     written: dict[str, _Written] = {}
     unknown: list[str] = []
     for line in lines:
@@ -132,13 +132,13 @@ def parse_block(lines: Sequence[str], closed: bool = True) -> PastedBlock:
 
 
 def find_key(label: str) -> str | None:
-    """The key of a label, with its colon or without; None where no layout has it."""
+    """Find the key of a label, with its colon or without; None where no layout has it."""
     match = _LABEL.fullmatch(label.strip().removesuffix(":") + ":")
     return None if match is None else _key(match)[0]
 
 
 def list_keys() -> set[str]:
-    """Every key that a layout prints under a label of its own."""
+    """List every key that a layout prints under a label of its own."""
     return {row.key for row in _ROWS.values()}
 
 

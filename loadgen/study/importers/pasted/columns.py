@@ -420,7 +420,7 @@ def _scale_number(part: CellNumber) -> float | None:
 
 
 def number_text(cell: str) -> str:
-    """A cell's number without its unit and its interval; "" of one that has none."""
+    """Return a cell's number without its unit and its interval; "" of a cell without a number."""
     part = parse_cell(cell)
     return "" if part is None or part.times != 1.0 else part.text
 
@@ -478,7 +478,7 @@ class LlamaTest(msgspec.Struct, frozen=True):
 
 
 def derive_decoding(speed: float | None, of_a_request: float | None, streams: int) -> dict[str, float]:
-    """A decoding speed of all requests, of one, or both, with the time per token that it comes to."""
+    """Derive the time per token of a decoding speed of all requests, of one, or both."""
     one = (
         of_a_request
         if of_a_request is not None or speed is None
@@ -489,7 +489,7 @@ def derive_decoding(speed: float | None, of_a_request: float | None, streams: in
 
 
 def parse_test(name: str) -> LlamaTest | None:
-    """The test of a name; None of anything else."""
+    """Parse the test of a name; None of anything else."""
     plain = " ".join(name.split())
     match = _TEST.fullmatch(plain)
     if match is None or not (match["prompt"] or match["answer"]):
@@ -504,7 +504,7 @@ def parse_test(name: str) -> LlamaTest | None:
 
 
 def add_test_load(facts: Mapping[str, str]) -> dict[str, str]:
-    """A row's facts with the load that its test stands for; unchanged without a test."""
+    """Add to a row's facts the load that its test stands for; unchanged without a test."""
     test = parse_test(facts.get("test", ""))
     if test is None:
         return dict(facts)
@@ -517,7 +517,7 @@ def add_test_load(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def split_tests(grid: Grid) -> Grid:
-    """A table whose tests are columns, as pp512 (t/s), with a row for each of them; any other unchanged."""
+    """Split the columns of tests, as pp512 (t/s), into a row each; any other table is unchanged."""
     tests = {
         at: match[1]
         for at, title in enumerate(grid.titles)

@@ -68,7 +68,7 @@ def _known_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
-    """A run for each row with figures; raises UsageError that names file and line."""
+    """Read a run for each row with figures; raises UsageError that names file and line."""
     header, delimiter = _read_header(text)
     known = _known_columns(header, _sample(text, delimiter))
     if _table_kind(header, known) == SPEEDS and SPEED in header:
@@ -201,17 +201,17 @@ def _add_formula(row: SpeedRow) -> SpeedRow:
 
 
 def name_machine(gpu: str, count: int | None) -> str:
-    """A machine of several devices as runs name it: 4 × H20-96GB."""
+    """Name a machine of several devices as runs do: 4 × H20-96GB."""
     return gpu if (count or 1) == 1 else f"{count} × {gpu or 'GPU'}"
 
 
 def find_preset(note: str) -> str:
-    """The preset of a row that its note marks as simulated, which names none; "" of a real one."""
+    """Find the preset of a row that its note marks as simulated, which names none; "" of a real one."""
     return unnamed_preset(SIMULATED in note)
 
 
 def read_ladder_row(row: SpeedRow, source: str) -> Reported:
-    """A row of a speed ladder as a run; its output throughput only where the speed's formula is known."""
+    """Read a row of a speed ladder as a run; output throughput only where the speed's formula is known."""
     speed, memory = float(row.speed_tok_s or 0), row.gpu_memory
     figures = {SPEED: speed}
     if row.ttft_ms:
@@ -262,7 +262,7 @@ class TableRows(msgspec.Struct, frozen=True):
 def find_label_columns(
     every: Sequence[TableColumn], named: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> list[int]:
-    """The places of the columns of labels: what tells one row from another and is read as no figure."""
+    """Find the columns of labels: they tell one row from another, and no figure is read from them."""
     return [
         at
         for at, (column, title) in enumerate(zip(every, named, strict=True))
@@ -283,7 +283,7 @@ def remark_unread(
 
 
 def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
-    """The counts of a row that are not numbers, as 4k or 1k1k: they tell it from others all the same."""
+    """Read the counts of a row that are not numbers, as 4k or 1k1k: they tell it from others all the same."""
     unread = ((key, facts.get(key, "")) for key in _COUNTS)
     return {key: cell for key, cell in unread if cell and not _is_read(key, cell)}
 
@@ -313,7 +313,7 @@ def list_rows_without_figures(
 
 
 def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
-    """The load that a row's cells ask for; `named` is the load of the heading above, or of the row's name."""
+    """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name."""
     limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
     prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))
     rate = columns.parse_rate(facts.get(columns.RATE, ""))
@@ -336,18 +336,18 @@ def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
 
 
 def parse_whole(cell: str) -> int | None:
-    """A count; None of anything else."""
+    """Parse a count; None of anything else."""
     return json_fields.parse_count(_THOUSANDS.sub("", cell.strip()))
 
 
 def parse_mean(cell: str) -> int | None:
-    """A length in whole tokens, of a mean too; None of anything else."""
+    """Parse a length in whole tokens, of a mean too; None of anything else."""
     count = parse_whole(cell)
     amount = parse_decimal(cell) if count is None else None
     return count if amount is None else round(amount)
 
 
 def parse_decimal(cell: str) -> Decimal | None:
-    """A number above zero with the digits that it is written with; None of anything else."""
+    """Parse a number above zero with the digits that it is written with; None of anything else."""
     text = _THOUSANDS.sub("", columns.number_text(cell))
     return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

@@ -47,7 +47,7 @@ class Grid(msgspec.Struct, frozen=True):
 
 
 def find_tables(lines: Sequence[str]) -> list[Grid]:
-    """Every table of a page by its lines, in their order; a cell that spans rows is in each of them.
+    """Find every table of a page by its lines, in order; a cell that spans rows is in each of them.
 
     Raises UsageError of a page whose tables are too large to be results.
     """

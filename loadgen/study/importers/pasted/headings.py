@@ -305,7 +305,7 @@ class Title(msgspec.Struct, frozen=True):
 
 @lru_cache(_MOST_KEPT)
 def parse_title(text: str) -> Title:
-    """The parts of a title; a title of which nothing is recognized is a name as it stands.
+    """Parse the parts of a title; a title of which nothing is recognized is a name as it stands.
 
     `Qwen3-8B-FP4 (high)`, `Low load: Qwen3-8B FP4` and `Qwen3-8B-FP4 – 8 users` have a name and a load.
     Where several models are named it belongs to no single one.
@@ -334,13 +334,13 @@ def is_load(text: str) -> bool:
 
 
 def find_concurrency(load: str) -> int | None:
-    """How many requests at once a load's words give: `high (c=8)`, `8 users`, `batch size 1`; else None."""
+    """Find the requests at once in a load's words: `high (c=8)`, `8 users`, `batch size 1`; else None."""
     match = _AT_ONCE.search(load[:_LONGEST_TITLE])
     return None if match is None else int(match[1] or match[2])
 
 
 def add_storage(model: str, quantization: str) -> str:
-    """A checkpoint's name with how its weights are stored, unless it has that already: of GGUF the kind."""
+    """Add to a checkpoint's name how its weights are stored, unless it has that: of GGUF the kind."""
     if not model or quantization.upper() in _AS_TRAINED:
         return model or quantization
     stored = models.find_suffix(model).upper()

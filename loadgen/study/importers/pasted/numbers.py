@@ -41,7 +41,7 @@ class ComputedNumber(float):
 
 
 def last_digit_of(value: float) -> float:
-    """One unit of the last digit that was printed of a figure; 0 of one that is taken as exact.
+    """Return one unit of the last digit that was printed of a figure; 0 of one that is taken as exact.
 
     Trailing zeros are lost with the text, so 23.00 is taken as 23.0: wider, never narrower.
     """
@@ -54,26 +54,26 @@ def last_digit_of(value: float) -> float:
 
 
 def scale_figure(value: float, times: float) -> float:
-    """A printed figure in another unit."""
+    """Scale a printed figure to another unit."""
     if times == 1.0:
         return value
     return ComputedNumber.of(float(f"{value * times:.12g}"), last_digit_of(value) * times)
 
 
 def milliseconds_each(per_s: float) -> float:
-    """The time of each, of a printed rate per second."""
+    """Return the time of each, of a printed rate per second."""
     each_ms = 1e3 / per_s
     return ComputedNumber.of(each_ms, last_digit_of(per_s) * each_ms / per_s)
 
 
 def find_decimal_sign(written: Iterable[str]) -> str:
-    """The decimal sign that the unambiguous ones of these numbers share; "" if none shows it."""
+    """Find the decimal sign that the unambiguous ones of these numbers share; "" if none shows it."""
     signs = {sign for number_text in written if (sign := _sign(number_text))}
     return signs.pop() if len(signs) == 1 else ""
 
 
 def parse_number(written: str, sign: str = "") -> float:
-    """The number; `sign` settles what is ambiguous. Raises AmbiguousError, and ValueError of no number.
+    """Parse the number; `sign` settles what is ambiguous. Raises AmbiguousError, and ValueError of no number.
 
     1.234,56 and 1,234.56 and 1 234,56 and 1'234.56 are one number. 1.234 and 1,234 are two, unless other
     numbers of the page show which sign is the decimal one.

@@ -120,18 +120,18 @@ def _begin_block(line: int, subject: Subject, above: Sequence[str]) -> _Pasted:
 
 
 def strip_colours(text: str) -> str:
-    """A text without what a terminal takes as commands."""
+    """Remove from a text what a terminal takes as commands."""
     return _COLOUR.sub("", text)
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines as an editor counts them; what a progress bar wrote over itself is one."""
+    """Split a text into lines as an editor counts them; a progress bar's rewritten line is one."""
     plain = text.replace("\r\n", "\n")
     return (plain if "\n" in plain else plain.replace("\r", "\n")).split("\n")
 
 
 def strip_comments(lines: Sequence[str]) -> list[str]:
-    """Lines without the sign of a comment that stands before a block, and before the command above it."""
+    """Remove the sign of a comment before a block, and before the command above it."""
     plain, sign = list(lines), ""
     for at, line in enumerate(lines):
         begins = blocks.HEADER.search(line) if "=" in line else None
@@ -154,7 +154,7 @@ def _strip_comment(line: str, sign: str) -> str:
 
 
 def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
-    """The number and the text of each line; HTML is parted at its elements, a heading's lines are one."""
+    """Number the lines of a text; HTML is parted at its elements, a heading's lines are one."""
     numbers, pieces = list[int](), list[str]()
     for number, line in enumerate(lines, 1):
         for piece in _ELEMENT.split(line) if "<" in line else [line]:
@@ -310,7 +310,7 @@ def is_command(line: str) -> bool:
 
 
 def find_count(requested: Mapping[str, str], name: str) -> int | None:
-    """A requested count; None if it is not given or not a count."""
+    """Find a requested count; None if it is not given or not a count."""
     return json_fields.parse_count(requested.get(name, ""))
 
 

@@ -75,14 +75,14 @@ def read_tables(text: str, path: Path) -> TableRows:
 
 
 def read_client_table(grid: Grid, client: str, source: str) -> list[Reported]:
-    """The rows with figures of a client's file, whose keys are the titles of the tables that it prints."""
+    """Read the rows with figures of a client's file, whose keys are its tables' titles."""
     stands = _Surroundings(Path(source), (), Subject(), "", "")
     runs = _Table(turn_upright(grid), stands).runs()
     return [replace(run, told_by=client, source=source) for run in runs]
 
 
 def format_cell(value: object) -> str:
-    """A value of a file as a cell that can be read in one way alone; "" of what has parts or is none."""
+    """Write a value of a file as a cell that can be read in one way only; "" of a list, an object or null."""
     if isinstance(value, float):
         return f"{value:.9f}" if abs(value) < _MOST_WRITTEN else repr(value)
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
@@ -321,7 +321,7 @@ ENGINES = ("Transformers", "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "LMDep
 
 
 def turn_upright(grid: Grid) -> Grid:
-    """A table whose first column has the titles of figures with its rows as columns; any other unchanged.
+    """Turn a table whose first column has the titles of figures; any other is unchanged.
 
     A column of units is read with the titles; one of differences between the others is left out.
     """
