@@ -303,7 +303,7 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
 
 def unnamed_preset(simulated: bool) -> str:
     """The preset of a run that is marked as simulated where nothing names it; "" of a real one."""
-    return "an unnamed preset" * simulated
+    return "an unnamed preset" if simulated else ""
 
 
 def simulation(preset: str) -> str:

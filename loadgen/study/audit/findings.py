@@ -169,7 +169,7 @@ def list_unchecked(run: AuditedRun) -> tuple[str, ...]:
 
     A run of ours was judged from every arrival: only its roofline may be lacking.
     """
-    lacking = [ROOFLINE] * (not _has_roofline(run))
+    lacking = [] if _has_roofline(run) else [ROOFLINE]
     if run.reported.run is None and not self_consistency.has_relations(run):
         lacking.append(RELATIONS)
     return tuple(lacking)

@@ -94,7 +94,7 @@ def _baseline(checkpoints: Mapping[str, str], ask: ComparisonOptions) -> tuple[s
         matches = matches or [name for name in checkpoints if name.lower() == wanted.lower()]
         if matches:
             several = f"{wanted} is {len(matches)} rows, of which {matches[0]} is the baseline"
-            return matches[0], [several] * (len(matches) > 1)
+            return matches[0], [several] if len(matches) > 1 else []
         if wanted == ask.baseline:
             names, near = ", ".join(list(checkpoints)[:20]), suggest_name(wanted, checkpoints)
             raise UsageError(f"--baseline {wanted}: no such row{near}; there are {names}")

@@ -126,13 +126,14 @@ def _header(comparison: ComparedLoad) -> str:
     cells += [
         {"memory_bytes": "GiB"}.get(figure.key, figure.label) for figure in _measured_columns(comparison)
     ]
-    return _cells(comparison, [*cells, *["roof"] * _has_rooflines(comparison)])
+    return _cells(comparison, [*cells, "roof"] if _has_rooflines(comparison) else cells)
 
 
 def _cells(comparison: ComparedLoad, cells: Sequence[str]) -> str:
     figures = (*_columns(comparison), *_measured_columns(comparison))
     widths = [_MEASURED.get(figure.key, _FIGURE) for figure in figures]
-    return _MARK + align_cells(cells, [*widths, *[_ROOF] * _has_rooflines(comparison)], gap=" ")
+    widths += [_ROOF] if _has_rooflines(comparison) else []
+    return _MARK + align_cells(cells, widths, gap=" ")
 
 
 def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
@@ -145,7 +146,7 @@ def _row(comparison: ComparedLoad, line: Line) -> Iterator[str]:
         sign = SIGNS[effect.call] if effect is not None else " "
         cells.append(f"{format_spread(figure, line.summaries.get(figure.key))} {sign}")
     cells += [_mean(figure, line.summaries.get(figure.key)) for figure in _measured_columns(comparison)]
-    cells += [_percent(line.roofline)] * _has_rooflines(comparison)
+    cells += [_percent(line.roofline)] if _has_rooflines(comparison) else []
     if line.runs:
         yield _cells(comparison, cells)
 
@@ -300,12 +301,12 @@ def _wrap_log(text: str, indent: str) -> list[str]:
 def _table(comparison: ComparedLoad) -> Table:
     figures = [*_columns(comparison), *_measured_columns(comparison)]
     columns = [Column("name", "checkpoint"), *(Column(figure.key, figure.label) for figure in figures)]
-    columns += [Column("roofline", "% of roofline")] * _has_rooflines(comparison)
+    columns += [Column("roofline", "% of roofline")] if _has_rooflines(comparison) else []
     columns += [Column("speed_up", "speed-up"), Column("call", "verdict")]
     body = []
     for line in comparison.lines:
         cells = [line.shown_name, *(_cell(figure, line) for figure in figures)]
-        cells += [_percent(line.roofline)] * _has_rooflines(comparison)
+        cells += [_percent(line.roofline)] if _has_rooflines(comparison) else []
         body.append((*cells, format_speed_up(comparison, line), _call(comparison, line)))
     notes = [note for note in (_legend(comparison, signs=False), *comparison.remarks) if note]
     sentences = [f"{title}: {sentence}" for title, of in _notes(comparison) for sentence in of]

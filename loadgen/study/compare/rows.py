@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.layout import list_first
+from loadgen.base.layout import format_count, list_first
 from loadgen.base.rule import Severity
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.repeats import t_quantile
@@ -251,7 +251,7 @@ def _marks(
         and reference.runs
         and (left := statistics.pair_units(used, reference.runs, lambda run: 1.0).left)
     ):
-        yield f"{left} run{'s' * (left > 1)} without a partner, not paired"
+        yield f"{format_count(left, 'run')} without a partner, not paired"
 
 
 def _count_sentences(sentences: Iterable[str | None], of: int) -> Iterator[str]:
@@ -276,7 +276,8 @@ def _question_roofline(runs: Sequence[Reported]) -> Iterator[str]:
     ):
         verdicts = (judge(run.ceiling, run.figures, run.load) for run in runs if run.ceiling is not None)
         if failed := [*filter(None, verdicts)]:
-            yield f"{_share(len(failed), len(runs))}{kind}{', for one' * (len(failed) > 1)}: {failed[0]}"
+            one = ", for one" if len(failed) > 1 else ""
+            yield f"{_share(len(failed), len(runs))}{kind}{one}: {failed[0]}"
 
 
 def _describe_impossible(run: Reported) -> str:

@@ -123,7 +123,8 @@ def read_sources(places: Sequence[str]) -> Sources:
     left = len(results.errors) - _MOST_ERRORS
     errors = [f"{path} was named before: it is read once" for path in again]
     errors += map(_describe_shared, results.shared, results.shared.values())
-    errors += results.errors[:_MOST_ERRORS] + [f"and {left} more could not be read"] * (left > 0)
+    errors += results.errors[:_MOST_ERRORS]
+    errors += [f"and {left} more could not be read"] if left > 0 else []
     return Sources(
         tuple(results.reported), tuple(errors), tuple(results.failures), tuple(results.sweeps),
         tuple(_add_runs(limit, results.reported) for limit in results.limits),

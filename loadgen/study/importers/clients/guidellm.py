@@ -333,8 +333,7 @@ def _read_rows(
     in_seconds = any(title.startswith("req latency (ms)") for title in joined[0]) if joined else False
     for number, (values, named_strategy) in enumerate(read_rows):
         even = _is_even(values, asked)
-        remarks = [*([] if even else [UNEVEN]), _NO_TPOT, *of_all]
-        remarks += [_SECONDS] * in_seconds
+        remarks = [*([] if even else [UNEVEN]), _NO_TPOT, *of_all, *([_SECONDS] if in_seconds else [])]
         figures = {
             key: value
             for key, value in values.items()

@@ -51,7 +51,7 @@ def _rows(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     counts = ("prompt_size", "response_size", "context_size", "concurrency")
     prompt, answer, depth, streams = (json_fields.count(benchmark.get(key)) or 0 for key in counts)
     context = benchmark.get("is_context_prefill_phase") is True
-    behind = f" @ d{depth}" * bool(depth) + f" (c{streams})" * (streams > 1)
+    behind = (f" @ d{depth}" if depth else "") + (f" (c{streams})" if streams > 1 else "")
     names = ("ctx_pp", "ctx_tg") if context else (f"pp{prompt}", f"tg{answer}")
     for name, key, times in zip(names, ("pp", "tg"), (_TIMES.values(), [""] * len(_TIMES)), strict=True):
         speeds = (_mean(benchmark, f"{key}_throughput"), _mean(benchmark, f"{key}_req_throughput"))

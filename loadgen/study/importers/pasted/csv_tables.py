@@ -24,6 +24,7 @@ from loadgen.study.importers.pasted.columns import SPEED, TableColumn
 from loadgen.study.run_summary import Load, Reported, full_name, unnamed_preset
 
 TABLE, SPEEDS = "table", "speed table"
+UNKNOWN_FORMULA = "lengths, batch size and formula of the speed are unknown"  # a remark
 _LEAST_FIGURES = 3  # columns of figures that make a table one of blocks
 _SPEEDS = ("tok_s", "tok/s", "tokens_per_s", "tokens/s", "tokens_per_second")
 _NAMES = ("name", "model", "checkpoint", "model_id")
@@ -170,7 +171,7 @@ def _read_row(cells: Mapping[str, str], source: str, known: Mapping[str, TableCo
     remarks = [
         *left,
         *empty,
-        *(["lengths, batch size and formula of the speed are unknown"] * (SPEED in figures)),
+        *([UNKNOWN_FORMULA] if SPEED in figures else []),
     ]
     return Reported(
         name=full_name(json_fields.word(name) or "unnamed", facts.get("quantization", "")),

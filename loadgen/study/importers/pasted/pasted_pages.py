@@ -185,7 +185,7 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
         engine=pasted.engine or _ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
         remarks=(
             *filter(None, [pasted.simulated and simulation(pasted.simulated)]),
-            *[sglang.LAST_LINE] * ("backend" in block.figures),
+            *([sglang.LAST_LINE] if "backend" in block.figures else []),
             *block.remarks,
         ),
     )

@@ -224,7 +224,7 @@ class _Table:
         lengths = own.input_len, own.output_len
         values = columns.derive_figures(values, own.max_concurrency, facts, lengths)
         if SPEED in values:
-            remarks.append("lengths, batch size and formula of the speed are unknown")
+            remarks.append(csv_tables.UNKNOWN_FORMULA)
         return Reported(
             name=name,
             model=model if model != name else "",
