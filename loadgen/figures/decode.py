@@ -207,7 +207,7 @@ class Decoder(msgspec.Struct, eq=False):
             return Failure(FailureKind.MALFORMED, _OBJECTS), False
         json = sse.join_lines(answer.body)
         try:
-            messages = self.dialect.messages(json)
+            messages = self.dialect.read_messages(json)
         except NOT_JSON as error:
             if not answer.complete:
                 return Failure(FailureKind.TRUNCATED, "the connection ended inside the answer"), False

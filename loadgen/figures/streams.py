@@ -71,7 +71,7 @@ def taken_apart(dialect: Dialect, answer: HttpBody) -> DecodedStream:
     messages = _messages(dialect, events.lines, len(events.ends))
     if messages is None:
         events, malformed = _up_to_malformed(dialect, answer)
-        messages = dialect.messages(events.lines)
+        messages = dialect.read_messages(events.lines)
     return DecodedStream(
         read_ends=answer.body_ends,
         ends=events.ends,
@@ -129,7 +129,7 @@ def has_many_objects(body: bytes) -> bool:
 def _messages(dialect: Dialect, lines: bytes | bytearray, events: int) -> Sequence[Message] | None:
     """One message an event; None where some event is no JSON."""
     try:
-        messages = dialect.messages(lines)
+        messages = dialect.read_messages(lines)
     except NOT_JSON:
         return None
     return messages if len(messages) == events else None
@@ -142,7 +142,7 @@ def _up_to_malformed(dialect: Dialect, answer: HttpBody) -> tuple[sse.Events, st
     malformed = ""
     for data in map(sse.join_lines, datas):
         try:
-            (_,) = dialect.messages(data)
+            (_,) = dialect.read_messages(data)
         except (*NOT_JSON, ValueError) as error:
             malformed = f"event {len(good) + 1}: {error}: {data.decode('utf-8', 'replace')}"
             break

@@ -73,7 +73,9 @@ def find(models: Iterable[str | None]) -> TextTokenizer | None:
 
 def written(messages: Iterable[Message]) -> str:
     """All that a model wrote in these messages, one choice after another."""
-    parts = [(choice.index, choice.content()) for message in messages for choice in message.choices or ()]
+    parts = [
+        (choice.index, choice.read_content()) for message in messages for choice in message.choices or ()
+    ]
     return "".join(text for _, text in sorted(parts, key=itemgetter(0)))
 
 

@@ -72,7 +72,7 @@ def summarize(messages: Sequence[Message]) -> StreamSummary:
                 usage_at.append(at)
         kind = NOTHING
         for choice in choices or ():
-            kind = max(kind, choice.carries()) if kind else choice.carries()
+            kind = max(kind, choice.classify()) if kind else choice.classify()
             ids = ids or choice.token_ids is not None
             if choice.finish_reason:
                 if reason not in FAILED_ENDS:

@@ -35,7 +35,7 @@ class Calls(Protocol):
         """Ask one, without waiting."""
         ...
 
-    def answers(self, within_s: float) -> list[Answer]:
+    def take_answers(self, within_s: float) -> list[Answer]:
         """Return the answers so far, once there is one, or the time is over."""
         ...
 
@@ -54,7 +54,7 @@ class RayCalls:
     def ask(self, shard: int, method: str, *arguments: Any) -> None:
         self._asked[getattr(self.actors[shard], method).remote(*arguments)] = shard, method
 
-    def answers(self, within_s: float) -> list[Answer]:
+    def take_answers(self, within_s: float) -> list[Answer]:
         if not self._asked:
             return []
         there = waiting.wait_for_answers(self.ray, list(self._asked), within_s, lambda: None, every=False)
@@ -99,7 +99,7 @@ def ask_all(
     found: dict[int, Answer] = {}
     until_ns = clock.now_ns() + int(within_s * 1e9)
     while asked and (left_s := (until_ns - clock.now_ns()) / 1e9) > 0:
-        for answer in calls.answers(min(left_s, 0.2)):
+        for answer in calls.take_answers(min(left_s, 0.2)):
             if asked.get(answer.shard) == answer.method or (answer.lost and answer.shard in asked):
                 found[answer.shard] = answer
                 del asked[answer.shard]

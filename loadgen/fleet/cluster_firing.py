@@ -125,9 +125,11 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
     from loadgen.report.merge import merge_results
 
     with tempfile.TemporaryDirectory(prefix="shards-", dir=directory) as place:
-        named = fleet.results(Path(place))
+        named = fleet.fetch_results(Path(place))
         if not named:
-            why = "; ".join(f"{fleet.name[shard.number]}: {fleet.why_lost(shard)}" for shard in fleet.shards)
+            why = "; ".join(
+                f"{fleet.name[shard.number]}: {fleet.explain_loss(shard)}" for shard in fleet.shards
+            )
             raise MeasureError(f"every shard was lost: {why}")
         offsets: dict[int, int] = {}
         timed = []
@@ -140,7 +142,7 @@ def join_runs(fleet: Fleet, directory: Path) -> Result:
             clocks = replace(facts, before=shard.before, after=shard.after)
             by_driver = replace(result.facts, shard=clocks)
             timed.append((name, Result(by_driver, result.records, result.samples)))
-        causes = {shard.number: why for shard in fleet.shards if (why := fleet.why_lost(shard))}
+        causes = {shard.number: why for shard in fleet.shards if (why := fleet.explain_loss(shard))}
         merged = merge_results(timed, causes=causes)
         first = next((row.number for row in merged.facts.shards if row.began_ns), min(offsets))
         if offset_ns := offsets[first]:  # from the clock of that one to this machine's

@@ -48,7 +48,7 @@ class ShardPlaces(msgspec.Struct, frozen=True):
     nodes: list[Node]
 
     @contextmanager
-    def calls(self, name: str) -> Iterator[Calls]:
+    def open_calls(self, name: str) -> Iterator[Calls]:
         """An actor for each shard of a run; they end with the block, and what they started."""
         of, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
         actors = [
@@ -81,7 +81,7 @@ class ClusterSession(Session, frozen=True):
         name = made.profile.name or "bench"
         with ExitStack() as stack:
             with watch.display.waiting(f"starting {len(self.places.places)} shards", forks=False):
-                fleet = Fleet(stack.enter_context(self.places.calls(name)), watch.interrupts.poll)
+                fleet = Fleet(stack.enter_context(self.places.open_calls(name)), watch.interrupts.poll)
                 fleet.begin(self._order(made, options))
                 fleet.read_clocks()
                 ahead_s = lead_s(made.streams) + _AHEAD_S + _EACH_S * len(fleet.shards)

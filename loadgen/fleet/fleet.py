@@ -121,7 +121,7 @@ class Fleet:
                 if not shard.over and not shard.asked_ns:
                     shard.asked_ns = now_ns
                     self.calls.ask(shard.number, "status")
-            for answer in self.calls.answers(_EVERY_S):
+            for answer in self.calls.take_answers(_EVERY_S):
                 self._take(answer)
             self._judge(clock.now_ns())
             yield
@@ -144,12 +144,12 @@ class Fleet:
         fired = next((shard for shard in self.shards if shard.status.rule), None)
         return "" if fired is None else f"{self.name[fired.number]}: {fired.status.rule}"
 
-    def results(self, directory: Path) -> list[tuple[str, Result]]:
+    def fetch_results(self, directory: Path) -> list[tuple[str, Result]]:
         """The runs that the shards left, with what messages call each; kept in `directory` meanwhile."""
         left = ((shard, self._fetch(shard, directory)) for shard in self.shards if not shard.lost)
         return [(self._place(shard), result) for shard, result in left if result is not None]
 
-    def why_lost(self, shard: FleetShard) -> str:
+    def explain_loss(self, shard: FleetShard) -> str:
         """Why a shard left nothing or not all, in words; "" where it left all."""
         return shard.lost or shard.killed or (
             "" if shard.status.done else shard.status.failed or shard.status.ended
@@ -167,7 +167,7 @@ class Fleet:
         try:
             return run_directory.load(place)
         except UsageError as error:
-            shard.lost = self.why_lost(shard) or str(error)
+            shard.lost = self.explain_loss(shard) or str(error)
             return None
 
     def _reading(self, shard: FleetShard) -> ClockReading:

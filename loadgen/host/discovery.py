@@ -40,7 +40,9 @@ def collect_facts(sensors: Sequence[Sensor]) -> dict[str, str]:
 def read_device_memory_bytes() -> int | None:
     """GPU memory in use by all processes, over all GPUs; None where there is none, or one does not report."""
     devices = call_guarded("NVML", find_gpus, Absent)
-    return call_guarded("NVML", devices.used_bytes, lambda _: None) if isinstance(devices, Gpus) else None
+    return (
+        call_guarded("NVML", devices.read_used_bytes, lambda _: None) if isinstance(devices, Gpus) else None
+    )
 
 
 # For PSS the kernel walks every page, 10 ms a GiB, and a process that maps memory meanwhile may have to wait:

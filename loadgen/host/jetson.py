@@ -36,7 +36,7 @@ class Rail(msgspec.Struct, frozen=True):
     voltage: Path  # mV
     current: Path  # mA
 
-    def watts(self) -> float:
+    def read_watts(self) -> float:
         """Power now; raises OSError or ValueError where it cannot be read."""
         if self.power is not None:
             return _read_number(self.power, 1e6)
@@ -98,7 +98,7 @@ class Board:
         queries = Queries("the board", OSError, ValueError)
         for rail in self.rails:
             quantity: Quantity = "board_w" if rail.label in self.total else "rail_w"
-            queries.note((quantity, rail.label), f"rail {rail.label}", rail.watts)
+            queries.note((quantity, rail.label), f"rail {rail.label}", rail.read_watts)
         if self.rails and not self.total:
             queries.refuse("its total power", "its monitors do not name their rails")
         if not self.rails:

@@ -88,13 +88,13 @@ class Gpus:
         unlisted = "no GPU lists a process of the server, so its GPU memory is unknown by process"
         return Reading(reading.values, reading.held_back, (*reading.missing, unlisted))
 
-    def used_bytes(self) -> int | None:
+    def read_used_bytes(self) -> int | None:
         """Memory in use on all GPUs by all processes; None where one of them does not report it."""
         queries = Queries("NVML", self.nvml.NVMLError)
         used = [memory.used for memory in self._query_all(queries, self.nvml.nvmlDeviceGetMemoryInfo)]
         return None if queries.refused or not used else sum(used)
 
-    def throttling(self) -> tuple[dict[str, int], list[str]]:
+    def read_throttling(self) -> tuple[dict[str, int], list[str]]:
         """Thermal slowdown so far, µs by GPU, of those that count it; and what throttles each GPU now."""
         nvml, queries = self.nvml, Queries("NVML", self.nvml.NVMLError)
         slowdown_us, reasons = dict[str, int](), list[str]()

@@ -67,15 +67,15 @@ def summarize_window(
         gpus=gpus,
         gpus_how=gpus_how,
         server=_measure_server(window, before_bytes),
-        device=window.level("device_bytes", gpus, "NVML, all processes"),
-        rss=window.level("rss_bytes", ("",), "summed over its processes"),
-        pss=window.level("pss_bytes", ("",), "summed over its processes"),
-        system=window.level("system_bytes", ("",), "what is not available"),
+        device=window.measure_level("device_bytes", gpus, "NVML, all processes"),
+        rss=window.measure_level("rss_bytes", ("",), "summed over its processes"),
+        pss=window.measure_level("pss_bytes", ("",), "summed over its processes"),
+        system=window.measure_level("system_bytes", ("",), "what is not available"),
         energy=spent,
-        temperature_c=window.spreads("temperature_c", left_out),
-        sm_mhz=window.spreads("sm_mhz", left_out),
-        memory_mhz=window.spreads("memory_mhz", left_out),
-        held_back=window.held_back(left_out),
+        temperature_c=window.measure_spreads("temperature_c", left_out),
+        sm_mhz=window.measure_spreads("sm_mhz", left_out),
+        memory_mhz=window.measure_spreads("memory_mhz", left_out),
+        held_back=window.measure_held_back(left_out),
         missing=(
             *window.list_missing(),
             *unspent,
@@ -97,11 +97,11 @@ def _measure_server(window: Window, before_bytes: int | None) -> MemoryUse | Non
     """GPU memory of the server: by process, or what was added to the memory in use before it."""
     ours = window.list_places("server_bytes")
     if ours:
-        return window.level("server_bytes", ours, "NVML, by process")
+        return window.measure_level("server_bytes", ours, "NVML, by process")
     if before_bytes is None:
         return None
     how = f"NVML, all processes, less the {before_bytes / _GIB:.2f} GiB in use before it"
-    every = window.level("device_bytes", window.list_places("device_bytes"), how)
+    every = window.measure_level("device_bytes", window.list_places("device_bytes"), how)
     if every is None:
         return None
     peak, steady = (max(n - before_bytes, 0) for n in (every.peak_bytes, every.steady_bytes))
@@ -229,14 +229,14 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         places = {where for s in self.inside for what, where in s.reading.values if what in quantities}
         return sorted(places, key=lambda where: (len(where), where))
 
-    def series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
+    def read_series(self, quantity: Quantity, where: str) -> tuple[Float64, Float64]:
         """Seconds since the window's begin, and the values then, of all samples."""
         key = (quantity, where)
         pairs = [(s.at_ns, s.reading.values[key]) for s in self.samples if key in s.reading.values]
         at_s = np.array([(at_ns - self.begin_ns) / 1e9 for at_ns, _ in pairs], np.float64)
         return at_s, np.array([value for _, value in pairs], np.float64)
 
-    def level(self, quantity: Quantity, wheres: Sequence[str], how: str) -> MemoryUse | None:
+    def measure_level(self, quantity: Quantity, wheres: Sequence[str], how: str) -> MemoryUse | None:
         """The sum over these places, of the samples in which they all are known."""
         keys = [(quantity, where) for where in wheres]
         samples = [s for s in self.inside if keys and all(key in s.reading.values for key in keys)]
@@ -247,7 +247,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
         second_half = sums[late] if late.any() else sums
         return MemoryUse(peak_bytes=int(sums.max()), steady_bytes=int(median(second_half)), how=how)
 
-    def spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
+    def measure_spreads(self, quantity: Quantity, left_out: Sequence[str] = ()) -> dict[str, SampleSpread]:
         """By place, from the samples in the window."""
         spreads = {}
         for where in self.list_places(quantity):
@@ -258,7 +258,7 @@ class Window(msgspec.Struct, frozen=True, dict=True):
                 spreads[where] = SampleSpread(min=low, mean=mean, max=high)
         return spreads
 
-    def held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
+    def measure_held_back(self, left_out: Sequence[str] = ()) -> dict[str, float] | None:
         """The share of the window's samples with each reason; None where no sensor reports it."""
         reported = [s.reading.held_back for s in self.inside if s.reading.held_back is not None]
         if not reported:
@@ -283,7 +283,7 @@ def measure_joules(window: Window, where: str, quantities: Sequence[Quantity]) -
     times at which it was read. Where it was never read, the sensor has reported why.
     """
     for quantity in quantities:
-        at_s, values = window.series(quantity, where)
+        at_s, values = window.read_series(quantity, where)
         if not len(at_s):
             continue
         allowed_s = max(2 * window.period_s, _ENDS * window.duration_s)

@@ -27,7 +27,7 @@ _CLOCK = re.compile(r"^(\w+) +MinFreq=(\d+) +MaxFreq=(\d+) +CurrentFreq=(\d+)", 
 class HostMachine:
     """This machine's files, commands and GPUs; what it lacks is empty, and raises nothing."""
 
-    def paths(self, pattern: str) -> list[str]:
+    def list_paths(self, pattern: str) -> list[str]:
         """The files an absolute pattern names, sorted."""
         return sorted(str(path) for path in Path("/").glob(pattern.lstrip("/")))
 
@@ -39,7 +39,7 @@ class HostMachine:
         """Run a command; "" where it does not exist or fails, else its output."""
         return run_command(*command, timeout_s=_COMMAND_S)
 
-    def gpus(self) -> Gpus | Absent:
+    def find_gpus(self) -> Gpus | Absent:
         """The GPUs that NVML shows."""
         return call_guarded("NVML", find_gpus, Absent)
 
@@ -55,10 +55,10 @@ def take_snapshot(source: HostMachine | None = None) -> HostState:
     """The machine's state now; milliseconds where there is nothing to ask but files."""
     source = source or HostMachine()
     counters = {
-        path: _read_number(source.read(path)) for pattern in _COUNTERS for path in source.paths(pattern)
+        path: _read_number(source.read(path)) for pattern in _COUNTERS for path in source.list_paths(pattern)
     }
-    devices = source.gpus()
-    slowdown_us, reasons = devices.throttling() if isinstance(devices, Gpus) else ({}, [])
+    devices = source.find_gpus()
+    slowdown_us, reasons = devices.read_throttling() if isinstance(devices, Gpus) else ({}, [])
     return HostState(
         counters={**counters, **slowdown_us},
         held=(*_read_cpu(source), *_read_cooling(source), *_read_jetson(source), *reasons),
@@ -99,7 +99,7 @@ def _read_cpu(source: HostMachine) -> list[str]:
 def _read_cooling(source: HostMachine) -> list[str]:
     """Devices that the kernel cools by slowing them; fans are devices too, and slow nothing."""
     lines = []
-    for path in source.paths(_COOLING):
+    for path in source.list_paths(_COOLING):
         kind = source.read(f"{path}/type")
         slows = kind == "Processor" or re.search(r"cpufreq|devfreq|gpu", kind)
         if slows and _read_number(source.read(f"{path}/cur_state")) > 0:

@@ -61,7 +61,7 @@ def shared_fields(profile: Profile, engine: Engine, dialect: Dialect) -> tuple[d
     elif profile.chat_template_kwargs and (profile.dataset_name != "custom" or profile.skip_chat_template):
         # The prompts of `custom` are rendered here.
         raise UsageError("--chat-template-kwargs goes with the chat API: use --backend openai-chat")
-    fields = dialect.fields(sampling, profile.stream, profile.continuous_usage)
+    fields = dialect.make_fields(sampling, profile.stream, profile.continuous_usage)
     return merged({**fields, **more}, profile.extra_body), notes
 
 

@@ -117,7 +117,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def adapted(self, adaptation: Adaptation) -> Plan:
         """The plan whose requests leave out or rename what a server refused; prompts and times stay."""
-        dialect = self.dialect.limited_by(adaptation.limit_field) if adaptation.limit_field else self.dialect
+        dialect = (
+            self.dialect.rename_limit(adaptation.limit_field) if adaptation.limit_field else self.dialect
+        )
         fields = adaptation.apply_to(self.fields)
         return replace(self, dialect=dialect, fields=fields, adaptation=adaptation)
 

@@ -83,7 +83,7 @@ class PromptRequests:
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The fields of request i; raises UsageError where the API cannot take such a prompt."""
-        return dialect.request(model, self.prompt(i), int(self.output_lens[i]))
+        return dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
 
     def digest(self) -> str:
         """A fingerprint of all lengths and of the first 64 prompts, from which the others follow."""

@@ -46,13 +46,13 @@ class TrialBodies:
         if isinstance(self._made.requests, PromptRequests):
             prompt = self._made.requests.prompt(place)
             short = TEXT if isinstance(prompt, str) else prompt[-1:] * _TOKENS
-            return dialect.request(model, short, length)
+            return dialect.make_request(model, short, length)
         raw = msgspec.json.encode(self._made.requests.request(place, dialect, model))
         row: dict[str, Any] = msgspec.json.decode(raw)
         kept = {name: value for name, value in row.items() if name not in _OWN}
         if "messages" not in row:
-            return {**dialect.request(model, _prompt(row), length), **kept}
-        small = dialect.request(model, TEXT, length)
+            return {**dialect.make_request(model, _prompt(row), length), **kept}
+        small = dialect.make_request(model, TEXT, length)
         if row["messages"][0].get("role") == "system":
             small["messages"] = [{"role": "system", "content": TEXT}, *small["messages"]]
         if _IMAGE in raw:

@@ -24,7 +24,9 @@ def found_out(probe: ServerProbe, served: ServerInfo) -> ServerInfo:
         return served
     access, dialect = probe.access, Completions()
     path = f"{access.prefix}{dialect.path.removeprefix('/v1')}{access.query}"
-    answer = control.send_request(access, probe.tls, path, dialect.request(served.model, _IDS, 1), _ANSWER_S)
+    answer = control.send_request(
+        access, probe.tls, path, dialect.make_request(served.model, _IDS, 1), _ANSWER_S
+    )
     counted = untrusted.read_mapping(answer.object.get("usage")).get("prompt_tokens")
     if answer.status not in REFUSING and counted in (None, len(_IDS)):
         return served

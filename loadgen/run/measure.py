@@ -125,7 +125,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
     On return every decoded request is in the journal's file, and that is on the disk.
     """
     rules, journal, part = watch.rules, watch.journal, options.part
-    indices = None if plan.total is None else part.share.indices(len(plan), plan.sessions)
+    indices = None if plan.total is None else part.share.list_indices(len(plan), plan.sessions)
     total = None if indices is None else len(indices)
     most = plan.profile.max_concurrency
     firing = (options.begin or _in_one_process)(plan, options, watch)
@@ -136,7 +136,7 @@ def measure(plan: Plan, options: TransportOptions, watch: Watch) -> Outcome:
         firing.counters,
         rules.duration_ns(plan.profile.duration_ns) / 1e9 or None,
         rules.cut_after_s,
-        max_concurrency=None if most is None else part.share.slots(most),
+        max_concurrency=None if most is None else part.share.count_slots(most),
         schedule_s=plan.sending_s,
         planned_tokens=0 if indices is None else _planned_tokens(plan, indices),
         waiting=watch.waiting,
@@ -205,7 +205,7 @@ def _revision(watch: Watch, uncounted: int, keep_text: bool) -> tuple[Callable[[
 def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     """What one process is to send of a plan; raises UsageError where a header would be sent twice."""
     profile, part = plan.profile, options.part
-    indices = part.share.indices(len(plan), plan.sessions)
+    indices = part.share.list_indices(len(plan), plan.sessions)
     sessions: SessionJob | None = None
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
@@ -223,7 +223,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         order=order,
         body=plan.body,
         offsets_ns=None if plan.offsets_ns is None else plan.offsets_ns[indices],
-        max_concurrency=None if most is None else part.share.slots(most),
+        max_concurrency=None if most is None else part.share.count_slots(most),
         limits=Limits(
             request_timeout_ns=int(_timeout_s(profile) * 1e9),
             timeout_flag="--turn-timeout" if profile.turn_timeout else "--request-timeout",
@@ -232,8 +232,8 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
             answer_bytes=answer_bytes,
             open_bytes=open_bytes,
         ),
-        token_seen=plan.dialect.token_seen,
-        token_messages=plan.dialect.token_messages,
+        token_seen=plan.dialect.has_token,
+        token_messages=plan.dialect.count_token_messages,
         request_id_prefix=options.request_id_prefix,
         rate_per_s=plan.rate_per_s / part.share.of,
         duration_ns=rules.duration_ns(profile.duration_ns),
@@ -243,7 +243,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
         share=part.share,
         start=part.start,
         concurrency_steps=steps,
-        prefill_concurrency=None if prefills is None else part.share.slots(prefills),
+        prefill_concurrency=None if prefills is None else part.share.count_slots(prefills),
         cancellations=plan.cancellations,
         sessions=sessions,
     )
@@ -263,7 +263,7 @@ def _room(plan: Plan, options: TransportOptions, requests: int) -> tuple[int, in
     longest = int(lens.max(initial=_UNLIMITED if (lens == UNKNOWN_LEN).any() else 0))
     repeated = longest * longest * _BYTES_SO_FAR if isinstance(plan.dialect, Generate) else 0
     share, most = options.part.share, plan.profile.max_concurrency
-    streams = requests if most is None else min(share.slots(most), requests)
+    streams = requests if most is None else min(share.count_slots(most), requests)
     together = memory_room.limit_open_bytes(streams, longest + repeated // _TOKEN_BYTES, options.workers)
     one = _LEAST_BYTES + longest * _TOKEN_BYTES + repeated
     return min(one, max(together // _LARGEST, memory_room.MIB)), together

@@ -15,7 +15,7 @@ def text(made: Plan, target: Target, request_id: str, hidden: Secrets) -> str:
     """Head and body of the plan's first request, without secrets."""
     body = made.body(0)
     headless = replace(target, headers=tuple((name, HIDDEN) for name, _ in target.headers))
-    head = headless.request_head(len(body), (("x-request-id", request_id),))
+    head = headless.make_head(len(body), (("x-request-id", request_id),))
     fields = json.loads(body)
     masked = hidden.mask(fields)
     # As it is sent, to the byte, unless it holds a secret: 0.70 in a file is 0.70 here.

@@ -52,7 +52,7 @@ def _live(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | No
         if judged(capture) is None:
             return None
         lines = _lines_of(capture, decoder.streamed)
-        return _message_of(dialect.messages(lines))
+        return _message_of(dialect.read_messages(lines))
 
     return answer_of
 
@@ -84,7 +84,7 @@ def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:
     for choice in (choice for message in messages for choice in message.choices or ()):
         if begun and choice.is_repeat():
             continue
-        begun = begun or choice.carries() == TOKEN
+        begun = begun or choice.classify() == TOKEN
         delta = choice.delta or choice.message if isinstance(choice, ChatChoice) else None
         if choice.index == 0 and delta is not None:
             yield delta

@@ -121,7 +121,7 @@ class Divergence(msgspec.Struct, frozen=True):
     unit: str  # tokens, characters
     why: str = ""  # why nothing was compared
 
-    def line(self, baseline: str) -> str:
+    def format_line(self, baseline: str) -> str:
         """It in one sentence; `baseline` is the other checkpoint's name."""
         if self.why:
             return f"answers not compared with {baseline}: {self.why}"

@@ -133,8 +133,8 @@ class _PromptRun:
             sampling["repetition_penalty"] = 1.0
         more = {"return_token_ids": True} if engine.vllm_fields and openai else {}
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
-        request = dialect.request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
-        fields = dialect.fields(sampling, self.plan.profile.stream, False)
+        request = dialect.make_request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
+        fields = dialect.make_fields(sampling, self.plan.profile.stream, False)
         asked = {**merged(request, fields), **more}
         return msgspec.json.encode(self.plan.adaptation.apply_to(asked))
 

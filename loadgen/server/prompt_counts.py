@@ -95,7 +95,7 @@ class PromptCounter:
         """By /tokenize, in vLLM's form."""
         asked: dict[str, Any] = {"model": self._plan.model, "prompt": text}
         if isinstance(self._plan.dialect, Chat):
-            message = self._plan.dialect.request(self._plan.model, text, 1)["messages"]
+            message = self._plan.dialect.make_request(self._plan.model, text, 1)["messages"]
             asked = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
             if given := self._plan.fields.get("chat_template_kwargs"):
                 asked["chat_template_kwargs"] = given
@@ -134,7 +134,7 @@ class PromptCounter:
         fields = {name: value for name, value in plan.fields.items() if name not in _UNASKED}
         if sampling := untrusted.read_mapping(fields.get("sampling_params")):
             fields["sampling_params"] = {name: sampling[name] for name in sampling if name not in _UNASKED}
-        return merged(plan.dialect.request(plan.model, text, self._output_tokens), fields)
+        return merged(plan.dialect.make_request(plan.model, text, self._output_tokens), fields)
 
     async def _answer(
         self, client: ControlClient, path: str, body: dict[str, Any], most_s: float = _ANSWER_S
@@ -156,7 +156,7 @@ def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
     found = None
     for event in events:
         try:
-            messages = plan.dialect.messages(event)
+            messages = plan.dialect.read_messages(event)
         except (*untrusted.NOT_JSON, ValueError):
             continue
         for message in messages:

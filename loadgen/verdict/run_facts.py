@@ -396,7 +396,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_sessions(self) -> int:
         """How many of the plan's sessions were this run's to send; 0: there are none."""
-        return self.share.slots(len(self.session_turns))
+        return self.share.count_slots(len(self.session_turns))
 
     @property
     def queues(self) -> int:
@@ -412,13 +412,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def max_concurrency(self) -> int | None:
         """The most requests that this run was to have under way at once; None: there was no limit."""
         most = self.profile.max_concurrency
-        return None if most is None else self.share.slots(most)
+        return None if most is None else self.share.count_slots(most)
 
     @property
     def held_concurrency(self) -> int | None:
         """The concurrency, or sessions at once, that this run was to hold; None: the loop was open."""
         held = self.profile.held_concurrency
-        return None if held is None else self.share.slots(held)
+        return None if held is None else self.share.count_slots(held)
 
     @property
     def planned_rate_per_s(self) -> float:

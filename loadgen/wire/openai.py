@@ -124,11 +124,11 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
 
-    def carries(self) -> int:
+    def classify(self) -> int:
         """One of TOKEN, MAYBE, ENDING, CLOSING, NOTHING."""
         raise NotImplementedError
 
-    def content(self) -> str:
+    def read_content(self) -> str:
         """The text, reasoning and tool calls included."""
         raise NotImplementedError
 
@@ -138,7 +138,7 @@ class Choice(msgspec.Struct, gc=False):
 
     def has_visible_text(self) -> bool:
         """Whether it carries some of what a user sees: text of the answer itself, or of a tool call."""
-        return self.carries() == TOKEN and not self.has_reasoning()
+        return self.classify() == TOKEN and not self.has_reasoning()
 
     def is_repeat(self) -> bool:
         """Whether it holds a whole answer, which in a stream repeats the messages before it."""
@@ -291,7 +291,7 @@ class TextChoice(Choice, gc=False):
     reasoning: Thought = None  # OpenRouter, next to `text`
     reasoning_content: Thought = None
 
-    def carries(self) -> int:
+    def classify(self) -> int:
         delta = self.delta
         if delta is not None:
             text = delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls
@@ -305,7 +305,7 @@ class TextChoice(Choice, gc=False):
             return ENDING if empty else CLOSING
         return MAYBE if empty and part.role is None else NOTHING
 
-    def content(self) -> str:
+    def read_content(self) -> str:
         delta = self.delta
         if delta is not None and self.message is None and not self._has_own():
             text = delta.content
@@ -351,18 +351,18 @@ class TextChoice(Choice, gc=False):
 class CompletionChoice(TextChoice, gc=False):
     """A choice of `/v1/completions`."""
 
-    def carries(self) -> int:
+    def classify(self) -> int:
         text = self.text
         if text and text.__class__ is str:
             return TOKEN
         if self.delta is None and self.message is None and not self._has_own():
             return MAYBE if self.finish_reason is None else ENDING  # some servers leave an empty text out
-        return super().carries()
+        return super().classify()
 
-    def content(self) -> str:
+    def read_content(self) -> str:
         text = self.text
         only_text = CompletionChoice(self.index, self.finish_reason, self.token_ids, text)
-        return text if isinstance(text, str) and self == only_text else super().content()
+        return text if isinstance(text, str) and self == only_text else super().read_content()
 
     def has_visible_text(self) -> bool:
         text = self.text
@@ -391,35 +391,35 @@ class Dialect(msgspec.Struct, frozen=True):
     path: str
     cumulative: ClassVar[bool] = False  # a message repeats those before it
 
-    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+    def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """Build one request's own fields; raises UsageError where the API cannot take such a prompt."""
         raise NotImplementedError
 
-    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+    def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         """The other fields of every request; a table of both is merged. Sampling is spelled as in vLLM."""
         raise NotImplementedError
 
-    def limited_by(self, field: str) -> Dialect:
+    def rename_limit(self, field: str) -> Dialect:
         """Return this API with another name for the length of an answer, where it has a choice."""
         return self
 
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+    def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         """Events, each JSON in a line of its own; raises msgspec.DecodeError or UnicodeDecodeError."""
         raise NotImplementedError
 
-    def token_seen(self, tail: bytes) -> bool:
+    def has_token(self, tail: bytes) -> bool:
         """Whether some message that may carry a token lies whole in bytes cut out of a response."""
         return any(kind >= ENDING for kind in self._kinds(reversed(_split_lines(tail))))
 
-    def token_messages(self, piece: bytes) -> int:
+    def count_token_messages(self, piece: bytes) -> int:
         """How many messages with text lie whole in bytes cut out of a response."""
         return sum(kind == TOKEN for kind in self._kinds(_split_lines(piece)))
 
     def _kinds(self, lines: Iterable[bytes]) -> Iterator[int]:
         for data in (line[5:] for line in lines if line.startswith(b"data:")):
             try:
-                (message,) = self.messages(data)
-                kinds = [choice.carries() for choice in message.choices or ()]
+                (message,) = self.read_messages(data)
+                kinds = [choice.classify() for choice in message.choices or ()]
             except (*NOT_JSON, ValueError):
                 continue  # cut at either end, `[DONE]`, or not ours to judge while bytes arrive
             yield from kinds
@@ -436,10 +436,10 @@ class _OpenAI(Dialect, frozen=True):
     limit_field: str
     _messages: ClassVar[msgspec.json.Decoder[Any]]
 
-    def limited_by(self, field: str) -> Dialect:
+    def rename_limit(self, field: str) -> Dialect:
         return replace(self, limit_field=field)
 
-    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+    def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         fields: dict[str, Any] = {**sampling, "stream": stream}
         if stream:
             fields["stream_options"] = {"include_usage": True}
@@ -447,7 +447,7 @@ class _OpenAI(Dialect, frozen=True):
                 fields["stream_options"]["continuous_usage_stats"] = True
         return fields
 
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+    def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         return self._messages.decode_lines(lines)
 
 
@@ -458,7 +458,7 @@ class Completions(_OpenAI, frozen=True):
     limit_field: str = "max_tokens"
     _messages: ClassVar = msgspec.json.Decoder(CompletionMessage)
 
-    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+    def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         return {"model": model, "prompt": prompt, self.limit_field: output_tokens}
 
 
@@ -469,7 +469,7 @@ class Chat(_OpenAI, frozen=True):
     limit_field: str = "max_completion_tokens"  # `transformers serve` knows only `max_tokens`
     _messages: ClassVar = msgspec.json.Decoder(ChatMessage)
 
-    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+    def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         if not isinstance(prompt, str):
             raise UsageError(
                 "the chat API takes text, not token ids: use --prompt-format words, or /v1/completions"

@@ -56,14 +56,14 @@ class GenerateChoice(Choice, gc=False):
     text: str | None = None  # None: only ids are sent
     repeated: int = 0  # of the text, characters
 
-    def carries(self) -> int:
-        if self.content():
+    def classify(self) -> int:
+        if self.read_content():
             return TOKEN
         if self.tokens > 0:
             return TOKEN if self.text is None else MAYBE
         return NOTHING if self.finish_reason is None else CLOSING
 
-    def content(self) -> str:
+    def read_content(self) -> str:
         return "" if self.text is None else self.text[self.repeated :]
 
 
@@ -87,19 +87,19 @@ class Generate(Dialect, frozen=True):
     cumulative: ClassVar[bool] = True
     _answers: ClassVar = msgspec.json.Decoder(RawMessage)
 
-    def request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
+    def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """SGLang serves one model, so requests do not name it."""
         given = "text" if isinstance(prompt, str) else "input_ids"
         return {given: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
 
-    def fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
+    def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         """Its sampling parameters are vLLM's but for two; the usage always runs along."""
         given = {_NAMES.get(name, name): value for name, value in sampling.items()}
         top = given.pop("logprobs", None)
         asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
         return {"sampling_params": given, "stream": stream, **asked}
 
-    def messages(self, lines: bytes | bytearray) -> Sequence[Message]:
+    def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         answers: list[RawMessage] = self._answers.decode_lines(lines)
         repeating = _is_repeating(answers)
         before: dict[int, tuple[int, int]] = {}  # of each choice: tokens, and characters that are repeated

@@ -69,7 +69,7 @@ def read_typical(dialect: Dialect, stream: PlainStream) -> TypicalMessages | Non
         odd = _find_odd(stream, template, _find_loose(stream, template))
         if 2 * len(odd) > count:
             return None
-        messages = dialect.messages(b"\n".join([_read_data(stream, at) for at in odd]))
+        messages = dialect.read_messages(b"\n".join([_read_data(stream, at) for at in odd]))
     except (*NOT_JSON, IndexError):  # UnicodeDecodeError of a text; IndexError: something short at the end
         return None
     # One without choices may be an error's remark, which is read from its line.
@@ -90,7 +90,7 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
     is put there, if it neither ends a string nor escapes in it, the message is the same but for its text.
     """
     try:
-        (message,) = dialect.messages(line)
+        (message,) = dialect.read_messages(line)
         text = _read_only_text(message)
         written = text.encode()
         begin = line.rfind(b'"%b"' % written) + 1
@@ -100,7 +100,7 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
         seconds = _find_seconds(before)
         zeros = b"0" * (seconds.stop - seconds.start)
         later = before[: seconds.start] + zeros + before[seconds.stop :]
-        (longer,) = dialect.messages(b"%b%bx%b" % (later, written, after))
+        (longer,) = dialect.read_messages(b"%b%bx%b" % (later, written, after))
     except (*NOT_JSON, ValueError):  # ValueError: half a character, or no message at all
         return None
     if _read_only_text(longer) != f"{text}x":
@@ -129,7 +129,7 @@ def _read_only_text(message: Message) -> str:
     (choice,) = message.choices or ()
     if choice.finish_reason is not None or choice.token_ids is not None:
         return ""
-    return choice.content()
+    return choice.read_content()
 
 
 def _find_odd(stream: PlainStream, template: _Template, loose: slice) -> list[int]:

@@ -45,4 +45,4 @@ def test_transformers_serve_answers_the_same_fingerprint_again(
     words = ["--model", str(model), "--tokenizer", str(model)]
     first, second = (_taken(transformers_serve, words, tmp_path / name) for name in ("first", "second"))
     assert first == second
-    assert measure_divergence(first, second).line("it") == "the same answers as it to all 12 prompts"
+    assert measure_divergence(first, second).format_line("it") == "the same answers as it to all 12 prompts"

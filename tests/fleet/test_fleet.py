@@ -59,7 +59,7 @@ class ScriptedCalls:
         self.asked.append((shard, method))
         self.arguments.append((shard, method, arguments))
 
-    def answers(self, within_s: float) -> list[Answer]:
+    def take_answers(self, within_s: float) -> list[Answer]:
         asked, self.asked = self.asked, []
         found = [answer for one in asked if (answer := self._answer(*one)) is not None]
         if not found:
@@ -151,7 +151,7 @@ def test_what_all_have_counted_is_one_figure(clock: FakeClock) -> None:
     fleet = Fleet(ScriptedCalls(clock, [[sending(1), DONE], [sending(1), sending(2), DONE]]))
     watched(fleet)
     assert fleet.totals.sent == 10
-    assert [fleet.why_lost(shard) for shard in fleet.shards] == ["", ""]
+    assert [fleet.explain_loss(shard) for shard in fleet.shards] == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_lost_in_mid_run_is_named_and_ends(
     fleet = Fleet(calls)
     began_ns = clock.ns
     watched(fleet)
-    assert [fleet.why_lost(shard) for shard in fleet.shards] == ["", why]
+    assert [fleet.explain_loss(shard) for shard in fleet.shards] == ["", why]
     assert clock.ns - began_ns < 2 * fleets._ANSWERS_S * 1e9
 
 
@@ -198,7 +198,7 @@ def test_a_stopped_process_is_waited_for_while_others_send(clock: FakeClock) -> 
         ScriptedCalls(clock, [[*others, DONE], [sending(1), *[sending(1)] * 390, sending(2), DONE]])
     )
     watched(fleet)
-    assert [fleet.why_lost(shard) for shard in fleet.shards] == ["", ""]
+    assert [fleet.explain_loss(shard) for shard in fleet.shards] == ["", ""]
 
 
 def test_a_rule_that_ended_one_shard_is_named_with_it(clock: FakeClock) -> None:

@@ -87,7 +87,7 @@ def test_facts_are_what_is_told(recorded: str, facts: dict[str, str]) -> None:
 
 @loop_over(("recorded", "used"), [("h200", 136_000_000_000), ("thor", None)])
 def test_memory_in_use_is_of_all_gpus_or_not_known(recorded: str, used: int | None) -> None:
-    assert Gpus(RecordedNvml(recorded)).used_bytes() == used
+    assert Gpus(RecordedNvml(recorded)).read_used_bytes() == used
 
 
 def test_processes_that_no_gpu_lists_are_said_to_be_unlisted() -> None:
@@ -122,7 +122,7 @@ def test_a_gpu_that_falls_off_is_a_line_and_no_exception(words: str) -> None:
         f"memory clock and why its clocks are held back: {words}"
     )
     assert devices.facts()["gpus"] == "1"
-    assert devices.used_bytes() is None
+    assert devices.read_used_bytes() is None
 
 
 def test_a_gpu_that_cannot_be_opened_is_named() -> None:

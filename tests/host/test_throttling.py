@@ -35,7 +35,7 @@ class Recorded(HostMachine):
     outputs: Mapping[tuple[str, str], str] = field(default_factory=dict)
     nvml: RecordedNvml | None = None
 
-    def paths(self, pattern: str) -> list[str]:
+    def list_paths(self, pattern: str) -> list[str]:
         known = {path for path in self.files if fnmatch(path, pattern)}
         parents = {path.rpartition("/")[0] for path in self.files}
         return sorted(known | {path for path in parents if fnmatch(path, pattern)})
@@ -46,7 +46,7 @@ class Recorded(HostMachine):
     def run(self, *command: str) -> str:
         return self.outputs.get(command[:2], "")  # type: ignore[arg-type]
 
-    def gpus(self) -> Gpus | Absent:
+    def find_gpus(self) -> Gpus | Absent:
         return Absent("none") if self.nvml is None else Gpus(self.nvml)
 
 
@@ -185,7 +185,7 @@ def test_what_the_machine_lacks_is_empty() -> None:
     assert machine.run("no-such-command-of-anyone") == ""
     assert machine.run("false") == ""
     assert machine.read("/no/such/file") == ""
-    assert machine.paths("/no/such/*") == []
+    assert machine.list_paths("/no/such/*") == []
 
 
 def test_the_environment_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_processes_have_a_changing_limit_together(processes: int) -> None:
         parts = [job.concurrency_steps.limit(elapsed_ns) for job in made if job.concurrency_steps]
         assert sum(parts) == limit
     assert [job.most_slots for job in made] == [
-        min(40, Share(n, processes).slots(12)) for n in range(processes)
+        min(40, Share(n, processes).count_slots(12)) for n in range(processes)
     ]
 
 

@@ -134,7 +134,7 @@ def test_what_a_process_claimed_is_its_own_to_send() -> None:
     assert [*takes] == [7]
     assert mine.list_claimed() == [4, 6, 7]
     queue.close()
-    assert Listed(Share(1, 3).indices(8)).list_claimed() == [1, 4, 7]
+    assert Listed(Share(1, 3).list_indices(8)).list_claimed() == [1, 4, 7]
 
 
 EIGHT = {cpu: {cpu, cpu ^ 4} for cpu in range(8)}  # four cores of two threads each: 0 and 4, 1 and 5, …

@@ -220,7 +220,7 @@ FAILED = Fingerprint(
     ],
 )
 def test_how_far_two_answers_go_together(own: Fingerprint, other: Fingerprint, line: str) -> None:
-    assert measure_divergence(own, other).line("BF16") == line
+    assert measure_divergence(own, other).format_line("BF16") == line
 
 
 def test_text_is_compared_where_one_server_does_not_tell_its_tokens() -> None:

@@ -63,7 +63,7 @@ class Made(Stream):
 class Counted:
     """The dialect's look for a token, and how many bytes it was shown."""
 
-    seen: Callable[[bytes], bool] = Completions().token_seen
+    seen: Callable[[bytes], bool] = Completions().has_token
     shown: int = 0
 
     def __call__(self, tail: bytes) -> bool:
@@ -90,7 +90,7 @@ class Counted:
     ],
 )
 def test_the_read_in_which_the_last_token_came_whole(reads: list[bytes], found: int | None) -> None:
-    assert find_last_token_read(reads, Completions().token_seen) == found
+    assert find_last_token_read(reads, Completions().has_token) == found
 
 
 def test_a_message_that_has_begun_is_looked_at_again() -> None:
@@ -133,7 +133,7 @@ def test_tokens_among_pings_are_progress_when_they_came() -> None:
 
 def test_a_request_in_the_queue_waits_while_anybody_gets_tokens() -> None:
     going_on, queued = Made(sent_ns=1, progress_ns=1), Made(sent_ns=1, progress_ns=1)
-    stalls = Stalls(SECOND, Completions().token_seen, lambda: [queued, going_on])
+    stalls = Stalls(SECOND, Completions().has_token, lambda: [queued, going_on])
     ends = []
     for tick in range(1, 80):
         now_ns = tick * 100 * MS
@@ -154,7 +154,7 @@ def test_time_in_which_this_process_was_stopped_counts_against_nobody(
 ) -> None:
     stream = Made(sent_ns=SECOND, progress_ns=SECOND)
     limits = Limits(request_timeout_ns=4 * SECOND, stall_timeout_ns=3 * SECOND)
-    job = job_of(target_of("127.0.0.1", 1), 1, 1, limits=limits, token_seen=Completions().token_seen)
+    job = job_of(target_of("127.0.0.1", 1), 1, 1, limits=limits, token_seen=Completions().has_token)
     deadlines = Deadlines(job, lambda: [stream])
     now_ns = 3 * SECOND + max(late_ns, 0)
     assert deadlines.put_off(late_ns, now_ns) is put_off

@@ -70,7 +70,7 @@ def test_a_stall_is_the_absence_of_tokens_whatever_else_comes(
 ) -> None:
     limits = Limits(stall_timeout_ns=1000 * MS)
     server = VirtualServer(lambda _: Answer(pieces, End.HANG if kind else End.KEEP))
-    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Completions().token_seen)
+    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Completions().has_token)
     driven = drive(job, transport, server)
     assert kinds(driven) == [kind]
     if kind:
@@ -93,14 +93,14 @@ def test_a_request_waits_for_its_first_token_as_long_as_others_get_theirs(
     queued = Answer([2.2, HEAD, chunk(token()), *FINISH], End.KEEP)
     limits = Limits(stall_timeout_ns=1000 * MS)
     server = VirtualServer(lambda asked: queued if asked.number else going_on)
-    job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().token_seen)
+    job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().has_token)
     assert kinds(drive(job, transport, server)) == found
 
 
 def test_a_role_is_no_token(transport: str) -> None:
     limits = Limits(stall_timeout_ns=1000 * MS)
     server = VirtualServer(lambda _: Answer([HEAD, *repeated(role(), 100, 0.02)]))
-    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().token_seen)
+    job = job_of(server.target(), 1, 1, limits=limits, token_seen=Chat().has_token)
     assert kinds(drive(job, transport, server)) == [FailureKind.STALL]
 
 

@@ -91,7 +91,7 @@ def play(fault: Fault, transport: str, server: FaultyServer | VirtualServer) -> 
     if fault.answer_bytes:
         limits = replace(limits, answer_bytes=fault.answer_bytes)
     with server:
-        job = job_of(server.target(), fault.requests, 1, limits=limits, token_seen=Completions().token_seen)
+        job = job_of(server.target(), fault.requests, 1, limits=limits, token_seen=Completions().has_token)
         driven = drive(job, transport, server if isinstance(server, VirtualServer) else None)
     return judged(driven, fault.requests)
 

@@ -19,7 +19,7 @@ def test_an_open_loop_sends_its_indices_at_their_times(transport: str) -> None:
     server = VirtualServer(lambda _: stream(2, 0.001))
     begin_ns = server.now_ns() + 70 * MS
     offsets_ns = np.arange(9, dtype=np.int64) * 10 * MS
-    indices = SECOND_OF_THREE.indices(9)
+    indices = SECOND_OF_THREE.list_indices(9)
     job = job_of(
         server.target(),
         0,

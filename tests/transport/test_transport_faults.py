@@ -47,7 +47,7 @@ LIMITS = Limits(stall_timeout_ns=8 * SECOND, answer_bytes=1 << 20)
 def third(answer: Answer, transport: str, limits: Limits = LIMITS) -> Driven:
     """Three requests on one connection, of which the second is answered so."""
     server = VirtualServer(lambda asked: answer if asked.number == 1 else stream())
-    job = job_of(server.target(), 3, 1, limits=limits, token_seen=Completions().token_seen)
+    job = job_of(server.target(), 3, 1, limits=limits, token_seen=Completions().has_token)
     return drive(job, transport, server)
 
 
@@ -230,7 +230,7 @@ def test_pings_without_number_stall_their_stream_and_delay_no_other(transport: s
 
     limits = Limits(stall_timeout_ns=1000 * MS)
     server = VirtualServer(script)
-    job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().token_seen)
+    job = job_of(server.target(), 2, 2, limits=limits, token_seen=Completions().has_token)
     driven = drive(job, transport, server)
     assert kinds(driven) == [None, FailureKind.STALL] or kinds(driven) == [FailureKind.STALL, None]
     assert driven.health.stopped_ns < 500 * MS

@@ -46,12 +46,12 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 def test_a_request_has_the_fields_of_its_api(
     dialect: Dialect, prompt: list[int] | str, request_: dict[str, Any]
 ) -> None:
-    assert dialect.request("m", prompt, 9) == request_
+    assert dialect.make_request("m", prompt, 9) == request_
 
 
 def test_the_chat_api_takes_no_token_ids() -> None:
     with pytest.raises(UsageError, match="takes text, not token ids"):
-        Chat().request("m", [1, 2], 9)
+        Chat().make_request("m", [1, 2], 9)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_the_chat_api_takes_no_token_ids() -> None:
     ],
 )
 def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int) -> None:
-    (message,) = Completions().messages(msgspec.json.encode({"choices": [choice]}))
-    assert [choice.carries() for choice in message.choices or ()] == [carries]
+    (message,) = Completions().read_messages(msgspec.json.encode({"choices": [choice]}))
+    assert [choice.classify() for choice in message.choices or ()] == [carries]
 
 
 @loop_over(
@@ -94,8 +94,8 @@ def test_what_a_completions_message_carries(choice: dict[str, Any], carries: int
     ],
 )
 def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> None:
-    (message,) = Chat().messages(msgspec.json.encode({"choices": [choice]}))
-    assert [choice.carries() for choice in message.choices or ()] == [carries]
+    (message,) = Chat().read_messages(msgspec.json.encode({"choices": [choice]}))
+    assert [choice.classify() for choice in message.choices or ()] == [carries]
 
 
 @loop_over(
@@ -115,7 +115,7 @@ def test_what_a_chat_message_carries(choice: dict[str, Any], carries: int) -> No
 )
 def test_an_error_in_a_message_is_told_with_its_code(message: dict[str, Any], fault: str | None) -> None:
     for dialect in (*DIALECTS.values(), Generate()):
-        assert dialect.messages(msgspec.json.encode(message))[0].fault() == fault
+        assert dialect.read_messages(msgspec.json.encode(message))[0].fault() == fault
 
 
 @loop_over(
@@ -176,16 +176,16 @@ SPLIT = SAID[4:40] + b"\r\n1f\r\n" + SAID[40:]
     ],
 )
 def test_a_token_is_seen_in_a_piece_of_a_response(tail: bytes, seen: bool) -> None:
-    assert DIALECTS["chat"].token_seen(tail) is seen
+    assert DIALECTS["chat"].has_token(tail) is seen
 
 
 def test_a_tail_is_looked_through_in_a_time_that_grows_with_its_length() -> None:
     begin_s = time.process_time()
-    assert not DIALECTS["chat"].token_seen(b"data:" * 2_000_000 + b"data:[[\n" * 20_000)
+    assert not DIALECTS["chat"].has_token(b"data:" * 2_000_000 + b"data:[[\n" * 20_000)
     assert time.process_time() - begin_s < 1
 
 
 def test_a_stream_that_only_pings_shows_no_token() -> None:
     _, reads = recorded.timed("llama-cpp-python/stall")
-    seen = [DIALECTS["completions"].token_seen(read) for read in reads]
+    seen = [DIALECTS["completions"].has_token(read) for read in reads]
     assert seen == [False] + [True] * 27 + [False] * 47

@@ -189,16 +189,16 @@ def test_an_answer_in_one_piece_that_was_stopped_is_a_failure() -> None:
 )
 def test_a_token_is_seen_by_the_count_not_the_text(message: dict[str, Any], carries: int) -> None:
     data = msgspec.json.encode(message)
-    (found,) = Generate().messages(data)
-    assert [choice.carries() for choice in found.choices or ()] == [carries]
+    (found,) = Generate().read_messages(data)
+    assert [choice.classify() for choice in found.choices or ()] == [carries]
     tail = b"5\r\n: x\n\n\r\n" + recorded.chunk(b"data: %b\n\n" % data)
-    assert Generate().token_seen(tail) is (carries >= ENDING)
-    assert not Generate().token_seen(tail[:-40])
+    assert Generate().has_token(tail) is (carries >= ENDING)
+    assert not Generate().has_token(tail[:-40])
 
 
 @pytest.mark.parametrize(("prompt", "key"), [([1, 2], "input_ids"), ("hi", "text")])
 def test_ids_and_text_have_a_name_of_their_own(prompt: list[int] | str, key: str) -> None:
-    assert Generate().request("m", prompt, 9) == {key: prompt, "sampling_params": {"max_new_tokens": 9}}
+    assert Generate().make_request("m", prompt, 9) == {key: prompt, "sampling_params": {"max_new_tokens": 9}}
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_ids_and_text_have_a_name_of_their_own(prompt: list[int] | str, key: str
 def test_sampling_is_a_table_and_logprobs_are_not_part_of_it(
     sampling: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    assert Generate().fields(sampling, stream=True, running_usage=True) == {**fields, "stream": True}
+    assert Generate().make_fields(sampling, stream=True, running_usage=True) == {**fields, "stream": True}

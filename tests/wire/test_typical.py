@@ -184,7 +184,7 @@ def test_typical_messages_are_a_sequence() -> None:
     assert plain is not None
     messages = typical.read_typical(DIALECTS["chat"], plain)
     assert messages is not None
-    every = DIALECTS["chat"].messages(plain.lines())
+    every = DIALECTS["chat"].read_messages(plain.lines())
     assert list(messages) == list(messages[:]) == list(every)
     assert (len(messages), messages[-1], messages[3:5]) == (len(every), every[-1], every[3:5])
     assert [at for at, _ in typical.list_parsed(messages)] == [COUNT]

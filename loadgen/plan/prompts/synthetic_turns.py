@@ -67,7 +67,7 @@ class SyntheticTurns:
         self, i: int, answers: Sequence[dict[str, Any]], dialect: Dialect, model: str
     ) -> dict[str, Any]:
         """The same with the server's own `answers`, messages, in place of the first that are made here."""
-        body = dialect.request(model, self.message(i), int(self.output_lens[i]))
+        body = dialect.make_request(model, self.message(i), int(self.output_lens[i]))
         body["messages"] = [*self._history(i, answers), *body["messages"]]
         return body
 

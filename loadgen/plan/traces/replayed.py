@@ -50,7 +50,7 @@ class ReplayedRequests(PromptRequests):
         if self._texts is None:
             self._texts = IdTexts(self._content.allowed)
         written = cast(list[int], self._texts.prompt(self.places(i, int(self.input_lens[i]))))
-        return dialect.request(model, written, int(self.output_lens[i]))
+        return dialect.make_request(model, written, int(self.output_lens[i]))
 
     def digest(self) -> str:
         """A fingerprint of all that the prompts follow from: lengths, hashes, seeds, block size, ids."""

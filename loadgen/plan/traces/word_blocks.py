@@ -52,7 +52,7 @@ class ReplayedWords(ReplayedRequests):
 
     def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
         """The fields of request i."""
-        return dialect.request(model, self.prompt(i), int(self.output_lens[i]))
+        return dialect.make_request(model, self.prompt(i), int(self.output_lens[i]))
 
     def digest(self) -> str:
         """A fingerprint of what the prompts follow from: hashes, lengths, words and their count."""

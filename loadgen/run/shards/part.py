@@ -114,7 +114,7 @@ def facts(made: Plan, options: Options) -> ShardFacts | None:
         of=share.of,
         version=__version__,
         start_at_ns=0 if start is None else start.wall_ns,
-        requests=None if made.total is None else len(share.indices(len(made), made.sessions)),
+        requests=None if made.total is None else len(share.list_indices(len(made), made.sessions)),
         sessions=made.sessions is not None,
         before=reading(),
     )

@@ -50,5 +50,5 @@ def automatic(options: TransportOptions, plan: Plan) -> int:
 def most_workers(options: TransportOptions, plan: Plan) -> int:
     """How many workers a plan has slots and requests for."""
     share, limit = options.part.share, plan.divisible
-    requests = len(share.indices(len(plan), plan.sessions))
-    return max(1, requests if limit is None else min(share.slots(limit[1]), requests))
+    requests = len(share.list_indices(len(plan), plan.sessions))
+    return max(1, requests if limit is None else min(share.count_slots(limit[1]), requests))

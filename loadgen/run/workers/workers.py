@@ -91,7 +91,7 @@ class Workers:
     def _tasks(self) -> list[WorkerTask]:
         """What each is to do; all that can be wrong with it is found here."""
         plan, options, part = self.plan, self.options, self.options.part
-        indices = part.share.indices(len(plan), plan.sessions)
+        indices = part.share.list_indices(len(plan), plan.sessions)
         # The requests of a session stay in one worker.
         closed = plan.offsets_ns is None and plan.sessions is None
         self._queue = Queue(indices) if closed else None
@@ -250,7 +250,7 @@ class Workers:
             sent = 0 if run.result is None else _lost_of(run)
             now_ns, missing = clock.now_ns(), run.owed(self.stopped, duration_ns)
             for index in missing:
-                slot = run.task.job.share.slot(0)
+                slot = run.task.job.share.number_slot(0)
                 record = self.decoder.decode(
                     Capture(index, slot, intended_ns=now_ns, sent_ns=0, end_ns=now_ns, failure=_LOST)
                 )

@@ -139,7 +139,9 @@ def mark_answers(row: Line, baseline: Line | None, headline: str, margin: float)
         problem for answers in own for problem in answer_check.judge_answers(answers, like)
     )
     parted = (
-        answer_check.measure_divergence(own[0], like).line(baseline.name) if own and like and baseline else ""
+        answer_check.measure_divergence(own[0], like).format_line(baseline.name)
+        if own and like and baseline
+        else ""
     )
     begun = f"{BROKEN} " if _is_faster(row.effects.get(headline), margin) else ""
     marks = (*(f"{begun}{problem}" for problem in problems), *row.marks)

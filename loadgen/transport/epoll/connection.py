@@ -278,7 +278,7 @@ class Slot(_Exchange):
             return Failure(FailureKind.MALFORMED, head.detail)
         framing = head.framing
         if isinstance(framing, ContentLength) and framing.total > limits.answer_bytes:
-            return limits.too_long(framing.total)
+            return limits.refuse_length(framing.total)
         self.heads, self.framing, self.keep_alive = None, framing, head.keep_alive
         self.intake.tail = framing.tail
         # Bytes that are not a chunk end the response too: decoding reports what is wrong with them.
@@ -296,7 +296,7 @@ class Slot(_Exchange):
         quiet = now_ns - intake.got[-1] > quiet_ns
         return (quiet or not intake.list_since(-1)[0].endswith(b"\n")) and framing.check_end(intake)
 
-    def outgrows(self, limit_bytes: int) -> bool:
+    def has_outgrown(self, limit_bytes: int) -> bool:
         """Whether more came than an answer may have; counts only what may have made the difference."""
         count = len(self.intake)
         self.counted_bytes += sum(map(len, self.intake.list_since(self.counted_reads)))
@@ -306,7 +306,7 @@ class Slot(_Exchange):
 
     def held_bytes(self) -> int:
         """How much memory the response takes that came so far."""
-        self.outgrows(0)
+        self.has_outgrown(0)
         return self.counted_bytes + self.counted_reads * READ_COST
 
     def capture(self, failure: Failure | None, end_ns: int, wall: WallOffset) -> Capture:

@@ -233,8 +233,8 @@ class EpollTransport:
                     slot.delay_acks()
                 if slot.sent_ns < late_ns and (failure := self.deadlines.find_timeout(slot, now_ns)):
                     self._end(slot, failure)
-                elif count > slot.most_reads and slot.outgrows(limits.answer_bytes):
-                    self._cut(slot, limits.too_long())
+                elif count > slot.most_reads and slot.has_outgrown(limits.answer_bytes):
+                    self._cut(slot, limits.refuse_length())
                 elif slot.inspect_ns < now_ns:
                     self._inspect(slot, now_ns)
             elif state in DIALING:
@@ -276,7 +276,7 @@ class EpollTransport:
             if total <= most:
                 break
             total -= held[slot]
-            self._cut(slot, self.job.limits.no_room(held[slot]))
+            self._cut(slot, self.job.limits.refuse_for_room(held[slot]))
         return bool(held)
 
     # Requests.
@@ -298,7 +298,7 @@ class EpollTransport:
             slot.full_reads += 1
             self.full_bytes += READ_BYTES
             if slot.full_reads * READ_BYTES > self.job.limits.answer_bytes:  # before a sweep could see it
-                self._cut(slot, self.job.limits.too_long())
+                self._cut(slot, self.job.limits.refuse_length())
                 return
             if self.full_bytes > self.job.limits.open_bytes // _CHECKS > 0:
                 self._check_room()
@@ -317,7 +317,7 @@ class EpollTransport:
         self.wall.check()
         slot.note_losses()
         if failure is None and self.outbox.waiting_bytes > self.job.limits.open_bytes > 0:
-            failure = self.job.limits.no_room(slot.held_bytes())  # the decoder is that far behind
+            failure = self.job.limits.refuse_for_room(slot.held_bytes())  # the decoder is that far behind
             del slot.intake.got[KEPT_READS * A_READ :]
         # What waited for a segment before it has that one's time, which the kernel does not report.
         clean = failure is None and len(slot.intake) and slot.lost.out_of_order <= 0

@@ -39,7 +39,7 @@ class Pool:
     def open(self) -> None:
         """Add a slot and dial for it."""
         position = len(self.slots)
-        slot = Slot(self.share.slot(position), self.target.source(position + self.share.number))
+        slot = Slot(self.share.number_slot(position), self.target.choose_source(position + self.share.number))
         self.slots.append(slot)
         self.dial(slot)
 

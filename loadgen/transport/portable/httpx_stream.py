@@ -146,7 +146,7 @@ class Exchange(Stream):
         """Make a capture of the exchange, but for the bytes that it got."""
         lost = self.link.losses.subtract(self.losses)
         return self.make_capture(
-            share.slot(self.slot),
+            share.number_slot(self.slot),
             self.now_ns(),
             connect_ns=self.connect_ns,
             framed=False,

@@ -130,7 +130,7 @@ class HttpxTransport:
 
     def _new_client(self, position: int) -> httpx.AsyncClient:
         target = self.job.target
-        source = target.source(position + self.job.share.number)
+        source = target.choose_source(position + self.job.share.number)
         limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
         return httpx.AsyncClient(  # nosec B113 # every request has deadlines of its own
             verify=self.tls,
@@ -210,7 +210,7 @@ class HttpxTransport:
                 raise
             failure = exchange.given_up
         except MemoryError:
-            failure = self.job.limits.no_room(exchange.held_bytes)
+            failure = self.job.limits.refuse_for_room(exchange.held_bytes)
         except asyncio.CancelledError:
             self._deliver(exchange, CANCELLED)
             raise
@@ -232,7 +232,7 @@ class HttpxTransport:
         That one ends by itself, without being cancelled while it closes its connection.
         """
         largest = max(self.under_way.values(), key=lambda each: 0 if each.given_up else each.held_bytes)
-        failure = self.job.limits.no_room(largest.held_bytes)
+        failure = self.job.limits.refuse_for_room(largest.held_bytes)
         if largest is read:
             return failure
         if largest.give_up(failure):
@@ -279,7 +279,7 @@ class HttpxTransport:
             headers=[
                 ("content-type", "application/json"),
                 ("accept-encoding", "identity"),
-                *job.own_headers(exchange.index),
+                *job.make_own_headers(exchange.index),
                 *job.target.headers,
             ],
             extensions={"trace": exchange.trace},
@@ -302,7 +302,7 @@ class HttpxTransport:
                 self.reads += 1
                 if exchange.size > job.limits.answer_bytes:
                     self._forget(exchange)
-                    return job.limits.too_long()
+                    return job.limits.refuse_length()
                 together = self.open_bytes + self.outbox.waiting_bytes
                 if 0 < job.limits.open_bytes < together and (failure := self._make_room(exchange)):
                     return failure

@@ -47,7 +47,7 @@ class Target(msgspec.Struct, frozen=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
 
-    def source(self, position: int) -> str:
+    def choose_source(self, position: int) -> str:
         """The address that the connection at a position comes from; "": the kernel chooses."""
         return self.sources[position % len(self.sources)] if self.sources else ""
 
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path}"
 
-    def request_head(self, length: int, own: tuple[tuple[str, str], ...]) -> bytes:
+    def make_head(self, length: int, own: tuple[tuple[str, str], ...]) -> bytes:
         """The request line and headers in front of a body of `length` bytes; some are the request's own."""
         lines = [
             f"POST {self.path} HTTP/1.1",
@@ -78,7 +78,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     open_bytes: int = 0  # of all answers under way together, with what waits to be decoded; 0: no limit
 
-    def no_room(self, held: int) -> Failure:
+    def refuse_for_room(self, held: int) -> Failure:
         """The failure of the largest answer, of `held` bytes, where all together hold more than they may."""
         return Failure(
             FailureKind.MEMORY,
@@ -86,7 +86,7 @@ class Limits(msgspec.Struct, frozen=True):
             f"{self.open_bytes // MIB} MiB that this client may use for them",
         )
 
-    def too_long(self, announced: int = 0) -> Failure:
+    def refuse_length(self, announced: int = 0) -> Failure:
         """The failure of an answer that has more bytes than one may have, or announces them."""
         announcement = f"{announced} bytes announced, " if announced else ""
         return Failure(
@@ -128,15 +128,15 @@ class Job(msgspec.Struct, frozen=True):
         """Raises UsageError where the prefix cannot be sent."""
         check_request_id_prefix(self.request_id_prefix)
 
-    def request(self, index: int, body: bytes | None = None) -> bytes:
+    def make_request(self, index: int, body: bytes | None = None) -> bytes:
         """The whole HTTP request of `index`, head and body; None: the body as planned."""
         body = self.body(index) if body is None else body
-        return self.target.request_head(len(body), self.own_headers(index)) + body
+        return self.target.make_head(len(body), self.make_own_headers(index)) + body
 
-    def own_headers(self, index: int) -> tuple[tuple[str, str], ...]:
+    def make_own_headers(self, index: int) -> tuple[tuple[str, str], ...]:
         """The headers that not every request has alike."""
         name = ("x-request-id", f"{self.request_id_prefix}{index}")
-        more = () if self.sessions is None else self.sessions.headers(index, self.request_id_prefix)
+        more = () if self.sessions is None else self.sessions.make_headers(index, self.request_id_prefix)
         return (name, *more)
 
     @property

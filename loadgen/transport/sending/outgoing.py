@@ -50,7 +50,7 @@ class Outgoing:
             self._ready_bytes -= len(request)
         else:
             index = self._claimed.popleft()
-            request = self.job.request(index)
+            request = self.job.make_request(index)
             self.late_bodies += 1
             self.built += 1
         self.next += 1
@@ -64,7 +64,7 @@ class Outgoing:
         if full or not (self._claimed or self._claim()):
             return False
         index = self._claimed.popleft()
-        request = self.job.request(index)
+        request = self.job.make_request(index)
         self.built += 1
         self._ready.append((index, request))
         self._ready_bytes += len(request)

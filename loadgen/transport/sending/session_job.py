@@ -33,17 +33,17 @@ class SessionJob(msgspec.Struct, frozen=True):
     users: int = 0  # each with a session at a time and turns at `user_rate_per_s`; 0: turns have delays
     user_rate_per_s: float = 0.0
 
-    def number(self, index: int) -> int:
+    def find_session(self, index: int) -> int:
         """The session of a plan index."""
         return bisect_right(self.turns.begins, index) - 1
 
-    def end(self, index: int) -> int:
+    def find_end(self, index: int) -> int:
         """The plan index after that of the last turn of a request's session."""
-        return self.turns.end(self.number(index))
+        return self.turns.end(self.find_session(index))
 
-    def headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
+    def make_headers(self, index: int, prefix: str) -> tuple[tuple[str, str], ...]:
         """The header that is the same in all turns of a request's session."""
-        return ((self.header, f"{prefix}session-{self.number(index)}"),) if self.header else ()
+        return ((self.header, f"{prefix}session-{self.find_session(index)}"),) if self.header else ()
 
 
 class TurnOrder(Listed):

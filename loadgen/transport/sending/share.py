@@ -28,18 +28,18 @@ class Share(msgspec.Struct, frozen=True):
         """This part in as many smaller ones: what they send together is what this one would."""
         return [Share(self.number + self.of * worker, self.of * workers) for worker in range(workers)]
 
-    def indices(self, count: int, sessions: Int64 | None = None) -> Int64:
+    def list_indices(self, count: int, sessions: Int64 | None = None) -> Int64:
         """The plan indices of this part, ascending; with `sessions`, of each request, none is divided."""
         if sessions is None:
             return np.arange(self.number, count, self.of, dtype=np.int64)
         _, ranks = np.unique(sessions[:count], return_inverse=True)
         return np.flatnonzero(ranks % self.of == self.number).astype(np.int64)
 
-    def slots(self, most: int) -> int:
+    def count_slots(self, most: int) -> int:
         """How many of `most` slots are this part's."""
         return len(range(self.number, most, self.of))
 
-    def slot(self, position: int) -> int:
+    def number_slot(self, position: int) -> int:
         """The number of this part's slot at a position."""
         return self.number + self.of * position
 

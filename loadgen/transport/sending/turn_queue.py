@@ -57,7 +57,7 @@ class TurnQueue:
 
     def has_next(self, index: int) -> bool:
         """Whether a turn is followed by another one of its session."""
-        return index + 1 < self.sessions.end(index)
+        return index + 1 < self.sessions.find_end(index)
 
     def note_sent(self, index: int, request: bytes) -> None:
         """Note that a turn is sent: from now on the next one can be built, where nothing of it is unknown."""
@@ -94,7 +94,7 @@ class TurnQueue:
         if answer is None:
             self.drop(turn.index)
         elif self.sessions.body_after is not None:
-            self._answers.setdefault(self.sessions.number(turn.index), []).append(answer)
+            self._answers.setdefault(self.sessions.find_session(turn.index), []).append(answer)
             self._to_build[turn.index + 1] = None
         return turn.succeeded
 
@@ -104,11 +104,11 @@ class TurnQueue:
         self._built.pop(index + 1, None)
         self._to_build.pop(index + 1, None)
         if self.next < self.count:  # or the time for sending is over
-            self.count -= self.sessions.end(index) - index - 1
+            self.count -= self.sessions.find_end(index) - index - 1
 
     def forget(self, index: int) -> None:
         """Forget the session of a turn that was its last."""
-        self._answers.pop(self.sessions.number(index), None)
+        self._answers.pop(self.sessions.find_session(index), None)
 
     def close(self) -> None:
         """Send nothing any more: the time for that is over."""
@@ -140,6 +140,6 @@ class TurnQueue:
     def _build(self, index: int) -> bytes:
         after = self.sessions.body_after
         if after is None:
-            return self.job.request(index)
-        answers = self._answers.get(self.sessions.number(index), ())
-        return self.job.request(index, after(index, answers))
+            return self.job.make_request(index)
+        answers = self._answers.get(self.sessions.find_session(index), ())
+        return self.job.make_request(index, after(index, answers))

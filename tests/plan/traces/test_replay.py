@@ -282,7 +282,9 @@ def test_a_weka_session_is_never_divided_between_shards(tmp_path: Path) -> None:
     sessions = made.sessions
     assert sessions is not None
     assert len(sessions) == len(made)
-    shards = [set(sessions[Share(number, 2).indices(len(made), sessions)].tolist()) for number in range(2)]
+    shards = [
+        set(sessions[Share(number, 2).list_indices(len(made), sessions)].tolist()) for number in range(2)
+    ]
     assert shards == [{1, 3}, {2}]
     assert timed(tmp_path, rows(0, 1)).sessions is None
 

@@ -164,7 +164,9 @@ def test_a_client_that_goes_away_takes_only_its_own_stream_along(tmp_path: Path)
     with null_server(tmp_path, "--ttft-ms", "1", "--interval-ms", "2") as server:
         target = server.target()
         with socket.create_connection(("127.0.0.1", target.port)) as sock:
-            sock.sendall(job_of(target, 1, body=lambda _: b'{"stream":true,"max_tokens":500}').request(0))
+            sock.sendall(
+                job_of(target, 1, body=lambda _: b'{"stream":true,"max_tokens":500}').make_request(0)
+            )
             assert sock.recv(10) == b"HTTP/1.1 2"
         body = b'{"stream":true,"prompt":[1],"max_tokens":9}'
         driven = drive(job_of(target, 4, 2, body=lambda _: body, request_id_prefix="r"))

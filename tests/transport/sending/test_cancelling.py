@@ -37,7 +37,7 @@ def cancelling(target: Target, count: int, concurrency: int, every: int, point: 
     """A closed loop in which one request of `every` is to be cancelled, the first one among them."""
     cancellations = Cancellations(np.arange(count) % every == 0, point)
     dialect = Completions()
-    seen, counted = dialect.token_seen, dialect.token_messages
+    seen, counted = dialect.has_token, dialect.count_token_messages
     return job_of(
         target, count, concurrency, cancellations=cancellations, token_seen=seen, token_messages=counted
     )
@@ -74,7 +74,7 @@ def test_a_request_is_cancelled_once_its_tokens_have_come(transport: str, split:
     driven = drive(cancelling(server.target(), 4, 2, 2, CancelPoint(after_tokens=7)), transport, server)
     assert kinds(driven) == [CUT, None] * 2
     for capture in cut(driven):
-        assert Completions().token_messages(capture.raw) == 7
+        assert Completions().count_token_messages(capture.raw) == 7
         assert 0 <= capture.end_ns - int(capture.user_ns()[-1]) < 3 * MS
 
 

@@ -19,7 +19,7 @@ PARTS = st.integers(1, 9)
 
 
 def of_all(parts: list[Share], count: int) -> list[int]:
-    return sorted(int(index) for part in parts for index in part.indices(count))
+    return sorted(int(index) for part in parts for index in part.list_indices(count))
 
 
 @given(count=COUNTS, shards=PARTS, workers=PARTS)
@@ -34,22 +34,22 @@ def test_shards_and_their_workers_send_each_request_once(count: int, shards: int
 @given(most=COUNTS, shards=PARTS, workers=PARTS)
 def test_no_slot_belongs_to_two_processes(most: int, shards: int, workers: int) -> None:
     parts = [part for number in range(shards) for part in Share(number, shards).split(workers)]
-    slots = [part.slot(position) for part in parts for position in range(part.slots(most))]
+    slots = [part.number_slot(position) for part in parts for position in range(part.count_slots(most))]
     assert sorted(slots) == list(range(most))
 
 
 @given(st.lists(st.integers(0, 7), max_size=40), PARTS)
 def test_sessions_stay_whole(sessions: list[int], shards: int) -> None:
     column = np.array(sessions, np.int64)
-    parts = [Share(number, shards).indices(len(column), column) for number in range(shards)]
+    parts = [Share(number, shards).list_indices(len(column), column) for number in range(shards)]
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(column)))
     homes = [{int(session) for session in column[part]} for part in parts]
     assert sum(map(len, homes)) == len(set(sessions))
 
 
 def test_a_whole_plan_is_its_own_only_share() -> None:
-    assert WHOLE.indices(3).tolist() == [0, 1, 2]
-    assert [WHOLE.slot(position) for position in range(3)] == [0, 1, 2]
+    assert WHOLE.list_indices(3).tolist() == [0, 1, 2]
+    assert [WHOLE.number_slot(position) for position in range(3)] == [0, 1, 2]
     assert WHOLE.split(1) == [WHOLE]
 
 
