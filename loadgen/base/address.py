@@ -41,7 +41,9 @@ def is_public(url: str) -> bool:
     """Whether a URL's host is one of the internet: every address of it is global; one look-up of its name."""
     host = host_of(url)
     try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()
+        addresses = {entry[4][0] for entry in socket.getaddrinfo(host, None)} if host else set()
     except (OSError, UnicodeError):
         return False
-    return bool(found) and all(ip_address(str(address).partition("%")[0]).is_global for address in found)
+    return bool(addresses) and all(
+        ip_address(str(address).partition("%")[0]).is_global for address in addresses
+    )

@@ -54,13 +54,13 @@ def parse_base_url(base_url: str, endpoint: str | None = None) -> ApiPlace:
     prefix = versioned[0] if versioned else "" if ending in _OPENAI or _DEPLOYMENT.search(path) else VERSION
     whole = path if versioned is None else path.removesuffix(prefix)
     pasted = {**dict.fromkeys(_OPENAI, prefix + ending), _GENERATE: _GENERATE}.get(ending)
-    given = _read_endpoint(endpoint, prefix if versioned else "")
-    if pasted and given and pasted != given:
+    endpoint_path = _read_endpoint(endpoint, prefix if versioned else "")
+    if pasted and endpoint_path and pasted != endpoint_path:
         raise UsageError(
-            f"--base-url names the endpoint {pasted} and --endpoint {given}: leave one of them out"
+            f"--base-url names the endpoint {pasted} and --endpoint {endpoint_path}: leave one of them out"
         )
     place = parts._replace(path=whole).geturl()
-    return ApiPlace(place, prefix, pasted or given, query)
+    return ApiPlace(place, prefix, pasted or endpoint_path, query)
 
 
 def _read_endpoint(endpoint: str | None, version: str) -> str | None:

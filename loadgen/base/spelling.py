@@ -46,8 +46,8 @@ for _name, _words in _SYNONYMS.items():
 
 def suggest_name(word: str, names: Collection[str]) -> str:
     """Suggest a known name that is near in meaning or a slip away: `, did you mean 'x'?`, or ""."""
-    found = find_nearest(word, names)
-    return f", did you mean {found!r}?" if found else ""
+    name = find_nearest(word, names)
+    return f", did you mean {name!r}?" if name else ""
 
 
 def find_nearest(word: str, names: Collection[str]) -> str | None:
@@ -129,7 +129,7 @@ def parse_arguments(
     flag = unknown[0].split("=", 1)[0]
     if not flag.startswith("-"):
         raise UsageError(f"unexpected argument {unknown[0]!r}; {parser.prog} --help lists the flags")
-    if (words := explained(flag)) is not None:
-        raise UsageError(words)
+    if (explanation := explained(flag)) is not None:
+        raise UsageError(explanation)
     flags = [option for action in parser._actions for option in action.option_strings]
     raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {parser.prog} --help lists the flags")

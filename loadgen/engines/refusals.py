@@ -209,12 +209,12 @@ def find_feature(status: int, body: bytes, request: Mapping[str, Any]) -> Featur
     """Find the feature that a request asks for and its answer refuses, by the error's words; None if none."""
     if status < REFUSING[0] or status in _ABOUT_THE_KEY:
         return None
-    text, asked = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
+    text, sent = body[:_MOST_BYTES].decode("utf-8", "replace"), msgspec.json.encode(request)
     return next(
         (
             each
             for each in FEATURES
-            if re.search(each.asked, asked) and re.search(each.words, text, re.IGNORECASE)
+            if re.search(each.asked, sent) and re.search(each.words, text, re.IGNORECASE)
         ),
         None,
     )
@@ -236,8 +236,8 @@ def suggest_removal(name: str, extra: Collection[str] = ()) -> str:
 def suggest_fix(detail: str) -> str:
     """Suggest what to type after a request that failed by a refusal with its status; "" for any other."""
     status = untrusted.read_digits(detail[:3])
-    found = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
-    return FIELDS[found[0].name].advice if found else ""
+    refusals = read_refusals(detail.encode(), FIELDS) if status in REFUSING else ()
+    return FIELDS[refusals[0].name].advice if refusals else ""
 
 
 def format_message(status: int, body: bytes) -> str:

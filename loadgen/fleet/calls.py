@@ -91,20 +91,20 @@ def ask_all(
 
     One that is not there in time is lost. `turn` is called a few times a second.
     """
-    asked: dict[int, str] = {}
+    methods: dict[int, str] = {}
     for shard in shards:
         method, *arguments = question(shard)
-        asked[shard] = method
+        methods[shard] = method
         calls.ask(shard, method, *arguments)
-    found: dict[int, Answer] = {}
+    answers: dict[int, Answer] = {}
     until_ns = clock.now_ns() + int(within_s * 1e9)
-    while asked and (left_s := (until_ns - clock.now_ns()) / 1e9) > 0:
+    while methods and (left_s := (until_ns - clock.now_ns()) / 1e9) > 0:
         for answer in calls.take_answers(min(left_s, 0.2)):
-            if asked.get(answer.shard) == answer.method or (answer.lost and answer.shard in asked):
-                found[answer.shard] = answer
-                del asked[answer.shard]
+            if methods.get(answer.shard) == answer.method or (answer.lost and answer.shard in methods):
+                answers[answer.shard] = answer
+                del methods[answer.shard]
         turn()
-    for shard, method in asked.items():
+    for shard, method in methods.items():
         silent = f"{calls.nodes[shard]} did not answer for {within_s:.0f} s"
-        found[shard] = Answer(shard, method, lost=silent)
-    return [found[shard] for shard in sorted(found)]
+        answers[shard] = Answer(shard, method, lost=silent)
+    return [answers[shard] for shard in sorted(answers)]

@@ -50,10 +50,10 @@ class ShardPlaces(msgspec.Struct, frozen=True):
     @contextmanager
     def open_calls(self, name: str) -> Iterator[Calls]:
         """An actor for each shard of a run; they end with the block, and what they started."""
-        of, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
+        shards, kind, run = len(self.places), shard_actor.make_actor_class(self.ray), secrets.token_hex(2)
         actors = [
             kind.options(
-                name=f"loadgen shard {number}/{of} of {name} ({run})",
+                name=f"loadgen shard {number}/{shards} of {name} ({run})",
                 num_cpus=0,
                 scheduling_strategy=place.strategy,
             ).remote()

@@ -64,14 +64,16 @@ class Fleet:
 
     def __init__(self, calls: Calls, turn: Callable[[], None] = lambda: None) -> None:
         self.calls, self.turn = calls, turn
-        of = len(calls.nodes)
+        shards = len(calls.nodes)
         self.shards = [FleetShard(number, node) for number, node in enumerate(calls.nodes)]
-        self.name = {shard.number: f"shard {shard.number}/{of}" for shard in self.shards}
+        self.name = {shard.number: f"shard {shard.number}/{shards}" for shard in self.shards}
 
     def begin(self, order: ShardOrder) -> None:
         """Start every shard's process, and return once all are ready; raises MeasureError."""
-        of = len(self.shards)
-        orders = {shard.number: order_share(order, Share(shard.number, of)).pack() for shard in self.shards}
+        count = len(self.shards)
+        orders = {
+            shard.number: order_share(order, Share(shard.number, count)).pack() for shard in self.shards
+        }
         for answer in self._ask_all(lambda shard: ("begin", orders[shard]), _BEGINS_S):
             self.shards[answer.shard].boot = answer.value or ""
             self._check(answer)

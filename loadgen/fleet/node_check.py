@@ -69,10 +69,10 @@ def nodes_of(ray: Any, places: Sequence[Place], turn: Callable[[], None]) -> lis
         raise MeasureError(
             f"a node of the cluster was lost while it was checked: {waiting.read_last_line(error)}"
         ) from None
-    found = [Node(name, ray_id, python, version) for ray_id, (name, python, version) in answers]
-    for node in found:
+    nodes = [Node(name, ray_id, python, version) for ray_id, (name, python, version) in answers]
+    for node in nodes:
         check_node(node)
-    return found
+    return nodes
 
 
 def check_node(node: Node) -> None:

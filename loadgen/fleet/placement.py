@@ -59,10 +59,10 @@ def place_shards(ray: Any, shards: int, each: int, turn: Callable[[], None]) -> 
     groups: list[Any] = []
     try:
         try:
-            found = list(_place_rounds(ray, plan_rounds(_read_cpus(ray), shards, each), each, groups, turn))
+            places = list(_place_rounds(ray, plan_rounds(_read_cpus(ray), shards, each), each, groups, turn))
         except ray.exceptions.RayError as error:
             raise MeasureError(f"the Ray cluster places nothing: {waiting.read_last_line(error)}") from None
-        yield found
+        yield places
     finally:
         for group in groups:
             ray.util.remove_placement_group(group)

@@ -53,7 +53,7 @@ class ShardOrder(msgspec.Struct, frozen=True):
     def options(self, run_dir: str, totals: str) -> Options:
         """The options of the shard's process, which leaves its run in a directory there."""
         lists = ("metadata", "more_urls")
-        given = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
+        values = {**self.given, **{name: tuple(self.given.get(name, ())) for name in lists}}
         return Options(
             base_url=self.base_url,
             headers=self.headers,
@@ -67,7 +67,7 @@ class ShardOrder(msgspec.Struct, frozen=True):
             live_totals=totals,
             shard=self.share,
             expect_plan=self.digest,
-            **given,
+            **values,
         )
 
 
@@ -83,10 +83,10 @@ def unpack_order(data: bytes) -> ShardOrder:
     try:
         order = msgspec.msgpack.decode(data, type=ShardOrder)
         _check(order)
-        given = keywords.checked(order.given, OrderedOptions, "an order")
+        options = keywords.checked(order.given, OrderedOptions, "an order")
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{_NO_ORDER}: {error}") from None
-    return replace(order, given=given)
+    return replace(order, given=options)
 
 
 def _check(order: ShardOrder) -> None:

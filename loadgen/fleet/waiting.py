@@ -20,10 +20,10 @@ def wait_for_answers(
     """
     began_ns = clock.now_ns()
     while True:
-        found, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
+        answered, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
         waited_ns = clock.now_ns() - began_ns
-        if len(found) >= (len(refs) if every else 1) or waited_ns >= within_s * 1e9:
-            return list(found)
+        if len(answered) >= (len(refs) if every else 1) or waited_ns >= within_s * 1e9:
+            return list(answered)
         turn()
         time.sleep(_SOON_S if waited_ns < _SOON_NS else _LATER_S)
 

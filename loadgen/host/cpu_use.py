@@ -153,14 +153,14 @@ def _sum_rise_s(before: Mapping[int, ProcessTime], after: Mapping[int, ProcessTi
 
 
 def _read_processes(pids: Iterable[int], proc: Path) -> dict[int, ProcessTime]:
-    found = {}
+    processes = {}
     for pid in pids:
         # The name stands in parentheses and may hold anything.
         fields = read_system_text(proc / str(pid) / "stat").rpartition(")")[2].split()
         if len(fields) >= _COLUMNS:
             ticks = sum(map(int, fields[_OWN]))
-            found[pid] = ProcessTime(ticks / _ticks_per_s(), int(fields[_STARTED]))
-    return found
+            processes[pid] = ProcessTime(ticks / _ticks_per_s(), int(fields[_STARTED]))
+    return processes
 
 
 def _list_descendants(pid: int, proc: Path) -> Iterator[int]:

@@ -333,10 +333,10 @@ def measure_energy(
     """
     rails = window.list_places("board_w")
     of_gpus: Wanted = dict.fromkeys(gpus, _GPU)
-    wanted: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
+    quantities: Wanted = dict.fromkeys(rails, ("board_w",)) or of_gpus
     within: Wanted = {**dict.fromkeys(window.list_places("rail_w"), ("rail_w",)), **of_gpus}
-    parts, missing = _measure_parts(window, wanted)
-    if not parts or len(parts) < len(wanted) or window.duration_s <= 0:
+    parts, missing = _measure_parts(window, quantities)
+    if not parts or len(parts) < len(quantities) or window.duration_s <= 0:
         return None, missing
     total = sum(parts.values())
     spent = Energy(
@@ -348,8 +348,8 @@ def measure_energy(
     )
     if len(idle) > 1:
         before = replace(window, samples=idle, begin_ns=idle[0].at_ns, end_ns=idle[-1].at_ns)
-        idle_parts, _ = _measure_parts(before, wanted)
-        if len(idle_parts) == len(wanted) and before.duration_s > 0:
+        idle_parts, _ = _measure_parts(before, quantities)
+        if len(idle_parts) == len(quantities) and before.duration_s > 0:
             spent = spent.model_copy(update={"idle_w": sum(idle_parts.values()) / before.duration_s})
     return spent, ()
 

@@ -40,16 +40,18 @@ def find_ceiling(subject: ModelIdentity, flags: Flags) -> tuple[Ceiling | None, 
     """The ceiling of a run; else None, and what is unknown and what to pass ("": nothing to report)."""
     played = estimate.find_simulated(subject.simulated, subject.model) if subject.simulated else None
     try:
-        given = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
-        if given is not None:
-            given = given if flags.bandwidth_gb_per_s is not None else _add_devices(given, subject.devices)
+        machine = choose_machine(flags.hardware, flags.bandwidth_gb_per_s)
+        if machine is not None:
+            machine = (
+                machine if flags.bandwidth_gb_per_s is not None else _add_devices(machine, subject.devices)
+            )
         elif subject.simulated:
             if played is None:
                 return None, ""  # made up
-            given = find_machine(played[0])
+            machine = find_machine(played[0])
         else:
-            given = _find_own_machine(subject)
-        return _estimate_ceiling(subject, given, played[1] if played else subject.model, flags), ""
+            machine = _find_own_machine(subject)
+        return _estimate_ceiling(subject, machine, played[1] if played else subject.model, flags), ""
     except UsageError as error:
         return None, str(error)
 

@@ -79,10 +79,10 @@ def choose_machine(hardware: str | None, bandwidth_gb_per_s: float | None) -> Ma
     row = find_machine(hardware)
     if bandwidth_gb_per_s is None:
         return row
-    given = make_machine(bandwidth_gb_per_s)
+    machine = make_machine(bandwidth_gb_per_s)
     return row.model_copy(
         update={
-            "bandwidth_bytes_per_s": given.bandwidth_bytes_per_s,
+            "bandwidth_bytes_per_s": machine.bandwidth_bytes_per_s,
             "source": f"{row.source}; its bandwidth by --bandwidth",
             "of_all": True,
         }

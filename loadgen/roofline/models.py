@@ -69,8 +69,8 @@ def find_suffix(model: str) -> str:
     if (match := find_model(model)) is not None:
         return match.quantization
     base, quantization = split_name(model)
-    words = [*takewhile(_STORED.fullmatch, reversed(base.split("-")))][::-1]
-    return "-".join(filter(None, [*words, quantization]))
+    suffixes = [*takewhile(_STORED.fullmatch, reversed(base.split("-")))][::-1]
+    return "-".join(filter(None, [*suffixes, quantization]))
 
 
 @cache
@@ -128,8 +128,8 @@ def split_gguf(model: str) -> tuple[str, str]:
     So is `Qwen/Qwen3-8B-GGUF:Q4_K_M`.
     """
     name = re.split(r"[/\\]", model)[-1]
-    found = _GGUF_FILE.fullmatch(name) or _GGUF_HUB.fullmatch(name)
-    if found is None:
+    match = _GGUF_FILE.fullmatch(name) or _GGUF_HUB.fullmatch(name)
+    if match is None:
         return split_name(model)
-    kind = "-".join(filter(None, ("GGUF", found[2])))
-    return found[1], kind if found[2] or not name.lower().endswith(".gguf") else ""
+    kind = "-".join(filter(None, ("GGUF", match[2])))
+    return match[1], kind if match[2] or not name.lower().endswith(".gguf") else ""

@@ -172,9 +172,9 @@ def _identify_as(context: ssl.SSLContext, certificate: str, key: str | None) -> 
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as error:  # SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "it cannot be read"
-        words = str(reason).lower().replace("_", " ")
+        why = str(reason).lower().replace("_", " ")
         raise UsageError(
-            f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({words})"
+            f"{flags}: give a certificate and its key, without a passphrase, in PEM format ({why})"
         ) from None
 
 
@@ -234,8 +234,8 @@ class ServerProbe:
 
     async def _ask(self, model: str | None, wait_s: float) -> ServerInfo:
         async with self.access.client(self.tls, _ANSWER_S) as client:
-            if self._is_public() and (found := await self._identify_hosted(client, model)) is not None:
-                return found
+            if self._is_public() and (hosted := await self._identify_hosted(client, model)) is not None:
+                return hosted
             deadline_ns = clock.now_ns() + int(wait_s * 1e9)
             while True:
                 async with self.throttle:

@@ -347,8 +347,8 @@ def read_answer(info: Mapping[str, Any]) -> dict[str, Any]:
     for prefix, table in (("speculative_", info), ("", _find_value(info, "vllm_config.speculative_config"))):
         if isinstance(table, Mapping):
             pairs = (f"{k.removeprefix(prefix)}={_format_value(v)}" for k, v in table.items() if prefix in k)
-            if words := _read_speculative(" ".join(pairs)):
-                values["speculative"] = words
+            if speculative := _read_speculative(" ".join(pairs)):
+                values["speculative"] = speculative
     return _bound_values(values)
 
 

@@ -265,6 +265,6 @@ async def _read_ordinary(reader: asyncio.StreamReader, most_bytes: int) -> tuple
 
 def _format_headers(host: str, headers: Mapping[str, str]) -> bytes:
     ours = {"host": host, "accept": "*/*", "accept-encoding": "identity", "connection": "close"}
-    given = {name.lower() for name in headers}
-    sent = {**{name: value for name, value in ours.items() if name not in given}, **headers}
+    names = {name.lower() for name in headers}
+    sent = {**{name: value for name, value in ours.items() if name not in names}, **headers}
     return "".join(f"{name}: {value}\r\n" for name, value in sent.items()).encode() + b"\r\n"

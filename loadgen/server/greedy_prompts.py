@@ -135,8 +135,8 @@ class _PromptRun:
         prompt = text if self.tokenizer is None else self.tokenizer.encode(text, add_special_tokens=True)
         request = dialect.make_request(self.subject.model, prompt, answer_check.ANSWER_TOKENS)
         fields = dialect.make_fields(sampling, self.plan.profile.stream, False)
-        asked = {**merged(request, fields), **more}
-        return msgspec.json.encode(self.plan.adaptation.apply_to(asked))
+        body = {**merged(request, fields), **more}
+        return msgspec.json.encode(self.plan.adaptation.apply_to(body))
 
     async def _answer(
         self, client: httpx.AsyncClient, text: str, limit_s: float

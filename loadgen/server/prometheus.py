@@ -123,7 +123,9 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
     def gauge(self, quantity: str, model: str = "") -> float | None:
         """One model's gauge, or that of all models together; None if the server has none."""
         values = [
-            value for (of, name, _), value in self.gauges.items() if name == quantity and model in ("", of)
+            value
+            for (owner, name, _), value in self.gauges.items()
+            if name == quantity and model in ("", owner)
         ]
         return _combine_values(quantity, values) if values else None
 

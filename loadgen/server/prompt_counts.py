@@ -93,13 +93,13 @@ class PromptCounter:
 
     async def _ask_tokenize(self, client: ControlClient, text: str) -> ControlAnswer:
         """By /tokenize, in vLLM's form."""
-        asked: dict[str, Any] = {"model": self._plan.model, "prompt": text}
+        body: dict[str, Any] = {"model": self._plan.model, "prompt": text}
         if isinstance(self._plan.dialect, Chat):
             message = self._plan.dialect.make_request(self._plan.model, text, 1)["messages"]
-            asked = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
-            if given := self._plan.fields.get("chat_template_kwargs"):
-                asked["chat_template_kwargs"] = given
-        return await self._answer(client, _TOKENIZE, asked, _PATH_S)
+            body = {"model": self._plan.model, "messages": message, "add_generation_prompt": True}
+            if template := self._plan.fields.get("chat_template_kwargs"):
+                body["chat_template_kwargs"] = template
+        return await self._answer(client, _TOKENIZE, body, _PATH_S)
 
     async def _ask_usage(self, client: ControlClient, text: str) -> int:
         """By the usage of a request for one token, or a few; raises MeasureError."""
@@ -153,7 +153,7 @@ def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
     """`usage.prompt_tokens` of an answer, streamed or whole; None where it has none."""
     lines = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
     events = [line for line in lines if line != b"[DONE]"] or [body.replace(b"\n", b" ")]
-    found = None
+    tokens = None
     for event in events:
         try:
             messages = plan.dialect.read_messages(event)
@@ -161,8 +161,8 @@ def _read_prompt_tokens(plan: Plan, body: bytes) -> int | None:
             continue
         for message in messages:
             if message.usage is not None and message.usage.prompt_tokens is not None:
-                found = message.usage.prompt_tokens or found or 0  # some report zeros before the end
-    return found
+                tokens = message.usage.prompt_tokens or tokens or 0  # some report zeros before the end
+    return tokens
 
 
 async def fit_counts(count: Count, groups: int) -> WordCounts:
@@ -199,7 +199,9 @@ async def fit_counts(count: Count, groups: int) -> WordCounts:
 def _select_single_tokens(parts: list[tuple[str, ...]], tokens: list[float]) -> tuple[str, ...]:
     """The words of the parts that have as many tokens as words."""
     counted = zip(parts, tokens, strict=True)
-    return tuple(word for part, found in counted if abs(found - len(part)) < _EXACT for word in part)
+    return tuple(
+        word for part, tokens_of_part in counted if abs(tokens_of_part - len(part)) < _EXACT for word in part
+    )
 
 
 async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordCounts:
@@ -216,20 +218,20 @@ async def correct_counts(counts: WordCounts, count: Count, tokens: int) -> WordC
     else:  # with each word as often as any other, so that chance has no part in it
         times = max(1, n // (2 * len(counts.words)))
         long, short = (tuple(rng.permutation(counts.words * size).tolist()) for size in (2 * times, times))
-    found = await count(_join_words(long))
-    added = found - counts.tokens(len(long) + 1)
+    measured = await count(_join_words(long))
+    added = measured - counts.tokens(len(long) + 1)
     if abs(added) < _ROUNDED:
         return counts
     if abs(added) <= _ADDED:
         return replace(counts, overhead=counts.overhead + added)
     fewer = await count(_join_words(short))
-    per_word = (found - fewer) / (len(long) - len(short))
-    corrected = replace(counts, per_word=per_word, overhead=found - per_word * (len(long) + 1))
-    if -added > max(_CUT_TOKENS, _CUT_SHARE * found):
+    per_word = (measured - fewer) / (len(long) - len(short))
+    corrected = replace(counts, per_word=per_word, overhead=measured - per_word * (len(long) + 1))
+    if -added > max(_CUT_TOKENS, _CUT_SHARE * measured):
         between = tuple(rng.permutation(long[max(1, int(-added / 2 / counts.per_word)) :]).tolist())
-        await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, found), corrected, between, count)
+        await _refuse_cut((len(short) + 1, fewer), (len(long) + 1, measured), corrected, between, count)
     if per_word < _LEAST_PER_WORD or corrected.words_of(tokens - corrected.overhead) > most:
-        raise _explain_miscount((len(short) + 1, fewer), (len(long) + 1, found))
+        raise _explain_miscount((len(short) + 1, fewer), (len(long) + 1, measured))
     return corrected
 
 

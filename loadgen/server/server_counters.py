@@ -104,12 +104,14 @@ def make_window(
         error = f"/metrics had {before.names}'s names before the run and {after.names}'s after it"
     if error:
         return ServerWindow(error=error)
-    ours = model if any(of == model for of, _, _ in (*after.counters, *after.gauges)) else ""
+    ours = model if any(owner == model for owner, _, _ in (*after.counters, *after.gauges)) else ""
     moved = {series: value - before.counters.get(series, 0.0) for series, value in after.counters.items()}
     reset = _has_restarted([before, *(snapshot for _, snapshot in samples), after])
     return ServerWindow(
         names=after.names,
-        models=tuple(sorted({of for (of, _, _), change in moved.items() if change > 0 and of}))[:_MOST],
+        models=tuple(sorted({owner for (owner, _, _), change in moved.items() if change > 0 and owner}))[
+            :_MOST
+        ],
         reset=reset,
         settled=settled,
         samples=tuple(
@@ -162,8 +164,8 @@ def _has_fallen(series: Series, earlier: float, later: float) -> bool:
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
     """The fields of a ServerWindow that are differences of counters."""
     parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in ENGINE_METRICS[names].lazy}
-    for (of, quantity, part), change in moved.items():
-        if model in ("", of):
+    for (owner, quantity, part), change in moved.items():
+        if model in ("", owner):
             sums = parts.setdefault(quantity, {})
             sums[part] = sums.get(part, 0.0) + change
     counted = {quantity: int(sum(values.values())) for quantity, values in parts.items()}

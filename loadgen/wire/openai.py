@@ -66,8 +66,8 @@ class Usage(msgspec.Struct, gc=False):
     def thought_tokens(self) -> int:
         """How many of the tokens are counted as reasoning; 0 where that is not reported."""
         details = self.completion_tokens_details
-        found = self.reasoning_tokens if details is None else details.reasoning_tokens
-        return max(found, 0) if isinstance(found, int) and found <= MOST else 0
+        tokens = self.reasoning_tokens if details is None else details.reasoning_tokens
+        return max(tokens, 0) if isinstance(tokens, int) and tokens <= MOST else 0
 
     @property
     def hidden_tokens(self) -> int:

@@ -89,15 +89,15 @@ class Generate(Dialect, frozen=True):
 
     def make_request(self, model: str, prompt: list[int] | str, output_tokens: int) -> dict[str, Any]:
         """SGLang serves one model, so requests do not name it."""
-        given = "text" if isinstance(prompt, str) else "input_ids"
-        return {given: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
+        field = "text" if isinstance(prompt, str) else "input_ids"
+        return {field: prompt, "sampling_params": {"max_new_tokens": output_tokens}}
 
     def make_fields(self, sampling: dict[str, Any], stream: bool, running_usage: bool) -> dict[str, Any]:
         """Its sampling parameters are vLLM's but for two; the usage always runs along."""
-        given = {_NAMES.get(name, name): value for name, value in sampling.items()}
-        top = given.pop("logprobs", None)
-        asked = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
-        return {"sampling_params": given, "stream": stream, **asked}
+        parameters = {_NAMES.get(name, name): value for name, value in sampling.items()}
+        top = parameters.pop("logprobs", None)
+        logprobs = {} if top is None else {"return_logprob": True, "top_logprobs_num": top}
+        return {"sampling_params": parameters, "stream": stream, **logprobs}
 
     def read_messages(self, lines: bytes | bytearray) -> Sequence[Message]:
         answers: list[RawMessage] = self._answers.decode_lines(lines)

@@ -56,10 +56,10 @@ def read_events(body: bytes, whole: bool) -> Events:
 def _read_plain(body: bytes) -> Events | None:
     """Read events of the form that servers send (`data: …`, two newlines, nothing else); None for others."""
     ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)[1::2] + 1
-    found = _blank_names(body, ends)
-    if found is None:
+    blanked = _blank_names(body, ends)
+    if blanked is None:
         return None
-    lines, done = found
+    lines, done = blanked
     events = len(ends) - done
     firsts = np.frombuffer(body, np.uint8)[np.concatenate((_FIRST, ends[:-1]))[:events] + len(_FIELD)]
     if (

@@ -110,8 +110,8 @@ def _make_template(dialect: Dialect, line: bytes) -> _Template | None:
 
 def _find_seconds(before: bytes) -> slice:
     """Find the last digits of a message's time, the value of a key that no dialect reads."""
-    found = _CREATED.search(before)
-    return slice(*found.span(1)) if found else _NOWHERE
+    match = _CREATED.search(before)
+    return slice(*match.span(1)) if match else _NOWHERE
 
 
 def _find_loose(stream: PlainStream, template: _Template) -> slice:
@@ -160,12 +160,12 @@ def _find_escaped(raw: bytes, begins: Int64, lengths: Int64) -> list[int]:
     texts = np.frombuffer(raw, np.uint8)[inside].tobytes()
     if not texts.isascii():
         raw.decode()  # where all of it is UTF-8, each text between two quotes is
-    found: list[int] = []
+    escaped: list[int] = []
     for mark in (_QUOTE, _ESCAPE):
         if mark in texts:
             places = (np.frombuffer(texts, np.uint8) == ord(mark)).nonzero()[0]
-            found += until.searchsorted(places, "right").tolist()
-    return found
+            escaped += until.searchsorted(places, "right").tolist()
+    return escaped
 
 
 def _find_different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> Int64:
@@ -173,10 +173,10 @@ def _find_different(raw: bytes, places: Int64, wanted: bytes, loose: slice) -> I
 
     Where there are digits in all of `loose`, they are as good as those that are wanted.
     """
-    found = cut_lines(raw, places, len(wanted))
+    cut = cut_lines(raw, places, len(wanted))
     if loose.stop:
-        rows = found.view(np.uint8).reshape(len(places), -1)
+        rows = cut.view(np.uint8).reshape(len(places), -1)
         numbers = (rows[:, loose] - _ZERO < _DIGITS).all(1)  # what is less than a zero becomes much more
         rows[numbers, loose] = np.frombuffer(wanted[loose], np.uint8)
-    different: Int64 = (found.view(np.uint32) != np.frombuffer(wanted * len(places), np.uint32)).nonzero()[0]
+    different: Int64 = (cut.view(np.uint32) != np.frombuffer(wanted * len(places), np.uint32)).nonzero()[0]
     return different // (len(wanted) // _WORD)

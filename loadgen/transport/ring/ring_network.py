@@ -213,10 +213,10 @@ class RingNetwork:
 
     def socket(self, family: int) -> Socket:
         """A socket from one of our ports; any other where there is none left."""
-        found = self.ports.take()
-        if found is None:
+        bound = self.ports.take()
+        if bound is None:
             return self.network.socket(family)
-        sock = self.kind(*found, self._poller)
+        sock = self.kind(*bound, self._poller)
         self._poller.add(sock)
         return sock
 

@@ -132,13 +132,13 @@ class RingTransport(EpollTransport):
         """Give a capture its bytes and each segment's time; each read's where some segment is missing."""
         assert self.ring is not None
         sock.owed -= 1
-        found = self.ring.arrivals(sock, span) if got else None
+        arrivals = self.ring.arrivals(sock, span) if got else None
         sealed = isinstance(sock, SealedSocket)
-        if found is None:
+        if arrivals is None:
             self.fallen_back += len(got) > 0
             capture.fill(restore_timestamps(got) if sealed else got)
             return
-        ends, rows = found
+        ends, rows = arrivals
         capture.raw, capture.segments = b"".join(got[::A_READ]), True
         record_ends = list_places(got) - span[0] if sealed else None
         # Across a step of the wall clock it is not known what came as soon as the client had read.
@@ -198,14 +198,14 @@ class _Ring:
         int64[arrivals], and the segments, as many; None where one is missing.
         """
         rows = self._take_rows(sock)
-        found = self._order_rows(sock, rows, span)
-        if found is None:  # it was read before its last segments were taken
+        ordered = self._order_rows(sock, rows, span)
+        if ordered is None:  # it was read before its last segments were taken
             self.poller.take()
             rows = join_rows(rows, self._take_rows(sock))
-            found = self._order_rows(sock, rows, span)
-        if found is None:
+            ordered = self._order_rows(sock, rows, span)
+        if ordered is None:
             return None
-        ends, at = found
+        ends, at = ordered
         return ends, rows if len(at) == len(rows) else rows[at]
 
     def _take_rows(self, sock: RingSocket) -> Rows:
@@ -221,16 +221,16 @@ class _Ring:
             return None
         begin, end = span
         begin_seq = (sock.begin_seq + begin) % SEQUENCE
-        found = order_segments(rows, measure_payload(rows, self.source.headers), begin_seq, end - begin)
-        if found is not None and found[1][-1] + 1 < len(rows):
-            rest = rows[found[1][-1] + 1 :]
+        ordered = order_segments(rows, measure_payload(rows, self.source.headers), begin_seq, end - begin)
+        if ordered is not None and ordered[1][-1] + 1 < len(rows):
+            rest = rows[ordered[1][-1] + 1 :]
             offsets = (rest["seq"].astype(np.uint32) - np.uint32(begin_seq)).astype(np.int32)
             rest = rest[offsets >= end - begin]
             if sock.rows is None:
                 self.poller.log.put_back(sock.port, rest)
             else:
                 sock.rows = rest
-        return found
+        return ordered
 
     def close(self) -> None:
         """Take no more packets, and then let go of the ports: they can be anyone's from here on."""

@@ -50,18 +50,18 @@ class SourcePorts:
         """Make `count` more ports ours; False where not enough are free, or allowed."""
         if len(self.ports) + count > self.most_files:
             return False
-        found = self._bind_ports(count)
-        if found is None and not self.ports and str(self.local[0]).startswith("127."):
+        sockets = self._bind_ports(count)
+        if sockets is None and not self.ports and str(self.local[0]).startswith("127."):
             # All of 127.0.0.0/8 is this machine: an address that no one else uses has all its ports.
             own = (random.randint(1, 254) for _ in range(3))  # nosec B311
             self.local = (".".join(map(str, (127, *own))), *self.local[1:])
-            found = self._bind_ports(count)
-        if found is None:
+            sockets = self._bind_ports(count)
+        if sockets is None:
             return False
-        if not self._admit(self.ports.union(port for _, port in found)):
-            _close_sockets(found)
+        if not self._admit(self.ports.union(port for _, port in sockets)):
+            _close_sockets(sockets)
             return False
-        self._unused += found
+        self._unused += sockets
         self._enough = max(self._enough, len(self.ports) // 4)
         return True
 
@@ -122,20 +122,20 @@ class SourcePorts:
         """Free ports, each bound, from a random one on; None where there are too few, or too scattered."""
         low, high = read_local_ports()
         size = high - low + 1
-        first, found = random.randrange(size), []  # nosec B311
+        first, sockets = random.randrange(size), []  # nosec B311
         with contextlib.suppress(OSError):  # as many files are open as may be
             for i in range(size):
                 port = low + (first + i) % size
                 # A connection from the server's own port is one to itself where no server listens.
                 sock = None if port in self.ports or port == self._servers_port else self._bind_port(port)
                 if sock is not None:
-                    found.append((sock, port))
-                if len(found) == count:
+                    sockets.append((sock, port))
+                if len(sockets) == count:
                     break
-        scattered = sum(1 for _ in _join_ranges(sorted({*self.ports, *(port for _, port in found)})))
-        if len(found) == count and scattered <= MOST_RANGES:
-            return found
-        _close_sockets(found)
+        scattered = sum(1 for _ in _join_ranges(sorted({*self.ports, *(port for _, port in sockets)})))
+        if len(sockets) == count and scattered <= MOST_RANGES:
+            return sockets
+        _close_sockets(sockets)
         return None
 
     def _bind_port(self, port: int) -> Socket | None:

@@ -44,12 +44,12 @@ class AfterTime:
             self._waiting.append((stream.sent_ns + self.after_ns, stream, stream.index))
 
     def take_due(self, now_ns: int) -> list[Stream]:
-        found: list[Stream] = []
+        due: list[Stream] = []
         while self._waiting and self._waiting[0][0] <= now_ns:
             _, stream, index = self._waiting.popleft()
             if stream.index == index and stream.sent_ns + self.after_ns <= now_ns:
-                found.append(stream)
-        return found
+                due.append(stream)
+        return due
 
     def wait_ns(self, now_ns: int) -> int:
         waiting = self._waiting
@@ -89,10 +89,10 @@ class AfterTokens:
         self._counted = [counted for counted in self._counted if counted.stream.index == counted.index]
         for counted in self._counted:
             self._scan(counted)
-        found = [counted.stream for counted in self._counted if counted.tokens >= self.most]
-        if found:
+        due = [counted.stream for counted in self._counted if counted.tokens >= self.most]
+        if due:
             self._counted = [counted for counted in self._counted if counted.tokens < self.most]
-        return found
+        return due
 
     def _scan(self, counted: _Counted) -> None:
         reads = counted.stream.list_since(counted.reads)
