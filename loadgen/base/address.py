@@ -1,4 +1,4 @@
-"""Addresses: the host and the port of a URL, and whether it is this machine."""
+"""Address: the host and the port of a URL, and whether it is this machine."""
 
 from __future__ import annotations
 

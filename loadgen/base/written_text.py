@@ -8,7 +8,7 @@ import msgspec
 
 Written = str | list[Any] | dict[str, Any] | None  # text, or parts of it (Mistral, Databricks, Anthropic)
 
-# The keys of a part under which text lies; True: what is there is reasoning. Others are no text of a model's:
+# The keys of a part under which text lies; True: what is there is reasoning. Others are not text of a model:
 # ids, signatures, encrypted reasoning, data of pictures and sounds.
 _KEYS: Final = {
     "text": False,

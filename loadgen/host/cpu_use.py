@@ -17,7 +17,7 @@ from loadgen.host.environment import read_system_text
 from loadgen.host.sensor import call_guarded
 
 _PROC = Path("/proc")
-_BUSY = 3  # of a CPU's columns: user, nice and system; interrupts are no one's
+_BUSY = 3  # of a CPU's columns: user, nice and system; interrupts belong to no process
 _OWN, _STARTED, _COLUMNS = (
     slice(11, 15),
     19,
