@@ -85,7 +85,7 @@ def test_facts_that_raise_cost_no_others(
 
 
 @loop_over("fault", FAULTS)
-@loop_over("looked_for", ["gpus", "board"])
+@loop_over("looked_for", ["find_gpus", "find_board"])
 def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looked_for: str, fault: Exception
 ) -> None:

@@ -171,8 +171,8 @@ def test_a_section_that_raises_costs_its_own_lines_alone(
         (reconcile, "rows", "reconciliation"),
         (reconcile, "render", "reconciliation"),
         (run_roofline, "lines", "roofline"),
-        (engine_config, "render", "launched"),
-        (answer_check, "lines", "fingerprint"),
+        (engine_config, "render_config", "launched"),
+        (answer_check, "render_lines", "fingerprint"),
     ],
 )
 def test_what_a_section_is_made_of_may_raise(
