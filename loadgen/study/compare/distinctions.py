@@ -80,8 +80,8 @@ def name_rows(plain: str, runs: Sequence[Reported], by_load: ByLoad) -> list[str
         {key: own[key] for key in apart if own.get(key) and key not in none}
         for own, none in zip(words, absent, strict=True)
     ]
-    for told in (_add_places, _add_labels):
-        apart += told(runs, given, by_load)
+    for add_words in (_add_places, _add_labels):
+        apart += add_words(runs, given, by_load)
     every = [_name_row(plain, own, apart) for own in given]
     if len({cut_middle(name, _SHOWN) for name in every}) == len(set(every)):
         return every
