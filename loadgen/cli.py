@@ -95,7 +95,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "data": _main_of("loadgen.run.data_command"),
     "profiles": _profiles,
     "report": _main_of("loadgen.study.pages.command"),
-    "compare": _main_of("loadgen.study.compare.command"),
+    "compare": _main_of("loadgen.study.compare.compare_command"),
     "audit": _main_of("loadgen.study.audit.command"),
     "shards": _main_of("loadgen.run.shards.command"),
     "merge": _main_of("loadgen.report.merge_command"),

@@ -29,7 +29,9 @@ FOLDERS = [
     "base", "engines", "wire", "settings", "plan", "transport", "figures", "host", "roofline", "server",
     "verdict", "report", "run", "fleet", "study",
 ]  # fmt: skip
-INSIDE = {"study": ["run_summary", "importers", "consistency", "compare", "audit", "api", "pages", "series"]}
+INSIDE = {
+    "study": ["run_summary", "importers", "consistency", "compare", "audit", "judging_api", "pages", "series"]
+}
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
 SEAMS = {
     ("run.bench", "fleet.cluster_conflicts"),

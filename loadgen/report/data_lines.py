@@ -8,8 +8,8 @@ from pathlib import Path
 from loadgen.figures.record import Records
 from loadgen.plan.data_facts import LengthFacts, ScheduleFacts
 from loadgen.plan.sources import RANDOM, TRACES
-from loadgen.report import data_identity
-from loadgen.report.data_identity import short_digest
+from loadgen.report import load_identity
+from loadgen.report.load_identity import short_digest
 from loadgen.report.run_directory import Result
 from loadgen.verdict import reuse
 from loadgen.verdict.run_facts import Facts
@@ -49,7 +49,7 @@ def lines(result: Result, options: object = None) -> Iterator[str]:
     if parts := list(_reuse(facts, result.records)):
         yield f"reuse: {'; '.join(parts)}"
     if facts.profile.classes:
-        yield f"classes: {data_identity.classes(facts.profile.classes)}"
+        yield f"classes: {load_identity.classes(facts.profile.classes)}"
     if facts.profile.shaped:
         yield f"load over time: {'; '.join(facts.profile.shape_words)}"
     if facts.data.schedule is not None:

@@ -18,7 +18,7 @@ from loadgen.figures.objectives import Standing, together
 from loadgen.figures.repeats import t_quantile
 from loadgen.figures.vllm_keys import Figures, throughputs
 from loadgen.plan.data_facts import LengthFacts
-from loadgen.report import data_identity, saturated_run, speed_tables
+from loadgen.report import load_identity, saturated_run, speed_tables
 from loadgen.report.run_directory import Result
 from loadgen.report.speed_tables import Column, Table
 from loadgen.roofline.bound import DECODING, PREFILL
@@ -298,7 +298,7 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
 def of_run(run: Result) -> LoadRow:
     """One run as a row."""
     facts, profile, metrics = run.facts, run.facts.profile, run.metrics
-    asked = data_identity.asked_input(facts), data_identity.asked_output(facts)
+    asked = load_identity.asked_input(facts), load_identity.asked_output(facts)
     answered = metrics.completed
     return LoadRow(
         name=facts.label or facts.server.model,
@@ -338,7 +338,7 @@ def _length(asked: int | None, planned: LengthFacts | None, total: int, answered
 
 def shape(facts: Facts) -> str:
     """What is not as usual in data, lengths and arrivals, and in what prompts share; "" if nothing."""
-    profile, parts = facts.profile, data_identity.words(facts)
+    profile, parts = facts.profile, load_identity.words(facts)
     parts += [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
     parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
     parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)

@@ -17,7 +17,7 @@ from loadgen.base.address import is_this_machine
 from loadgen.engines import engines
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
-from loadgen.report import data_identity, labels, load_table, saturated_run
+from loadgen.report import labels, load_identity, load_table, saturated_run
 from loadgen.report.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.models import split_name
@@ -290,10 +290,10 @@ def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
         requests=facts.own_requests,
         input_len=None if inputs is None or not completed else inputs / completed,
         output_len=figures["total_output_tokens"] / completed if completed else None,
-        asked_output_len=data_identity.asked_output(facts),
+        asked_output_len=load_identity.asked_output(facts),
         max_concurrency=facts.max_concurrency,
         request_rate_per_s=facts.planned_rate_per_s,
-        asked_input_len=data_identity.asked_input(facts),
+        asked_input_len=load_identity.asked_input(facts),
         seed=facts.seed,
         duration_s=profile.duration,
         shape=load_table.shape(facts),

@@ -19,7 +19,7 @@ from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
 from loadgen.study.audit import findings as audits
 from loadgen.study.audit import render as audit_render
-from loadgen.study.compare import comparison, export, render
+from loadgen.study.compare import comparison, comparison_report
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import json_fields, sources
 from loadgen.study.importers.pasted import csv_tables, pasted_pages, tables
@@ -108,7 +108,11 @@ def compare(data: bytes) -> None:
     reported = _sources(data, "compare")
     if reported:
         found = comparison.compare_runs(list(reported), ComparisonOptions(), ())
-        for said in (render.render_text(found), render.render_markdown(found), export.render_csv(found)):
+        for said in (
+            comparison_report.render_text(found),
+            comparison_report.render_markdown(found),
+            comparison_report.render_csv(found),
+        ):
             printable.clean_text(said).encode()
 
 

@@ -17,7 +17,7 @@ from loadgen.report.load_table import marked_name
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.roofline.machines import Machine
 from loadgen.study.audit.findings import CHECKS, RELATIONS, ROOFLINE, RunFindings
-from loadgen.study.compare import groups
+from loadgen.study.compare import run_groups
 from loadgen.study.run_summary import Reported, grouped
 from loadgen.verdict.verdict import Level
 
@@ -34,7 +34,7 @@ _SPEEDS = ("output_throughput", "speed_tok_s", DECODING, PREFILL)
 
 def render_text(findings: Sequence[RunFindings], *, explain: bool = False) -> str:
     """Write a table of all runs by checkpoint, each run's findings, and the checks that were not made."""
-    rows = groups.name_rows([audited.reported for audited in findings])
+    rows = run_groups.name_rows([audited.reported for audited in findings])
     names = {id(audited): row for audited, row in zip(findings, rows, strict=True)}
     by_name = grouped(findings, lambda audited: _mark_name(audited, names[id(audited)]))
     ordered = [audited for own in by_name.values() for audited in own]

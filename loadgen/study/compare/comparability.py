@@ -17,7 +17,7 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
-from loadgen.report import data_identity
+from loadgen.report import load_identity
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys
 from loadgen.study.run_summary import Reported
@@ -74,7 +74,7 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
 
 
 def _is_varied(facts: Facts) -> bool:
-    return facts.profile.range_ratio not in ("0.0", "0") or data_identity.asked_output(facts) is None
+    return facts.profile.range_ratio not in ("0.0", "0") or load_identity.asked_output(facts) is None
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
@@ -135,7 +135,7 @@ def _time(run: Reported) -> float | None:
 
 
 def _asked_input(run: Reported) -> Value:
-    asked = None if run.facts is None else data_identity.asked_input(run.facts)
+    asked = None if run.facts is None else load_identity.asked_input(run.facts)
     return None if asked is None else float(asked)
 
 
@@ -163,7 +163,7 @@ def _data(pair: Pair) -> Evidence | None:
     """Name the keys that make the load and differ, of both runs: a key that one lacks has its default."""
     if pair.run.facts is None or pair.baseline.facts is None:
         return None
-    own, other = (data_identity.keys(facts) for facts in (pair.run.facts, pair.baseline.facts))
+    own, other = (load_identity.keys(facts) for facts in (pair.run.facts, pair.baseline.facts))
     every = dict.fromkeys((*own, *other), "as usual")
     return _list_differences(every | own, every | other)
 
@@ -296,7 +296,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "spread of the load",
         "range ratio, shared prefix or burstiness differ: another load with the same means",
         _SAME_LOAD,
-    )(_differ_in(_of_our_runs(data_identity.spread), "{}")),
+    )(_differ_in(_of_our_runs(load_identity.spread), "{}")),
     refused(
         "data",
         "another key that makes the load differs: the data (a file by its bytes, not its name), kind, "

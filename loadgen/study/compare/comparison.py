@@ -15,11 +15,11 @@ from loadgen.base.spelling import suggest_name
 from loadgen.report.load_table import SIMULATION
 from loadgen.roofline import bound
 from loadgen.roofline.models import find_suffix
-from loadgen.study.compare import groups, statistics
 from loadgen.study.compare import rows as lines
-from loadgen.study.compare.groups import Group
+from loadgen.study.compare import run_groups, statistics
 from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, ComparisonOptions, Line
 from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, read_figure
+from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
 from loadgen.study.run_summary import Load, Reported, grouped, plain_load
 from loadgen.verdict.campaign_cell import FailedCell
@@ -47,10 +47,10 @@ def compare_runs(
     is remarked on the first, what is `lacking` of the rooflines on the first that lacks one. Raises
     UsageError where the baseline or the headline asked for does not exist.
     """
-    runs, repeated = groups.drop_repeated(groups.sort_as_measured([*map(judge_figures, reported)]))
+    runs, repeated = run_groups.drop_repeated(run_groups.sort_as_measured([*map(judge_figures, reported)]))
     cells = [run.cell for run in runs if run.cell is not None] + [failure.cell for failure in failures]
     by_server = len({cell.server for cell in cells}) > 1
-    names = groups.name_rows(runs, by_server=by_server)
+    names = run_groups.name_rows(runs, by_server=by_server)
     failed = _group_failures(failures, names, by_server)
     stored = (run.cell.checkpoint if run.cell else run.name for run in runs)
     checkpoints = dict(zip(names, stored, strict=True))
@@ -58,9 +58,9 @@ def compare_runs(
         checkpoints.setdefault(name, failure.cell.checkpoint)
     baseline, remarks = _baseline(checkpoints, ask)
     _check_headline(ask.headline, runs)
-    loads = groups.group_runs(runs, names)
+    loads = run_groups.group_runs(runs, names)
     if ask.allow_unlike and sum(baseline in group.rows for group in loads) == 1:
-        loads = groups.group_runs(runs, names, one_load=True)
+        loads = run_groups.group_runs(runs, names, one_load=True)
     tables = [
         _table(
             group,

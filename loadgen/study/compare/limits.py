@@ -31,9 +31,9 @@ from loadgen.report.speed_tables import Column, Table
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import strict
 from loadgen.roofline.models import find_suffix
-from loadgen.study.compare import distinctions, statistics
+from loadgen.study.compare import run_groups, statistics
+from loadgen.study.compare.comparison_report import format_ratio
 from loadgen.study.compare.model import ComparisonOptions, Decision, Effect
-from loadgen.study.compare.render import format_ratio
 from loadgen.study.compare.rows import far_apart
 from loadgen.study.compare.statistics import CLOCK_ERROR, NO_SCIPY, Estimate
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
@@ -139,7 +139,7 @@ def _names(limits: Sequence[StoredLimit]) -> list[str]:
             continue
         firsts = [replace(limit.runs[0], place=limit.place) for limit in of_name]
         kinds = {id(run): _kind(limit) for run, limit in zip(firsts, of_name, strict=True)}
-        rows = distinctions.name_rows(name, firsts, partial(_group_by_kind, kinds))
+        rows = run_groups.distinguish_rows(name, firsts, partial(_group_by_kind, kinds))
         for at, row in zip(places, rows, strict=True):
             names[at] = row
     return names

@@ -11,14 +11,14 @@ from loadgen.base.layout import list_first
 from loadgen.report import sweep_lines
 from loadgen.report.speed_tables import Table
 from loadgen.study.compare import loads, rankings
+from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_title
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.model import ComparedLoad
-from loadgen.study.compare.render import describe_load
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
 from loadgen.study.pages import comparison_charts, formatting, load_charts
 from loadgen.study.pages.limit_section import LimitSection, limit_sections
-from loadgen.study.pages.load_section import LoadSection, load_section
+from loadgen.study.pages.load_charts import LoadSection, load_section
 from loadgen.study.pages.panel import Panel
 from loadgen.study.pages.run_section import Account, account
 from loadgen.study.run_summary import Reported

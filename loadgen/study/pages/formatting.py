@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from loadgen.figures import repeats
-from loadgen.study.compare import render, rows
+from loadgen.study.compare import comparison_report, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.run_summary import Reported, grouped
 
@@ -57,7 +57,7 @@ def written(figure: ComparedFigure, value: float) -> str:
 def spread(figure: ComparedFigure, summary: Summary) -> str:
     """Half of a mean's interval, "" without one."""
     half = figure.scaled((summary.high - summary.low) / 2)
-    if render.is_vague(summary):
+    if comparison_report.is_vague(summary):
         return repeats.VAGUE
     return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
 
@@ -95,12 +95,12 @@ def lead(comparison: ComparedLoad, line: Line) -> str:
     effect = line.effects.get(comparison.headline)
     if effect is None:
         return ""
-    times = render.format_speed_up(comparison, line)
+    times = comparison_report.format_speed_up(comparison, line)
     parts = [f"{times} by {rows.compared_figure(comparison.headline).label}"] if times else []
     if effect.units > 1:
         parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
     if effect.call is Decision.UNDECIDED:
-        parts.append(render.explain_undecided(effect))
+        parts.append(comparison_report.explain_undecided(effect))
     elif effect.why and effect.why not in common(comparison):
         parts.append(effect.why)
     return "; ".join(parts)

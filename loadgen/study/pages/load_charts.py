@@ -1,4 +1,4 @@
-"""Load charts: latency, speed and goodput of what was run under several loads, a curve from load to load."""
+"""Load charts: what was run under several loads, in a table and as curves from load to load."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_lines import load as shown_load
+from loadgen.report.load_table import LoadRow
+from loadgen.report.speed_tables import Table
+from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
-from loadgen.study.pages import load_shapes
 from loadgen.study.pages.comparison_charts import MOST_CURVES
-from loadgen.study.pages.formatting import FigureTable
+from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw
+from loadgen.study.pages.formatting import Entry, FigureTable, Number
 from loadgen.study.pages.panel import Curve, CurveStyle, Panel, is_wide
 from loadgen.study.run_summary import Load, Reported, grouped
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
     "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"
 )  # fmt: skip
+_ALIKE, _TOKENS = 0.01, 2.0  # a server may count a token or two more
+_WAYS = "tokens in", "out"
+_IN_A_ROW, _HEADING, _EDGE = 3, 28, 8
 _FEWEST_SETTINGS, _SPEED_TABLE = 2, "speed_tok_s"
 _LOAD, _SPEED = "load", "speed"  # the concurrency or the rate; output tokens a second of one answer
 _KEYS = (
@@ -87,7 +94,7 @@ def sweeps(
     not drawn.
     """
     stems: set[str] = set()
-    for number, (shape, runs) in enumerate(load_shapes.grouped_by_shape(_timed(reported)).items(), 1):
+    for number, (shape, runs) in enumerate(grouped_by_shape(_timed(reported)).items(), 1):
         points = {
             name: _points(group)
             for name, group in _by_row(runs, named)
@@ -114,7 +121,7 @@ def settings(
 
     A setting is a profile, a shape or a row. Nothing where there are fewer than two, or speeds of a ladder.
     """
-    shapes = load_shapes.grouped_by_shape(_timed(reported))
+    shapes = grouped_by_shape(_timed(reported))
     apart = [
         (name, shape, group) for shape, runs in shapes.items() for name, group in grouped(runs, named).items()
     ]
@@ -123,7 +130,7 @@ def settings(
     words = [(group[0].load.name, shape.words, _at(group[0].load), name) for name, shape, group in apart]
     points = [
         msgspec.structs.replace(point, label=label)
-        for (_, _, group), label in zip(apart, load_shapes.distinguished(words), strict=True)
+        for (_, _, group), label in zip(apart, distinguished(words), strict=True)
         for point in _points(group)
     ]
     seen: set[str] = set()
@@ -335,3 +342,121 @@ def _front(points: Sequence[Point], axes: _Axes) -> Curve:
             front.append((x, y))
     x, y = np.array(front[::-1]).T
     return Curve("best of all", x, y)
+
+
+class LoadShape(msgspec.Struct, frozen=True):
+    """Lengths in tokens, None: unknown, or as drawn; and what varies in them."""
+
+    input_len: float | None
+    output_len: float | None
+    spread: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The lengths as the name of a file has them."""
+        return "-".join("0" if length is None else f"{length:.0f}" for length in self._lengths)
+
+    @property
+    def words(self) -> str:
+        """As 1024 tokens in and 64 out."""
+        known = [(f"{length:.5g}", way) for length, way in zip(self._lengths, _WAYS, strict=True) if length]
+        lengths = " and ".join(f"{length} {way}" for length, way in known)
+        return ", ".join(filter(None, (lengths or "Unknown lengths", self.spread)))
+
+    @property
+    def _lengths(self) -> tuple[float | None, float | None]:
+        return self.input_len, self.output_len
+
+
+def grouped_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reported]]:
+    """The runs by the lengths that were asked for, else by those counted, and by how they vary."""
+    known: list[list[float]] = [[], []]
+    shapes = {}
+    for run in reported:
+        input_len, output_len = _lengths(run, known)
+        shapes[id(run)] = LoadShape(input_len, output_len, run.load.shape)
+    return grouped(reported, lambda run: shapes[id(run)])
+
+
+def _lengths(run: Reported, known: Sequence[list[float]]) -> Iterator[float | None]:
+    """Tokens in and out; counted ones as an earlier run has them, `known` being those of earlier runs."""
+    load = run.load
+    # Lengths that were drawn have another mean in every run, and are described by the spread.
+    drawn = bool(load.shape) and run.facts is not None
+    ways = (load.asked_input_len, load.input_len), (load.asked_output_len, load.output_len)
+    for (asked, counted), earlier in zip(ways, known, strict=True):
+        yield float(asked) if asked is not None else None if drawn else _settled(counted, earlier)
+
+
+def _settled(length: float | None, earlier: list[float]) -> float | None:
+    if length is None:
+        return None
+    near = (other for other in earlier if abs(length - other) <= max(_TOKENS, _ALIKE * other))
+    if (found := next(near, None)) is None:
+        earlier.append(length)
+    return length if found is None else found
+
+
+def distinguished(words: Sequence[Sequence[str]]) -> list[str]:
+    """The words of each in which they differ, the columns in order of what they say; one column if it tells.
+
+    Each of `words` has as many.
+    """
+    columns = [column for column in zip(*words, strict=True) if len(set(column)) > 1]
+    whole = [column for column in columns if len(set(column)) == len(words)]
+    return [", ".join(filter(None, row)) for row in zip(*(whole[:1] or columns), strict=True)]
+
+
+class LoadSection(msgspec.Struct, frozen=True):
+    """One table of every load, as numbers and as text, with its pictures and notes."""
+
+    title: str
+    figures: FigureTable
+    words: Table
+    pictures: tuple[Panel, ...]
+    notes: tuple[str, ...]
+
+
+def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection | None:
+    """The section; None where there is at most one load."""
+    if not found.rows:
+        return None
+    words, narrow = (load_table.table(found.rows, narrow=narrow) for narrow in (False, True))
+    keys = [column.key for column in words.columns]
+    rows = tuple(
+        tuple(_entry(row, key, cell) for key, cell in zip(keys, cells, strict=True))
+        for row, cells in zip(found.rows, words.body, strict=True)
+    )
+    return LoadSection(
+        load_table.title(found.rows) or load_table.UNNAMED,
+        FigureTable(tuple(column.title for column in narrow.columns), rows),
+        words,
+        pictures,
+        (*load_table.legend(found.rows), *load_table.dips(found.rows), *found.notes),
+    )
+
+
+def picture(section: LoadSection) -> tuple[Panel, Drawing]:
+    """All pictures of load as one, three in a row; the panel has its title."""
+    names = list(dict.fromkeys(str(row[0]) for row in section.figures.rows))
+    heading = f"{names[0]}, {section.title}" if len(names) == 1 else section.title
+    about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.pictures))
+    shapes: list[Polyline | Text] = [Text(_EDGE, 20, heading, "text", 14, bold=True)]
+    top = float(_HEADING)
+    for start in range(0, len(section.pictures), _IN_A_ROW):
+        drawings = [draw(panel, titled=True) for panel in section.pictures[start : start + _IN_A_ROW]]
+        for place, drawing in enumerate(drawings):
+            shapes += (_moved(shape, place * drawing.width, top) for shape in drawing.shapes)
+        top += max(drawing.height for drawing in drawings)
+    return about, Drawing(top, tuple(shapes), WIDTH * min(_IN_A_ROW, len(section.pictures)))
+
+
+def _moved(shape: Polyline | Text, right: float, down: float) -> Polyline | Text:
+    if isinstance(shape, Text):
+        return replace(shape, x=shape.x + right, y=shape.y + down)
+    return replace(shape, points=shape.points + np.array([right, down]))
+
+
+def _entry(row: LoadRow, key: str, cell: str) -> Entry:
+    figure = row.figures.get(key)
+    return cell if figure is None else Number("", figure.mean, cell)

@@ -18,14 +18,13 @@ from loadgen.base.layout import wrap_text
 from loadgen.base.printable import clean_line, clean_text, make_file_name
 from loadgen.report import limit_lines, result_block, run_place, sweep_lines
 from loadgen.report.printing import printed
-from loadgen.study.compare import ceilings, limits, model, render
-from loadgen.study.compare import command as compare_command
+from loadgen.study.compare import ceilings, compare_command, comparison_report, limits, model
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import sources
-from loadgen.study.pages import csv, inline_svg, load_section, markdown
+from loadgen.study.pages import csv, inline_svg, load_charts, markdown
 from loadgen.study.pages.document import Document, document
 from loadgen.study.pages.drawing import Drawing, draw
 from loadgen.study.pages.panel import Panel
@@ -117,7 +116,7 @@ class _Given:
         """Every picture with its file's stem; those of load once more, as one."""
         section = self.document.loads
         if section is not None and section.pictures:
-            about, whole = load_section.picture(section)
+            about, whole = load_charts.picture(section)
             yield about.key, about, whole
         for stem, panel in self.panels():
             yield stem, panel, draw(panel, titled=True)
@@ -139,7 +138,7 @@ def _texts(given: _Given) -> Iterator[str]:
     if any(len(each.rows) > 1 for each in given.compared_limits):
         yield compare_command.render_text((), given.compared_limits)
     if given.alone:
-        yield render.render_text(given.alone)
+        yield comparison_report.render_text(given.alone)
     notes = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     if notes:
         yield "".join(f"{line}\n" for note in notes for line in wrap_text(note))

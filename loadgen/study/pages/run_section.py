@@ -21,7 +21,7 @@ from loadgen.plan.sources import RANDOM
 from loadgen.report import data_lines, report, report_parts, result_block, session_lines
 from loadgen.report.run_directory import Result
 from loadgen.server import answer_check, engine_config
-from loadgen.study.compare.render import describe_load
+from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.pages import cards, formatting, run_charts, sample_charts
 from loadgen.study.pages.cards import Card, thin
 from loadgen.study.pages.formatting import Entry, FigureTable, Number, number

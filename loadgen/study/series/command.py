@@ -226,18 +226,21 @@ def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
 
 
 def _compare(kept: Store) -> None:
-    from loadgen.study.compare import command, limits, model, render
+    from loadgen.study.compare import compare_command, comparison_report, limits, model
     from loadgen.study.compare.model import ComparisonOptions
     from loadgen.study.importers import sources
 
     places = [str(kept.directory)]
     try:
         read = sources.read_sources(places)
-        command.report_unread(read.errors)
+        compare_command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:
-            printed(clean_text(command.render_text((), limits.compare_limits(read.limits, ask))), sys.stdout)
-        if tables := command.compare_sources(read, ask):
-            printed(clean_text(render.render_text(tables)), sys.stdout, end="")
+            printed(
+                clean_text(compare_command.render_text((), limits.compare_limits(read.limits, ask))),
+                sys.stdout,
+            )
+        if tables := compare_command.compare_sources(read, ask):
+            printed(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
     except LoadgenError as error:  # the runs are there all the same
         printed(f"loadgen: {error}", sys.stderr)

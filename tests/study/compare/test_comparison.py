@@ -13,7 +13,7 @@ from builders.comparison_samples import HIGH, cells, failed, run, runs, thor
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.server.answer_check import Fingerprint, GreedyAnswer
-from loadgen.study.compare import ceilings, groups, render
+from loadgen.study.compare import ceilings, comparison_report, run_groups
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import CampaignSettings, ComparedLoad, ComparisonOptions, Decision, Line
@@ -261,7 +261,7 @@ def test_a_run_given_twice_is_used_where_it_was_named_itself() -> None:
     run = replace(cells("a", FAST)[0], source="runs/one")
     within, itself = replace(run, place="runs"), replace(run, place="runs/one")
     for given in ([within, itself], [itself, within]):
-        (kept,), (repeated,) = groups.drop_repeated(given)
+        (kept,), (repeated,) = run_groups.drop_repeated(given)
         assert (kept.place, repeated.place) == ("runs/one", "runs")
 
 
@@ -296,7 +296,7 @@ def test_where_answers_part_from_the_baselines_is_told_and_no_mark() -> None:
     )
     assert line(found, found.baseline).answers == ""
     assert not line(found, "FP8").marks
-    assert "answers:\n  FP8: first differs from" in render.render_text([found])
+    assert "answers:\n  FP8: first differs from" in comparison_report.render_text([found])
 
 
 def test_the_thor_page_is_compared_and_marked() -> None:

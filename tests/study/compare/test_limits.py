@@ -14,7 +14,7 @@ from builders.comparison_samples import cell, run
 from builders.made_limits import TTFT, limit_record
 from loadgen.base.errors import UsageError
 from loadgen.report.limit_record import LIMIT, LimitEstimate
-from loadgen.study.compare import command, limits
+from loadgen.study.compare import compare_command, limits
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions, Decision
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
@@ -155,7 +155,7 @@ def places(tmp_path: Path) -> list[str]:
 def test_compare_prints_two_searches_in_80_columns(
     places: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(places) == 0
+    assert compare_command.main(places) == 0
     out, errors = capsys.readouterr()
     assert errors == ""
     assert "fp8 serves 1.80×" in out
@@ -165,12 +165,12 @@ def test_compare_prints_two_searches_in_80_columns(
 def test_compare_writes_every_digit_as_csv_and_json(
     places: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([*places, "--json"]) == 0
+    assert compare_command.main([*places, "--json"]) == 0
     (made,) = json.loads(capsys.readouterr().out)["limits"]
     assert made["rows"][1]["effect"]["call"] == "more"
-    assert command.main([*places, "--csv"]) == 0
+    assert compare_command.main([*places, "--csv"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header == ",".join(limits.CSV_COLUMNS)
     assert len(rows) == 2
-    assert command.main([*places, "--markdown"]) == 0
+    assert compare_command.main([*places, "--markdown"]) == 0
     assert "| fp8 | 18 |" in capsys.readouterr().out

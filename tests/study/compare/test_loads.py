@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,12 +13,15 @@ from msgspec.structs import replace
 from builders import made_runs
 from builders.comparison_samples import HIGH, cells, run, runs
 from builders.loops import loop_over
+from builders.made_cases import WHEN
+from builders.made_sessions import made, rows_of
 from loadgen.base import layout
 from loadgen.base.printable import format_json
-from loadgen.study.compare import export, loads, render
+from loadgen.study.compare import comparison_report, loads
 from loadgen.study.compare.comparison import compare_runs
+from loadgen.study.compare.loads import turn_table
 from loadgen.study.compare.model import ALONE, ComparisonOptions
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import SESSION_MS, Load, Reported, of_run
 
 
 def at(concurrency: int | None, **changes: object) -> Load:
@@ -103,7 +108,7 @@ def test_repeats_are_a_mean_with_its_interval_and_the_gravest_verdict() -> None:
 
 
 def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
-    text = render.render_text(
+    text = comparison_report.render_text(
         compare_runs([run("a", 100.0 * n, at(n)) for n in (1, 2, 8)], ComparisonOptions())
     )
     assert text.splitlines() == [
@@ -117,7 +122,9 @@ def test_one_table_takes_the_place_of_nothing_to_compare() -> None:
         "      8  800.0   125.0  10.00",
     ]
     assert ALONE not in text
-    assert ALONE in " ".join(render.render_text(compare_runs([run("a", 1.0)], ComparisonOptions())).split())
+    assert ALONE in " ".join(
+        comparison_report.render_text(compare_runs([run("a", 1.0)], ComparisonOptions())).split()
+    )
 
 
 def test_marks_of_a_row_name_its_load() -> None:
@@ -135,22 +142,22 @@ def test_a_simulation_is_marked_in_every_form() -> None:
     reported = [run("a", 1.0 * n, at(n), simulated="instant") for n in (1, 2)]
     found = compare_runs(reported, ComparisonOptions())
     line = "SIMULATED: the embedded engine answered with a preset's timing; no model ran"
-    text, markdown = render.render_text(found), render.render_markdown(found)
+    text, markdown = comparison_report.render_text(found), comparison_report.render_markdown(found)
     assert "a (SIMULATED)" in text.splitlines()
     assert text.splitlines()[-1] == line
     assert "| a (SIMULATED) | 1 |" in markdown
     assert f"* {line}" in markdown
-    rows = export.render_csv(found).splitlines()
+    rows = comparison_report.render_csv(found).splitlines()
     place = rows[0].split(",").index("simulated")
     assert {row.split(",")[place] for row in rows[1:]} == {"true"}
-    stored = json.loads(format_json(export.render_json(found)))
+    stored = json.loads(format_json(comparison_report.render_json(found)))
     assert [row["simulated"] for row in stored["loads"]["rows"]] == [True, True]
     assert stored["comparisons"][0]["rows"][0]["simulated"] is True
 
 
 def test_a_simulation_is_not_ranked_against_a_server() -> None:
     reported = [*runs("a", [1.0, 1.1, 1.0]), *runs("b", [9.0, 9.1, 9.0], simulated="instant")]
-    text = render.render_text(compare_runs(reported, ComparisonOptions()))
+    text = comparison_report.render_text(compare_runs(reported, ComparisonOptions()))
     row = next(line for line in text.splitlines() if line.startswith("b (SIMULATED)"))
     assert row.split()[2:] == ["no", "verdict"]
     assert "b: not compared: a simulation, baseline a real server" in " ".join(text.split())
@@ -172,5 +179,41 @@ def test_eighty_columns_hold_repeats_and_percentiles() -> None:
         for n in (1, 2, 1024)
         for one in runs("a", [10101.0 * n, 10202.0 * n, 10300.0 * n], at(n), figures=figures, level="SUSPECT")
     ]
-    text = render.render_text(compare_runs(reported, ComparisonOptions()))
+    text = comparison_report.render_text(compare_runs(reported, ComparisonOptions()))
     assert max(map(len, text.splitlines())) <= layout.WIDTH
+
+
+TURNS = [3, 3, 6]
+
+
+def reported(name: str, cached: bool) -> Reported:
+    rows = rows_of(TURNS)
+    for row in rows:
+        row.cached_tokens = row.cached_tokens if cached else 0
+    result = made(TURNS, rows, label=name, started=WHEN + timedelta(minutes=cached))
+    return of_run(Path(f"runs/{name}"), result)
+
+
+def test_rows_of_sessions_are_compared_turn_by_turn() -> None:
+    (compared,) = compare_runs([reported("warm", True), reported("cold", False)], ComparisonOptions())
+    table = turn_table(compared)
+    assert table is not None
+    titles = [column.title for column in table.columns]
+    assert titles == ["turn", "warm TTFT", "cached", "cold TTFT", "cached"]
+    assert table.body[0] == ("1", "40.0", "0.0 %", "40.0", "0.0 %")
+    assert table.body[1] == ("2", "40.0", "50.0 %", "40.0", "0.0 %")
+    for shown in (comparison_report.render_text([compared]), comparison_report.render_markdown([compared])):
+        assert "TTFT and cached share by turn" in shown
+
+
+def test_a_sessions_duration_is_a_figure_of_the_comparison() -> None:
+    one, other = reported("warm", True), reported("cold", False)
+    assert one.figure(SESSION_MS) == pytest.approx((440 + 440 + 980) / 3)
+    (compared,) = compare_runs([one, other], ComparisonOptions(headline=SESSION_MS))
+    assert compared.headline == SESSION_MS
+    assert "session ms" in comparison_report.render_text([compared])
+
+
+def test_a_comparison_without_sessions_has_no_such_table() -> None:
+    (compared,) = compare_runs([reported("warm", True)], ComparisonOptions())
+    assert turn_table(compared) is None

@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
-from loadgen.study.compare import groups
+from loadgen.study.compare import run_groups
 from loadgen.study.importers import sources
 from loadgen.study.importers.clients import evalscope, llama_bench, llama_benchy
 from loadgen.study.run_summary import Reported
@@ -85,7 +85,7 @@ def test_settings_of_llama_bench_tell_its_rows_apart_and_samples_do_not(form: st
     again = {**DECODE, "avg_ts": 119.5, "samples_ts": [119.0, 120.0], "test_time": "2025-04-25T11:58:50Z"}
     other = {**DECODE, "avg_ts": 59.5, "type_k": "q8_0"}
     runs = read(tmp_path / f"bench.{form}", written([DECODE, again, other], form))
-    names = groups.name_rows(runs)
+    names = run_groups.name_rows(runs)
     assert names[0] == names[1] != names[2]
     assert names[2].endswith("(type_k q8_0)")
 

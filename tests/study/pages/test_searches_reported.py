@@ -12,7 +12,7 @@ from builders.made_limits import limit_record, limit_run
 from loadgen.base.errors import UsageError
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
-from loadgen.study.compare import command as compare_command
+from loadgen.study.compare import compare_command
 from loadgen.study.pages import command
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
-from loadgen.study.compare import groups
+from loadgen.study.compare import run_groups
 from loadgen.study.importers import sources
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
@@ -84,7 +84,7 @@ def test_an_overview_has_its_figures_its_load_and_its_setup(tmp_path: Path) -> N
 
 def test_the_settings_of_two_overviews_tell_them_apart(tmp_path: Path) -> None:
     runs = read(tmp_path, PRINTED + PRINTED.replace("EP Size:                None", "EP Size:   2"))
-    assert groups.name_rows(runs) == [
+    assert run_groups.name_rows(runs) == [
         "Llama-3.1-8B-Instruct-FP8 (ep size None)", "Llama-3.1-8B-Instruct-FP8 (ep size 2)",
     ]  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builders.loops import loop_over
-from loadgen.study.compare import groups
+from loadgen.study.compare import run_groups
 from loadgen.study.importers import sources
 from loadgen.study.importers.pasted import columns, pasted_pages, tables
 from loadgen.study.run_summary import Reported
@@ -191,7 +191,7 @@ def test_lengths_in_one_cell_are_both() -> None:
     ],
 )
 def test_a_column_that_is_not_read_separates_rows_where_it_is_no_figure(page: str, rows: list[str]) -> None:
-    assert groups.name_rows(read(page)) == rows
+    assert run_groups.name_rows(read(page)) == rows
 
 
 # Columns that differ, and the rows that they make of one model; each is tried as a table and as a sheet.
@@ -218,7 +218,7 @@ def test_a_setting_tells_the_rows_of_a_table_and_of_a_sheet_apart(
     page = table(f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows)
     sheet = "\n".join([f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows]).replace(" | ", ",")
     path.write_text(page if form == "table" else sheet, "utf-8")
-    assert groups.name_rows(sources.read_sources([str(path)]).reported) == names
+    assert run_groups.name_rows(sources.read_sources([str(path)]).reported) == names
 
 
 def test_lengths_in_one_cell_of_a_sheet_are_its_load(tmp_path: Path) -> None:
@@ -288,13 +288,13 @@ def test_titles_in_two_rows_are_read_together(page: str) -> None:
 
 def test_rows_of_equal_figures_under_two_labels_are_two() -> None:
     page = table("Config | TTFT (ms)", "A, plain | 900", "B, layout on | 900")
-    assert len(groups.drop_repeated(read(page))[0]) == 2
+    assert len(run_groups.drop_repeated(read(page))[0]) == 2
 
 
 def test_tables_under_two_headings_are_no_repeats() -> None:
     rows = "| Model | Load | tok/s |\n|---|---|---|\n| Qwen3-8B | high | {} |\n\n"
     page = f"# Speeds\n\n## Before the patch\n\n{rows.format(300)}## After the patch\n\n{rows.format(600)}"
-    assert groups.name_rows(read(page)) == ["Qwen3-8B (Before the patch)", "Qwen3-8B (After the patch)"]
+    assert run_groups.name_rows(read(page)) == ["Qwen3-8B (Before the patch)", "Qwen3-8B (After the patch)"]
 
 
 @pytest.mark.parametrize(
@@ -403,5 +403,5 @@ def test_a_sheet_is_read_with_its_units_its_language_and_its_labels(tmp_path: Pa
         [690.4, 152, 10.4], [720.4, 140, 10.1], [691.4, 153, 10.5],
     ]  # fmt: skip
     assert {run.load.max_concurrency for run in runs} == {8}
-    assert groups.name_rows(runs) == ["m-8b (默认配置)", "m-8b (开启缓存)", "m-8b (默认配置)"]
+    assert run_groups.name_rows(runs) == ["m-8b (默认配置)", "m-8b (开启缓存)", "m-8b (默认配置)"]
     assert "not read: 'P95 其他 (ms)'" in runs[0].remarks

@@ -10,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.report.result_block import LAYOUTS, render
-from loadgen.study.compare import groups
+from loadgen.study.compare import run_groups
 from loadgen.study.importers.pasted import blocks, pasted_pages
 from loadgen.study.run_summary import Reported
 
@@ -295,4 +295,4 @@ def test_blocks_under_commands_that_differ_in_a_flag_are_two_sides() -> None:
 )
 def test_the_lines_above_a_block_tell_it_from_another(above: tuple[str, str], names: list[str]) -> None:
     text = "# Qwen3-8B\n\n" + "\n\n".join(f"{line}\n\n```\n{BLOCK}```" for line in above)
-    assert groups.name_rows(read(text)) == names
+    assert run_groups.name_rows(read(text)) == names

@@ -17,7 +17,7 @@ from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
-from loadgen.report import data_identity
+from loadgen.report import load_identity
 from loadgen.report.run_directory import load
 from loadgen.report.sweep_record import SweepRecord
 from loadgen.run import session
@@ -301,7 +301,7 @@ def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> N
 def outputs(store: SweepStore) -> list[int | None]:
     """The tokens of every answer that each point asked for."""
     facts = [load(store.directory / point.directory).facts for point in store.record().points]
-    return [data_identity.asked_output(each) for each in facts]
+    return [load_identity.asked_output(each) for each in facts]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from loadgen.study import run_summary
 from loadgen.study.audit import command as audit_command
 from loadgen.study.audit import render as audit_render
 from loadgen.study.audit.command import Audited
-from loadgen.study.compare import command, limits, model
+from loadgen.study.compare import compare_command, limits, model
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions
@@ -44,15 +44,15 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The tables as `loadgen compare` prints them."""
-        return command.render_text(self.tables, self.limits)
+        return compare_command.render_text(self.tables, self.limits)
 
     def markdown(self) -> str:
         """The tables for a pull request."""
-        return command.render_markdown(self.tables, self.limits)
+        return compare_command.render_markdown(self.tables, self.limits)
 
     def json(self) -> dict[str, Any]:
         """Everything, p-values too."""
-        return command.render_json(self.tables, self.limits)
+        return compare_command.render_json(self.tables, self.limits)
 
 
 def compare(
@@ -78,7 +78,7 @@ def compare(
     read, places = _sources(runs)
     campaign = model.read_campaign_settings(places)
     ask = ComparisonOptions(baseline, margin, alpha, headline, allow_unlike, machine, campaign)
-    tables, searches = command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
+    tables, searches = compare_command.compare_sources(read, ask), limits.compare_limits(read.limits, ask)
     return Comparison(tuple(tables), read.errors, tuple(searches))
 
 

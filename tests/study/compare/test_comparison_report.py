@@ -17,7 +17,7 @@ from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.base.layout import cut_middle
 from loadgen.base.printable import format_json
-from loadgen.study.compare import export, render
+from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions, Summary
 from loadgen.study.run_summary import Load
@@ -41,7 +41,7 @@ def found() -> list[ComparedLoad]:
 
 
 def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
-    said = render.render_text(found[:1])
+    said = comparison_report.render_text(found[:1])
     assert max(map(len, said.splitlines())) <= layout.WIDTH
     lines = said.splitlines()
     assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
@@ -59,7 +59,7 @@ def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
 
 
 def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None:
-    said = " ".join(render.render_text(found).split())
+    said = " ".join(comparison_report.render_text(found).split())
     effect = next(line for line in found[0].lines if line.name == LONG).effects["output_throughput"]
     assert effect.more_runs is not None
     assert f"5 pairs detect no less than {100 * effect.detectable:.2g} % (statistical power 80 %)" in said
@@ -68,13 +68,13 @@ def test_what_is_undecided_says_what_it_takes(found: list[ComparedLoad]) -> None
 
 def test_a_sentence_of_many_rows_is_told_once() -> None:
     rows = [run("base", 1.0), *(run(f"row {k}", 2.0) for k in range(3))]
-    said = " ".join(render.render_text(compare_runs(rows, ComparisonOptions())).split())
+    said = " ".join(comparison_report.render_text(compare_runs(rows, ComparisonOptions())).split())
     assert said.count("one run a side has no spread") == 1
     assert "row 0, row 1, row 2: one run a side" in said
 
 
 def test_markdown_is_a_table_and_a_list(found: list[ComparedLoad]) -> None:
-    said = render.render_markdown(found[:1]).splitlines()
+    said = comparison_report.render_markdown(found[:1]).splitlines()
     assert said[0] == "### high-load: 2048 in / 128 out, 100 requests, 8 at a time"
     assert said[2].startswith("| checkpoint | tok/s | TTFT ms | TPOT ms |")
     assert said[5].startswith("| Qwen3-8B-FP8 | 200.2 ±2.2 (faster) |")
@@ -85,7 +85,7 @@ def test_markdown_is_a_table_and_a_list(found: list[ComparedLoad]) -> None:
 
 
 def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
-    rows = list(csv.DictReader(io.StringIO(export.render_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(comparison_report.render_csv(found))))
     row = next(
         one for one in rows if (one["checkpoint"], one["figure"]) == ("Qwen3-8B-FP8", "output_throughput")
     )
@@ -98,7 +98,7 @@ def test_csv_has_every_digit(found: list[ComparedLoad]) -> None:
 
 
 def test_json_is_strict_and_whole(found: list[ComparedLoad]) -> None:
-    told = json.loads(format_json(export.render_json(found)), parse_constant=pytest.fail)
+    told = json.loads(format_json(comparison_report.render_json(found)), parse_constant=pytest.fail)
     (high, low) = told["comparisons"]
     fast = high["rows"][1]
     effect = found[0].lines[1].effects["output_throughput"]
@@ -120,7 +120,7 @@ def test_the_speed_up_of_a_latency_is_above_1_where_it_is_faster() -> None:
     load = replace(HIGH, request_rate_per_s=4.0)
     one = compare_runs([*cells("a", SLOW, load), *cells("b", FAST, load)], ComparisonOptions())[0]
     effect = one.lines[1].effects["mean_ttft_ms"]
-    ratio, low, high = render.compute_speed_up(effect)
+    ratio, low, high = comparison_report.compute_speed_up(effect)
     assert effect.ratio < 1 < low < ratio < high
 
 
@@ -151,7 +151,7 @@ def test_long_names_are_shortened_in_the_middle(name: str, width: int, shown: st
 )
 def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     figure = ComparedFigure("output_throughput", "tok/s", True)
-    assert render.format_spread(figure, Summary(mean, 1, mean - half, mean + half)) == shown
+    assert comparison_report.format_spread(figure, Summary(mean, 1, mean - half, mean + half)) == shown
 
 
 @pytest.mark.parametrize(
@@ -167,22 +167,25 @@ def test_figures_have_four_digits(mean: float, half: float, shown: str) -> None:
     ],
 )
 def test_a_load_in_words(load: Load, said: str) -> None:
-    assert render.describe_load(load) == said
+    assert comparison_report.describe_load(load) == said
 
 
 def test_the_thor_page_renders_in_every_form() -> None:
     found = compare_runs(list(thor()), ComparisonOptions())
-    assert max(map(len, render.render_text(found).splitlines())) <= layout.WIDTH
-    assert render.render_markdown(found).count("### ") == 2
-    assert len(list(csv.DictReader(io.StringIO(export.render_csv(found))))) == 16 * 3
-    assert len(json.loads(format_json(export.render_json(found)))["comparisons"]) == 2
+    assert max(map(len, comparison_report.render_text(found).splitlines())) <= layout.WIDTH
+    assert comparison_report.render_markdown(found).count("### ") == 2
+    assert len(list(csv.DictReader(io.StringIO(comparison_report.render_csv(found))))) == 16 * 3
+    assert len(json.loads(format_json(comparison_report.render_json(found)))["comparisons"]) == 2
 
 
 def test_runs_that_lie_far_apart_have_words_and_no_digits() -> None:
     """By Student's t of two pairs the interval is from 0.00 to 10⁹, and the least effect 10¹⁰ %."""
     wild = [*cells("base", [100.0, 101.0]), *cells("row", [30.0, 900.0])]
     comparisons = compare_runs(wild, ComparisonOptions())
-    texts = (render.render_text(comparisons), html.unescape(render.render_markdown(comparisons)))
+    texts = (
+        comparison_report.render_text(comparisons),
+        html.unescape(comparison_report.render_markdown(comparisons)),
+    )
     for text in texts:
         assert "row: 2 pairs lie too far apart to detect any difference" in " ".join(text.split())
         assert "465.0 ±>100%" in text
@@ -202,7 +205,7 @@ def test_a_failed_starts_log_keeps_its_lines() -> None:
         f"\n  | {line}" for line in log
     )
     comparisons = compare_runs(cells("base", SLOW), ComparisonOptions(), [failed("row", why)])
-    lines = render.render_text(comparisons).splitlines()
+    lines = comparison_report.render_text(comparisons).splitlines()
     at = lines.index("  row: vllm ended with 1: no kernels; its whole log: a/server.log")
     assert lines[at + 1 : at + 5] == [f"      | {line}" for line in log]
-    assert "Traceback" not in render.render_markdown(comparisons)
+    assert "Traceback" not in comparison_report.render_markdown(comparisons)

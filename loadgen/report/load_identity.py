@@ -1,4 +1,4 @@
-"""Data identity: whether two runs sent the same load: files by their bytes, every key that makes it."""
+"""Load identity: whether two runs sent the same load: files by their bytes, every key that makes it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from loadgen.report.printing import printed
 from loadgen.report.speed_tables import Table
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
-from loadgen.study.compare import ceilings, comparison, export, limits, model, rankings, render
+from loadgen.study.compare import ceilings, comparison, comparison_report, limits, model, rankings
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
@@ -30,18 +30,18 @@ _Form = tuple[
     Callable[[Sequence[str]], str],
 ]  # how a comparison, another table, its title and a list below are written
 _TEXT: _Form = (
-    render.render_text,
+    comparison_report.render_text,
     speed_tables.text,
     lambda title: "\n".join(wrap_text(title, "")) + "\n",
     lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
 )
 _MARKDOWN: _Form = (
-    render.render_markdown,
+    comparison_report.render_markdown,
     speed_tables.markdown,
     lambda title: f"### {speed_tables.markdown_text(title)}\n\n",
     lambda notes: "".join(f"* {speed_tables.markdown_text(note)}\n" for note in notes),
 )
-_CSV: _Form = export.render_csv, speed_tables.csv, lambda title: "", lambda notes: ""
+_CSV: _Form = comparison_report.render_csv, speed_tables.csv, lambda title: "", lambda notes: ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -143,7 +143,9 @@ def render_markdown(tables: Sequence[ComparedLoad], searches: Sequence[ComparedL
 
 def render_json(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits]) -> dict[str, Any]:
     """Write everything of compared runs, and of limits where there are any."""
-    return export.render_json(tables) | ({"limits": limits.render_limit_json(searches)} if searches else {})
+    return comparison_report.render_json(tables) | (
+        {"limits": limits.render_limit_json(searches)} if searches else {}
+    )
 
 
 def _join_texts(tables: Sequence[ComparedLoad], searches: Sequence[ComparedLimits], form: _Form) -> str:
@@ -163,8 +165,8 @@ def _draw_tables(tables: Sequence[ComparedLoad], given: argparse.Namespace) -> l
     """The other tables that are asked for: key in the JSON, title, table."""
     drawn = []
     for number, table in enumerate(tables, 1):
-        described = render.describe_load(table.load)
-        load = f", {described}" if described != render.UNKNOWN_LOAD else ""
+        described = comparison_report.describe_load(table.load)
+        load = f", {described}" if described != comparison_report.UNKNOWN_LOAD else ""
         if given.rankings:
             drawn.append((f"ranking_{number}", f"Ranking{load}", rankings.ranking_table(table)))
         if given.effects:

@@ -1,0 +1,353 @@
+"""Groups and pairs: what is compared with what, and which values are units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import made_runs
+from builders.comparison_samples import HIGH, cell, cells, run, runs
+from builders.loops import loop_over
+from loadgen.plan import profile
+from loadgen.study.compare import run_groups, statistics
+from loadgen.study.compare.statistics import ONE_START, STARTS_UNREPORTED, Units
+from loadgen.study.run_summary import Load, Reported
+from loadgen.verdict.run_facts import Server
+
+UNNAMED = replace(HIGH, name="")
+
+
+def rows(reported: Sequence[Reported], one_load: bool = False) -> list[dict[str, int]]:
+    """How many runs each row has, load by load."""
+    names = run_groups.name_rows(reported)
+    found = run_groups.group_runs(reported, names, one_load=one_load)
+    return [{name: len(runs) for name, runs in group.rows.items()} for group in found]
+
+
+def figure(one: Reported) -> float | None:
+    return one.figure("output_throughput")
+
+
+@loop_over(
+    ("loads", "found"),
+    [
+        ([HIGH, HIGH], [{"a": 1, "b": 1}]),
+        ([HIGH, replace(HIGH, name="high")], [{"a": 1, "b": 1}]),
+        ([HIGH, replace(HIGH, name="low-load")], [{"a": 1}, {"b": 1}]),
+        ([replace(HIGH, name="High load"), replace(HIGH, requests=5)], [{"a": 1, "b": 1}]),
+        ([HIGH, UNNAMED], [{"a": 1, "b": 1}]),
+        ([UNNAMED, replace(UNNAMED, input_len=2041.7)], [{"a": 1, "b": 1}]),
+        ([UNNAMED, replace(UNNAMED, input_len=1024.0)], [{"a": 1}, {"b": 1}]),
+        ([UNNAMED, replace(UNNAMED, max_concurrency=16)], [{"a": 1}, {"b": 1}]),
+        ([Load(), Load()], [{"a": 1, "b": 1}]),
+        ([HIGH, Load(requests=100)], [{"a": 1}, {"b": 1}]),
+    ],
+)
+def test_loads_are_told_apart_by_name_else_by_their_facts(
+    loads: list[Load], found: list[dict[str, int]]
+) -> None:
+    reported = [run(name, 1.0, load) for name, load in zip("ab", loads, strict=True)]
+    assert rows(reported) == found
+
+
+def test_all_are_under_one_load_where_that_is_wanted() -> None:
+    assert rows([run("a", 1.0), run("b", 2.0, replace(HIGH, name="low"))], one_load=True) == [
+        {"a": 1, "b": 1}
+    ]
+
+
+@loop_over(
+    ("told", "names"),
+    [
+        ([{}, {}], ["a", "a"]),
+        ([{"engine": "vLLM 1"}, {"engine": "vLLM 2"}], ["a (vLLM 1)", "a (vLLM 2)"]),
+        ([{"engine": "vLLM 1"}, {"engine": ""}], ["a", "a"]),
+        ([{"told_by": "page"}, {"told_by": "loadgen"}], ["a (page)", "a (loadgen)"]),
+        (
+            [{"machine": "Thor", "power_mode": "MAXN"}, {"machine": "H20"}],
+            ["a (Thor)", "a (H20)"],
+        ),
+    ],
+)
+def test_runs_of_one_name_on_other_things_are_other_rows(
+    told: list[dict[str, Any]], names: list[str]
+) -> None:
+    assert run_groups.name_rows([run("a", 1.0, **one) for one in told]) == names
+
+
+def test_rows_of_a_campaign_have_its_names() -> None:
+    reported = [replace(run("served", 1.0), cell=cell("Qwen3-8B", 0))]
+    assert run_groups.name_rows(reported) == ["Qwen3-8B"]
+    assert run_groups.name_rows(reported, by_server=True) == ["Qwen3-8B on vllm"]
+
+
+def test_a_run_without_a_name_is_called_by_its_file() -> None:
+    assert run_groups.name_rows([run("", 1.0, source="results/fp8.json")]) == ["fp8"]
+
+
+def test_the_same_run_twice_is_there_once() -> None:
+    one, copy, other = run("a", 1.0, source="x"), run("a", 1.0, source="y"), run("a", 2.0)
+    assert run_groups.drop_repeated([one, copy, other]) == ([one, other], [copy])
+
+
+def test_a_run_and_its_result_file_are_one() -> None:
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    told: dict[str, Any] = {"started": when, "plan_digest": "p", "figures": {"duration": 2.0}}
+    one, file, later = (run("a", 1.0, source=source, **told) for source in ("runs/x", "x.json", "runs/y"))
+    later = replace(later, started=when + timedelta(seconds=1))
+    assert run_groups.drop_repeated([one, file, later]) == ([one, later], [file])
+
+
+def test_runs_of_a_campaign_are_in_the_order_of_its_file() -> None:
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    second, first = (
+        replace(run(name, 1.0), cell=cell(name, 0), started=when + timedelta(seconds=at))
+        for name, at in (("Qwen3-14B", 9), ("Qwen3-8B", 1))
+    )
+    other = run("page", 1.0)
+    assert run_groups.sort_as_measured([second, other, first]) == [first, other, second]
+
+
+def test_ten_thousand_runs_are_sorted() -> None:
+    reported = [run(f"row {k % 100}", 1.0 + k) for k in range(10_000)]
+    assert rows(reported) == [{f"row {k}": 100 for k in range(100)}]
+
+
+def same_start(reported: list[Reported]) -> list[Reported]:
+    return [
+        replace(one, cell=one.cell.model_copy(update={"start": "once"}))
+        for one in reported
+        if one.cell is not None
+    ]
+
+
+def two_starts(reported: list[Reported]) -> list[Reported]:
+    """Repeats 0 and 1 on the first start, the others on the second."""
+    return [
+        replace(one, cell=one.cell.model_copy(update={"start": f"s{one.cell.repeat // 2}"}))
+        for one in reported
+        if one.cell is not None
+    ]
+
+
+@loop_over(
+    ("row", "baseline", "units"),
+    [
+        (cells("a", [2, 3, 4]), cells("b", [1, 1, 1]), Units([2, 3, 4], [1, 1, 1], True)),
+        (cells("a", [2, 3, 4])[::-1], cells("b", [1, 5, 6]), Units([2, 3, 4], [1, 5, 6], True)),
+        (cells("a", [2, 3, 4])[:2], cells("b", [1, 5, 6]), Units([2, 3], [1, 5], True, 1)),
+        (runs("a", [2, 3]), runs("b", [4, 5]), Units([2, 3], [4, 5], True)),
+        (runs("a", [2, 3]), [run("b", 4), run("b", 5)], Units([2, 3], [4, 5], False)),
+        (runs("a", [2]), runs("b", [4]), Units([2], [4], False)),
+        (same_start(cells("a", [2, 3])), cells("b", [4, 5]), Units([2, 3], [4, 5], True)),
+        (
+            two_starts(cells("a", [1, 4, 9, 9])),
+            two_starts(cells("b", [2, 2, 3, 3])),
+            Units([2, 9], [2, 3], True),
+        ),
+        (two_starts(cells("a", [1, 4, 9, 9])), cells("b", [2, 2, 3, 3]), Units([2, 9], [2, 3], True)),
+    ],
+)
+def test_units_of_two_sides(row: list[Reported], baseline: list[Reported], units: Units) -> None:
+    found = statistics.pair_units(row, baseline, figure)
+    assert (found.paired, found.left) == (units.paired, units.left)
+    assert found.row == pytest.approx(units.row)
+    assert found.baseline == pytest.approx(units.baseline)
+
+
+def test_runs_of_one_prompt_stream_are_one_unit() -> None:
+    row = [replace(run("a", value), plan_digest=plan) for value, plan in ((1, "p"), (4, "p"), (3, "q"))]
+    baseline = [replace(run("b", value), plan_digest=plan) for value, plan in ((5, "p"), (6, "q"))]
+    found = statistics.pair_units(row, baseline, figure)
+    assert [*found.row, *found.baseline] == pytest.approx([2, 3, 5, 6])
+
+
+@loop_over(
+    ("row", "values", "remark"),
+    [
+        (cells("a", [2, 3]), [2, 3], ""),
+        (same_start(cells("a", [2, 3])), [2, 3], ONE_START),
+        (two_starts(cells("a", [1, 4, 9, 9])), [2, 9], ""),
+        (runs("a", [2, 3]), [2, 3], STARTS_UNREPORTED),
+        (runs("a", [2]), [2], ""),
+    ],
+)
+def test_units_of_one_side(row: list[Reported], values: list[float], remark: str) -> None:
+    assert statistics.list_units(row, figure) == pytest.approx(values)
+    assert statistics.explain_units(row) == remark
+
+
+KEYS = {"name": "made", "input_len": 64, "output_len": 16, "num_prompts": 24, "max_concurrency": 4}
+
+
+def ours(**changes: Any) -> Reported:
+    """A run of ours with keys of its profile, or facts, changed."""
+    facts = {key: changes.pop(key) for key in ("server", "warmups", "label") if key in changes}
+    made = made_runs.run(profile=profile.build({**KEYS, **changes}), **facts)
+    return made_runs.reported(made, "m")
+
+
+def at(url: str, simulated: str = "") -> Server:
+    return Server(url=f"{url}/v1/completions", engine="vLLM", version="1", model="m", simulated=simulated)
+
+
+@loop_over(
+    ("first", "second", "names"),
+    [
+        ({}, {}, ["m", "m"]),
+        ({}, {"temperature": 0.7}, ["m", "m (temperature 0.7)"]),
+        ({}, {"stream": False}, ["m (streamed)", "m (not streamed)"]),
+        ({}, {"warmups": 4}, ["m (not warmed up)", "m (warmed up)"]),
+        ({"label": "x"}, {"label": "y"}, ["m (x)", "m (y)"]),
+        (
+            {"server": at("http://h:8000")}, {"server": at("http://h:8001")},
+            ["m (h:8000)", "m (h:8001)"],
+        ),
+        (
+            {"server": at("http://h:4321", "instant")}, {"server": at("http://h:5432", "instant")},
+            ["m", "m"],
+        ),
+    ],
+)  # fmt: skip
+def test_runs_that_are_no_repeats_are_rows_of_their_own(
+    first: dict[str, Any], second: dict[str, Any], names: list[str]
+) -> None:
+    assert run_groups.name_rows([ours(**first), ours(**second)]) == names
+
+
+def test_a_run_is_named_by_what_it_has_alone() -> None:
+    extra = {"extra_body": {"priority": 1}}
+    runs = [ours(**keys) for keys in ({}, {"min_tokens": 2}, extra, {**extra, "top_k": 3})]
+    assert run_groups.name_rows(runs) == [
+        "m",
+        "m (min_tokens 2)",
+        "m (extra_body {'priority': 1})",
+        "m (top_k 3, extra_body {'priority': 1})",
+    ]
+
+
+def test_names_that_would_be_cut_to_one_have_only_the_keys_they_need() -> None:
+    same_ends = [
+        {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
+        {"temperature": 0.5, "top_p": 0.8, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
+    ]
+    names = run_groups.name_rows([ours(), *(ours(**keys) for keys in same_ends)])
+    assert names == ["m", "m (temperature 0.5, top_p 0.9)", "m (temperature 0.5, top_p 0.8)"]
+
+
+ASKED = replace(HIGH, name="", asked_input_len=2048)
+
+
+@loop_over(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"seed": 3}, True),
+        ({"input_len": 1900.0}, True),  # drawn: the requested length is the same
+        ({"asked_input_len": None}, True),
+        ({"asked_input_len": None, "input_len": 1900.0}, False),
+        ({"asked_input_len": 1024}, False),
+        ({"max_concurrency": 16}, False),
+        ({"max_concurrency": None}, False),  # of ours: no limit
+        ({"request_rate_per_s": 4.0}, False),
+        ({"requests": 50}, False),
+        ({"requests": 50, "duration_s": 10.0}, True),  # sent for a time
+        ({"asked_output_len": 64}, False),
+        ({"shape": "range ratio 0.5"}, False),
+    ],
+)
+def test_loads_are_one_where_nothing_that_was_asked_for_differs(change: dict[str, Any], same: bool) -> None:
+    one, other = run("a", 1.0, ASKED), run("a", 1.0, replace(ASKED, **change))
+    assert run_groups.is_same_load(one, other) is same
+
+
+def tables(loads: list[tuple[str, Load]]) -> list[dict[str, int]]:
+    reported = [run(name, 1.0 + number, load) for number, (name, load) in enumerate(loads)]
+    found = run_groups.group_runs(reported, run_groups.name_rows(reported))
+    return [{name: len(of) for name, of in group.rows.items()} for group in found]
+
+
+EIGHT, SIXTEEN = HIGH, replace(HIGH, max_concurrency=16)
+
+
+@pytest.mark.parametrize(
+    ("loads", "found"),
+    [
+        ([("a", EIGHT), ("a", SIXTEEN), ("a", EIGHT)], [{"a": 2}, {"a": 1}]),
+        ([("a", EIGHT), ("b", EIGHT), ("a", SIXTEEN), ("b", SIXTEEN)], [{"a": 1, "b": 1}] * 2),
+        ([("a", EIGHT), ("b", SIXTEEN)], [{"a": 1, "b": 1}]),  # refused by the concurrency
+    ],
+)
+def test_flags_over_a_profile_make_another_load(
+    loads: list[tuple[str, Load]], found: list[dict[str, int]]
+) -> None:
+    assert tables(loads) == found
+
+
+LOW = replace(HIGH, name="low-load", max_concurrency=1)
+
+
+def read(place: str, load: Load = HIGH, **unread: str) -> Reported:
+    """A run of one checkpoint, as it was read at a place, with labels that nothing reads."""
+    return run("m", 1.0 + len(place), load, place=place, unread=unread)
+
+
+@loop_over(
+    ("runs", "names"),
+    [
+        # Two places are two sides; what is in one place is a set of repeats.
+        ([read("before.json"), read("after.json")], ["m (before.json)", "m (after.json)"]),
+        ([read("runs"), read("runs"), read("runs")], ["m", "m", "m"]),
+        ([read("a"), read("a"), read("b")], ["m (a)", "m (a)", "m (b)"]),
+        ([read("one/x.json"), read("many/x.json")], ["m (one)", "m (many)"]),
+        # A sweep's points need no place, and each side of two sweeps has its own.
+        ([read("c1.json", LOW), read("c8.json")], ["m", "m"]),
+        ([read(at, load) for at in "ab" for load in (LOW, HIGH)], ["m (a)", "m (a)", "m (b)", "m (b)"]),
+        # Where a client or an engine tells them apart, nothing else has to.
+        (
+            [replace(read("a"), told_by="page"), replace(read("b"), told_by="vllm")],
+            ["m (page)", "m (vllm)"],
+        ),
+        # Labels of one place, and only under one load.
+        ([read("a", tp="1"), read("a", tp="4")], ["m (tp 1)", "m (tp 4)"]),
+        ([read("a", Config="A, plain"), read("a", Config="B1 on")], ["m (A, plain)", "m (B1 on)"]),
+        ([read("a", LOW, note="light"), read("a", HIGH, note="heavy")], ["m", "m"]),
+        ([read("a", flash="yes"), read("a", flash="")], ["m (flash yes)", "m"]),
+        ([read("a", build="x1"), read("a")], ["m (build x1)", "m"]),
+        ([read("a", build="v1"), read("b", build="v2")], ["m (a)", "m (b)"]),
+        (
+            [read("a", build="vA"), read("a", build="vB"), read("b", build="vA")],
+            ["m (a, vA)", "m (a, vB)", "m (b)"],
+        ),
+        (
+            [read("a", one="xx", two="xx", three="xx", four="xx"), read("a", one="yy", two="y", three="yy")],
+            ["m (xx, two xx, xx)", "m (yy, two y, yy)"],
+        ),
+    ],
+)
+def test_what_was_named_apart_or_labelled_otherwise_is_no_repeat(
+    runs: list[Reported], names: list[str]
+) -> None:
+    assert run_groups.name_rows(runs) == names
+
+
+@loop_over(
+    ("places", "names"),
+    [
+        (["/x/before.json", "/x/after.json"], ["before.json", "after.json"]),
+        (["runs/20260101-high", "runs/20260102-high"], ["20260101-high", "20260102-high"]),
+        (["one/a/f.json", "many/a/f.json"], ["one", "many"]),
+        (["one/f.json", "many/f.json", "many/g.json"], ["one/f.json", "many/f.json", "many/g.json"]),
+        (["f.json", "x/f.json"], ["f.json", "x/f.json"]),
+        (["/only/f.json"], ["f.json"]),
+        ([], []),
+    ],
+)
+def test_a_place_is_named_by_the_end_of_its_path_that_no_other_has(
+    places: list[str], names: list[str]
+) -> None:
+    assert list(run_groups.place_names(places).values()) == names
