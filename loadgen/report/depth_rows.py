@@ -11,11 +11,12 @@ from msgspec.structs import asdict
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
+from loadgen.base.layout import Column, Table
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.report import speed_ladder
 from loadgen.report.run_directory import Result
-from loadgen.report.speed_tables import TABLES, Column, Table
+from loadgen.report.speed_tables import TABLES
 
 PROMPT, GENERATION = "pp", "tg"
 _OF_THE_FIRST = ("first-wave",)  # doubts about a request that is in no row

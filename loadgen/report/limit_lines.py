@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loadgen.base.layout import format_count, wrap_text
+from loadgen.base.layout import Column, Table, format_count, render_text_table, wrap_text
 from loadgen.base.printable import clean_line
 from loadgen.figures.objectives import Standing
-from loadgen.report import speed_tables
 from loadgen.report.limit_record import (
     Bottleneck,
     LimitEstimate,
@@ -17,7 +16,6 @@ from loadgen.report.limit_record import (
     SearchEnd,
 )
 from loadgen.report.load_table import SIMULATION
-from loadgen.report.speed_tables import Column, Table
 from loadgen.report.sweep_record import LoadAxis
 
 UNITS: Mapping[LoadAxis, str] = {"concurrency": "at a time", "rate": "requests/s"}
@@ -86,7 +84,7 @@ def table(record: LimitRecord) -> Table:
 def text(record: LimitRecord) -> str:
     """The answer, and below it the runs, in 80 columns; each ends with a line feed."""
     answer = "".join(f"{line}\n" for line in lines(record))
-    return f"{answer}\n{speed_tables.text(table(record))}" if record.runs else answer
+    return f"{answer}\n{render_text_table(table(record))}" if record.runs else answer
 
 
 def figure(objective: str) -> str:

@@ -10,7 +10,15 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.layout import WIDTH, format_count, wrap_text
+from loadgen.base.layout import (
+    WIDTH,
+    Column,
+    Table,
+    format_count,
+    measure_table,
+    render_text_table,
+    wrap_text,
+)
 from loadgen.base.printable import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON
@@ -18,9 +26,8 @@ from loadgen.figures.objectives import Standing, together
 from loadgen.figures.repeats import t_quantile
 from loadgen.figures.vllm_keys import Figures, throughputs
 from loadgen.plan.data_facts import LengthFacts
-from loadgen.report import load_identity, saturated_run, speed_tables
+from loadgen.report import load_identity, saturated_run
 from loadgen.report.run_directory import Result
-from loadgen.report.speed_tables import Column, Table
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
@@ -234,7 +241,7 @@ def table(rows: Sequence[LoadRow], narrow: bool = True) -> Table:
 def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
     """The table under its title for a terminal, in 80 columns; then what its signs mean, and the notes."""
     lines = wrap_text(clean_line(title(rows) or UNNAMED), "  ")
-    drawn = speed_tables.text(_fitted(table(rows))).splitlines()
+    drawn = render_text_table(_fitted(table(rows))).splitlines()
     below = (
         line for note in (*legend(rows), *dips(rows), *notes) for line in wrap_text(clean_line(note), "  ")
     )
@@ -244,7 +251,7 @@ def text(rows: Sequence[LoadRow], notes: Sequence[str] = ()) -> str:
 def _fitted(whole: Table) -> Table:
     """The table without what may be left out of it, as far as needed for its cells to stay whole."""
     for key in _SPARED:
-        if speed_tables.natural_width(whole) <= WIDTH:
+        if measure_table(whole) <= WIDTH:
             break
         keep = [at for at, column in enumerate(whole.columns) if column.key != key]
         columns = tuple(whole.columns[at] for at in keep)

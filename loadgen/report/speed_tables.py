@@ -8,13 +8,18 @@ from __future__ import annotations
 import html as hypertext
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import zip_longest
 
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.csv_text import format_csv
-from loadgen.base.layout import WIDTH, align_cells, wrap_text
+from loadgen.base.layout import (
+    WIDTH,
+    Column,
+    Table,
+    render_csv_table,
+    render_markdown_table,
+    render_text_table,
+)
 from loadgen.base.printable import clean_line
 from loadgen.report.speed_formulas import PAGES, converted
 from loadgen.report.speed_rows import (
@@ -28,17 +33,6 @@ from loadgen.report.speed_rows import (
     rounded,
 )
 
-_GAP = "  "
-_NUMBER = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A column: the cell it takes, its title, and how wide a grid draws it at least."""
-
-    key: str
-    title: str
-    width: int = 0
-
 
 class TableShape(msgspec.Struct, frozen=True):
     """How a page draws its table."""
@@ -47,30 +41,6 @@ class TableShape(msgspec.Struct, frozen=True):
     spanned: int = 0  # leading columns in which equal neighbours are one cell
     optional: frozenset[str] = frozenset()  # left out where every cell is empty
     narrow: bool = False  # what all rows share is in the heading, the speed has the name of its formula
-
-
-class Table(msgspec.Struct, frozen=True):
-    """What a renderer draws: cells under columns, and lines below."""
-
-    columns: tuple[Column, ...]
-    body: tuple[tuple[str, ...], ...]
-    spanned: int = 0
-    notes: tuple[str, ...] = ()
-
-    def spans(self) -> list[list[int]]:
-        """For each row and spanned column: how many rows the cell that begins here holds; 0, it goes on."""
-        counts = [[1] * self.spanned for _ in self.body]
-        for index in range(len(self.body) - 1, 0, -1):
-            for column in range(self.spanned):
-                if self.body[index][: column + 1] == self.body[index - 1][: column + 1]:
-                    counts[index - 1][column] += counts[index][column]
-                    counts[index][column] = 0
-        return counts
-
-    def shown(self) -> list[tuple[str, ...]]:
-        """The body with a cell that goes on left blank."""
-        rows = (zip_longest(*pair, fillvalue=1) for pair in zip(self.body, self.spans(), strict=True))
-        return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
 
 _TITLES = {
@@ -181,7 +151,7 @@ def compared(rows: Sequence[SpeedRow], width: int = WIDTH) -> str:
         ratio = f"{row.speed_tok_s / theirs:.2f}" if row.speed_tok_s and theirs else "-"
         where = f"{other.backend}, {other.gpu_num or '-'}× {other.gpu}" if other else "-"
         cells.append(_cells(row, {}) | {"published": str(theirs or "-"), "ratio": ratio, "where": where})
-    return text(_table(cells, _COMPARED, list(notes)), width) if any(others) else ""
+    return render_text_table(_table(cells, _COMPARED, list(notes)), width) if any(others) else ""
 
 
 def _cells(row: SpeedRow, names: Mapping[EngineSetting, str]) -> dict[str, str]:
@@ -257,63 +227,7 @@ def _rst_cell(cell: str) -> str:
     return re.sub(r"[\\*`|]|_(?![A-Za-z0-9_])", r"\\\g<0>", cell)
 
 
-def markdown(table: Table) -> str:
-    """A Markdown table: it has no spans, so each row is whole; the legend a list below."""
-    titles, rule = [markdown_text(column.title) for column in table.columns], ["---"] * len(table.columns)
-    cells = [titles, rule, *([markdown_text(cell) for cell in row] for row in table.body)]
-    notes = ["", *(f"* {markdown_text(note)}" for note in table.notes)] * bool(table.notes)
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in cells), *notes]) + "\n"
-
-
-def markdown_text(cell: str) -> str:
-    """A line of text that is no markup in Markdown, in a table, a heading or a list."""
-    escaped = re.sub(r"[\\*`|\[\]]|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])_", r"\\\g<0>", cell)
-    return hypertext.escape(escaped, quote=False)
-
-
-def csv(table: Table) -> str:
-    """Comma-separated values under the columns' keys, as `rows.read_csv` reads them; no notes."""
-    return format_csv([[column.key for column in table.columns], *table.body])
-
-
-def natural_width(table: Table) -> int:
-    """Columns of a terminal that the table takes where titles wrap and cells do not."""
-    head = min(1, table.spanned)
-    across = list(zip(table.columns, *table.body, strict=True))[head:]
-    return sum(1 + max(map(len, [*column.title.split(), *cells])) for column, *cells in across)
-
-
-def text(table: Table, width: int = WIDTH) -> str:
-    """For a terminal: a first column that spans is a heading, the widest wrap until all fit `width`."""
-    head = min(1, table.spanned)
-    titles = tuple(column.title for column in table.columns[head:])
-    body = [row[head:] for row in table.shown()]
-    across = list(zip(titles, *body, strict=True))
-    widths = [max(map(len, [*title.split(), *cells])) for title, *cells in across]
-    least = sum(widths) + len(widths)
-    gap = " " if least <= width < least + len(widths) else _GAP  # where that spares wrapping a cell
-    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in across]
-    while sum(widths) + len(gap) * len(widths) > width and max(widths) > 1:
-        wide = [at for at, own in enumerate(widths) if own > words[at]]  # where no word is broken
-        widths[max(wide or range(len(widths)), key=widths.__getitem__)] -= 1
-    numbers = [all(_NUMBER.fullmatch(cell) for cell in cells) for _, *cells in across]
-    sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
-
-    def lines(row: Sequence[str]) -> list[str]:
-        parts = [wrap_text(cell, "", width, True) or [""] for cell, width in zip(row, widths, strict=True)]
-        return [gap * head + align_cells(cells, sides, gap) for cells in zip_longest(*parts, fillvalue="")]
-
-    drawn = [*lines(titles), *lines(["-" * width for width in widths])]
-    for row, whole, begun in zip(body, table.body, table.spans(), strict=True):
-        if any(begun[:head]):
-            drawn += wrap_text(whole[0], "", width, True)
-        drawn += lines(row)
-    for note in table.notes:
-        drawn += wrap_text(note, _GAP, width, True)
-    return "\n".join(drawn) + "\n"
-
-
 TABLES: dict[str, Callable[[Table], str]] = {
-    "text": text, "html": html, "rst": rst, "md": markdown, "csv": csv,
+    "text": render_text_table, "html": html, "rst": rst, "md": render_markdown_table, "csv": render_csv_table,
 }  # fmt: skip
 SHAPES: dict[str, TableShape] = {"text": TERMINAL, "html": QWEN3, "rst": QWEN2_5, "md": MARKDOWN, "csv": CSV}

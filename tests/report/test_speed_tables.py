@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
+from loadgen.base.layout import Column, Table, render_csv_table, render_text_table
 from loadgen.report import speed_tables
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
 from loadgen.report.speed_rows import (
@@ -28,7 +29,7 @@ from loadgen.report.speed_rows import (
     read_csv,
     shipped,
 )
-from loadgen.report.speed_tables import CSV, QWEN2_5, QWEN3, TABLES, THROUGHPUT, Column, Table, TableShape
+from loadgen.report.speed_tables import CSV, QWEN2_5, QWEN3, TABLES, THROUGHPUT, TableShape
 
 PAGES = Path(__file__).parents[1] / "data" / "published"
 SHIPPED = Path(speed_tables.__file__).parent / "published"
@@ -167,7 +168,7 @@ def test_the_published_files_are_written_byte_for_byte(name: str, unit: str) -> 
     shape = TableShape(
         (*CSV.columns[:7], Column(f"gpu_memory_{unit}", f"gpu_memory_{unit}"), *CSV.columns[8:9])
     )
-    assert speed_tables.csv(speed_tables.table(rows, shape)) == (SHIPPED / name).read_text("utf-8")
+    assert render_csv_table(speed_tables.table(rows, shape)) == (SHIPPED / name).read_text("utf-8")
 
 
 def cells_of_the_file(model: str, backend: str, columns: list[str]) -> Iterator[list[str]]:
@@ -198,7 +199,7 @@ def test_the_published_rows_are_all_in_one_of_the_groups_drawn() -> None:
 
 @loop_over("rows", GROUPS)
 def test_a_terminal_of_80_columns_holds_every_published_table(rows: list[SpeedRow]) -> None:
-    drawn = speed_tables.text(speed_tables.table(rows, speed_tables.TERMINAL))
+    drawn = render_text_table(speed_tables.table(rows, speed_tables.TERMINAL))
     assert max(map(len, drawn.splitlines())) <= 80
     assert [word for word in drawn.split() if re.fullmatch(r"\d+\.\d+", word)] == [
         figure
@@ -285,7 +286,7 @@ def test_what_a_cell_says_is_text_and_does_nothing(form: str) -> None:
 @pytest.mark.parametrize("width", [80, 40, 24])
 def test_a_terminal_gets_no_long_line_and_no_control_character(width: int) -> None:
     long = SpeedRow("m" * 200, "", "", 129024, "GPTQ-Int4", 1, Decimal("1234.56"), note=HOSTILE * 3)
-    drawn = speed_tables.text(speed_tables.table([long], speed_tables.TERMINAL), width)
+    drawn = render_text_table(speed_tables.table([long], speed_tables.TERMINAL), width)
     assert max(map(len, drawn.splitlines())) <= width
     assert all(letter.isprintable() or letter == "\n" for letter in drawn)
 

@@ -7,12 +7,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadgen.base.layout import wrap_text
+from loadgen.base.layout import (
+    Table,
+    escape_markdown,
+    render_csv_table,
+    render_markdown_table,
+    render_text_table,
+    wrap_text,
+)
 from loadgen.base.printable import clean_text, format_json
 from loadgen.base.spelling import Parser, parse_arguments
-from loadgen.report import speed_tables, sweep_lines
+from loadgen.report import sweep_lines
 from loadgen.report.printing import printed
-from loadgen.report.speed_tables import Table
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
 from loadgen.study.compare import ceilings, comparison, comparison_report, limits, model, rankings
@@ -31,17 +37,17 @@ _Form = tuple[
 ]  # how a comparison, another table, its title and a list below are written
 _TEXT: _Form = (
     comparison_report.render_text,
-    speed_tables.text,
+    render_text_table,
     lambda title: "\n".join(wrap_text(title, "")) + "\n",
     lambda notes: "".join(f"{line}\n" for note in notes for line in wrap_text(note)),
 )
 _MARKDOWN: _Form = (
     comparison_report.render_markdown,
-    speed_tables.markdown,
-    lambda title: f"### {speed_tables.markdown_text(title)}\n\n",
-    lambda notes: "".join(f"* {speed_tables.markdown_text(note)}\n" for note in notes),
+    render_markdown_table,
+    lambda title: f"### {escape_markdown(title)}\n\n",
+    lambda notes: "".join(f"* {escape_markdown(note)}\n" for note in notes),
 )
-_CSV: _Form = comparison_report.render_csv, speed_tables.csv, lambda title: "", lambda notes: ""
+_CSV: _Form = comparison_report.render_csv, render_csv_table, lambda title: "", lambda notes: ""
 
 
 def main(argv: Sequence[str]) -> int:

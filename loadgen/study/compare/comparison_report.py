@@ -10,11 +10,22 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.layout import WIDTH, align_cells, cut_middle, format_count, wrap_first_line, wrap_text
+from loadgen.base.layout import (
+    WIDTH,
+    Column,
+    Table,
+    align_cells,
+    cut_middle,
+    escape_markdown,
+    format_count,
+    render_markdown_table,
+    render_text_table,
+    wrap_first_line,
+    wrap_text,
+)
 from loadgen.base.printable import clean_line
 from loadgen.figures import repeats
-from loadgen.report import load_table, speed_tables
-from loadgen.report.speed_tables import Column, Table
+from loadgen.report import load_table
 from loadgen.report.vllm_json import strict
 from loadgen.study.compare import loads, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
@@ -62,13 +73,13 @@ def render_markdown(comparisons: Sequence[ComparedLoad]) -> str:
     titles, drawn = [], []
     if found.points:
         notes = tuple(map(clean_line, (*load_table.legend(found.rows), *found.notes)))
-        titles.append(speed_tables.markdown_text(load_table.title(found.rows) or load_table.UNNAMED))
-        drawn.append(speed_tables.markdown(replace(load_table.table(found.rows, narrow=False), notes=notes)))
-    titles += [speed_tables.markdown_text(describe_load(comparison.load)) for comparison in found.compared]
+        titles.append(escape_markdown(load_table.title(found.rows) or load_table.UNNAMED))
+        drawn.append(render_markdown_table(replace(load_table.table(found.rows, narrow=False), notes=notes)))
+    titles += [escape_markdown(describe_load(comparison.load)) for comparison in found.compared]
     for comparison in found.compared:
         turns = loads.turn_table(comparison)
-        below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{speed_tables.markdown(turns)}"
-        drawn.append(speed_tables.markdown(_table(comparison)) + below)
+        below = "" if turns is None else f"\n\n{loads.TITLE}:\n\n{render_markdown_table(turns)}"
+        drawn.append(render_markdown_table(_table(comparison)) + below)
     return "\n".join(f"### {title}\n\n{table}" for title, table in zip(titles, drawn, strict=True))
 
 
@@ -117,7 +128,7 @@ def _load_lines(comparison: ComparedLoad) -> Iterator[str]:
         laid_out = _wrap_log if title == _FAILED else _wrap
         yield from (row for sentence in sentences for row in laid_out(f"{_MARK}{sentence}", _MARK * 2))
     if (turns := loads.turn_table(comparison)) is not None:
-        yield from ("", f"{loads.TITLE}:", *speed_tables.text(turns).rstrip("\n").split("\n"))
+        yield from ("", f"{loads.TITLE}:", *render_text_table(turns).rstrip("\n").split("\n"))
 
 
 def _columns(comparison: ComparedLoad) -> list[ComparedFigure]:

@@ -20,6 +20,7 @@ from msgspec.structs import asdict, replace
 
 from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import UsageError
+from loadgen.base.layout import Column, Table
 from loadgen.base.printable import clean_line
 from loadgen.base.spelling import suggest_name
 from loadgen.figures import repeats
@@ -27,7 +28,6 @@ from loadgen.figures.repeats import t_quantile
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitEstimate
 from loadgen.report.load_table import SIMULATION, marked_name
-from loadgen.report.speed_tables import Column, Table
 from loadgen.report.sweep_record import LoadAxis
 from loadgen.report.vllm_json import strict
 from loadgen.roofline.models import find_suffix

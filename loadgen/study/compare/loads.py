@@ -7,11 +7,11 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from loadgen.base.layout import Column, Table
 from loadgen.base.printable import clean_line
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.report import load_table
 from loadgen.report.load_table import SIMULATION, LoadRow
-from loadgen.report.speed_tables import Column, Table
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
 from loadgen.study.compare.rows import INVALID
 from loadgen.study.run_summary import Reported, grouped

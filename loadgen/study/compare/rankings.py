@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from loadgen.base.layout import Column, Table
 from loadgen.engines import engines
-from loadgen.report.speed_tables import Column, Table
 from loadgen.roofline import models
 from loadgen.study.compare.ceilings import find_weights
 from loadgen.study.compare.model import ComparedLoad, Line

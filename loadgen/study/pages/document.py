@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.base.layout import list_first
+from loadgen.base.layout import Table, list_first
 from loadgen.report import sweep_lines
-from loadgen.report.speed_tables import Table
 from loadgen.study.compare import loads, rankings
 from loadgen.study.compare.comparison_report import describe_load
 from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_title

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from loadgen.base.layout import Table
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
-from loadgen.report.speed_tables import Table
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
 from loadgen.study.pages.formatting import FigureTable
 from loadgen.study.pages.panel import NAN, Curve, CurveStyle, Floats, Panel, is_wide

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadgen.base.layout import Table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_lines import load as shown_load
 from loadgen.report.load_table import LoadRow
-from loadgen.report.speed_tables import Table
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
 from loadgen.study.pages.comparison_charts import MOST_CURVES

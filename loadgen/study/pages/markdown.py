@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.errors import LOG_LINE
+from loadgen.base.layout import Table, escape_markdown
 from loadgen.base.printable import clean_line
-from loadgen.report.speed_tables import Table, markdown_text
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
 from loadgen.study.pages import formatting
 from loadgen.study.pages.document import Compared, Document
@@ -172,4 +172,4 @@ def _fenced(text: str) -> list[str]:
 
 def _cell(text: str) -> str:
     """One line of text that is no markup."""
-    return markdown_text(clean_line(" ".join(text.split()))).replace("#", r"\#")
+    return escape_markdown(clean_line(" ".join(text.split()))).replace("#", r"\#")
