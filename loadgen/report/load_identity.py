@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.sources import RANDOM
 from loadgen.settings.request_class import RequestClass
@@ -19,6 +21,23 @@ _AS_GIVEN = {
     if row.makes is Makes.LOAD and row.compared is Identity.AS_GIVEN
 }
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The load as requested; None where unknown."""
+
+    name: str = ""  # high-load, low, "input 6144"
+    requests: int | None = None  # asked for
+    input_len: float | None = None  # tokens of a prompt, mean, as counted
+    output_len: float | None = None  # tokens of an answer, mean, as counted
+    asked_output_len: int | None = None
+    max_concurrency: int | None = None
+    request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
+    asked_input_len: int | None = None
+    seed: int | None = None  # of the prompts, if known
+    duration_s: float | None = None  # sent for a time; `requests` is then at most
+    shape: str = ""  # the data, how lengths and arrivals vary, what prompts share; "": all alike, or unknown
+    timed: bool = False  # at the times of a trace, of which `request_rate_per_s` is then the mean
 
 
 def short_digest(facts: Facts) -> str:

@@ -30,7 +30,7 @@ PREFILL, DECODING = "prefill_throughput", "decode_throughput"
 
 
 class Loaded(Protocol):
-    """The load requested of the server, lengths as means; `loadgen.study.run_summary.Load` is one."""
+    """The load requested of the server, lengths as means; `loadgen.report.load_identity.Load` is one."""
 
     @property
     def input_len(self) -> float | None: ...

@@ -18,6 +18,7 @@ from loadgen.engines import engines
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
 from loadgen.report import labels, load_identity, load_table, saturated_run
+from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.models import split_name
@@ -30,23 +31,6 @@ OURS = "loadgen"
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 SESSION_MS = "mean_session_ms"  # a figure of ours: how long a finished session takes, mean
-
-
-class Load(msgspec.Struct, frozen=True):
-    """The load as requested; None where unknown."""
-
-    name: str = ""  # high-load, low, "input 6144"
-    requests: int | None = None  # asked for
-    input_len: float | None = None  # tokens of a prompt, mean, as counted
-    output_len: float | None = None  # tokens of an answer, mean, as counted
-    asked_output_len: int | None = None
-    max_concurrency: int | None = None
-    request_rate_per_s: float | None = None  # inf: as soon as the concurrency allows
-    asked_input_len: int | None = None
-    seed: int | None = None  # of the prompts, if known
-    duration_s: float | None = None  # sent for a time; `requests` is then at most
-    shape: str = ""  # the data, how lengths and arrivals vary, what prompts share; "": all alike, or unknown
-    timed: bool = False  # at the times of a trace, of which `request_rate_per_s` is then the mean
 
 
 class Reported(msgspec.Struct, frozen=True):

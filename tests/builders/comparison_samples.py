@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.study.run_summary import Load, Reported
+from loadgen.report.load_identity import Load
+from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import Cell, FailedCell
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"

@@ -12,10 +12,11 @@ from loadgen.figures import vllm_keys
 from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
 from loadgen.report import run_directory
+from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.campaign_cell import Cell
 from loadgen.verdict.run_facts import Client, Facts, Server

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.study.run_summary import Load, Reported
+from loadgen.report.load_identity import Load
+from loadgen.study.run_summary import Reported
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 _KEYS = {

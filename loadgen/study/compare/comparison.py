@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.layout import list_first
 from loadgen.base.spelling import suggest_name
+from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATION
 from loadgen.roofline import bound
 from loadgen.roofline.models import find_suffix
@@ -21,7 +22,7 @@ from loadgen.study.compare.model import ALONE, ComparedFigure, ComparedLoad, Com
 from loadgen.study.compare.rows import FIGURES, IN_PLACE, BaselineRuns, read_figure
 from loadgen.study.compare.run_groups import Group
 from loadgen.study.consistency.self_consistency import judge_figures
-from loadgen.study.run_summary import Load, Reported, grouped, plain_load
+from loadgen.study.run_summary import Reported, grouped, plain_load
 from loadgen.verdict.campaign_cell import FailedCell
 
 _SPEED = "speed_tok_s"  # of speed tables and ladders

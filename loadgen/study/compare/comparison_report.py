@@ -26,10 +26,11 @@ from loadgen.base.layout import (
 from loadgen.base.printable import clean_line
 from loadgen.figures import repeats
 from loadgen.report import load_table
+from loadgen.report.load_identity import Load
 from loadgen.report.vllm_json import strict
 from loadgen.study.compare import loads, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
-from loadgen.study.run_summary import Load, Reported, grouped
+from loadgen.study.run_summary import Reported, grouped
 
 SIGNS = {
     Decision.FASTER: "+",

@@ -11,10 +11,11 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.paths import expand_path
+from loadgen.report.load_identity import Load
 from loadgen.report.load_table import marked_name
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import json_fields
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 
 RECORD = "campaign.json"
 MARGIN = 0.02  # within ± 2 % two speeds are one

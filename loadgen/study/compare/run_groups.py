@@ -17,9 +17,10 @@ import msgspec
 
 from loadgen.base.layout import cut_middle
 from loadgen.report import labels, load_identity
+from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparability
 from loadgen.study.compare.comparability import format_value
-from loadgen.study.run_summary import OURS, Load, Reported, grouped, plain_load
+from loadgen.study.run_summary import OURS, Reported, grouped, plain_load
 from loadgen.verdict.run_facts import Facts
 
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same

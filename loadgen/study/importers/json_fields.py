@@ -20,7 +20,7 @@ from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import COMMON
-from loadgen.study.run_summary import Load
+from loadgen.report.load_identity import Load
 
 _BEGIN = re.compile(r"[^\s,]")
 _UNSET = "max_concurrency"  # null: there was no limit

@@ -14,6 +14,7 @@ from loadgen.base.layout import Table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_lines import load as shown_load
+from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
@@ -21,7 +22,7 @@ from loadgen.study.pages.comparison_charts import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw
 from loadgen.study.pages.formatting import Entry, FigureTable, Number
 from loadgen.study.pages.panel import Curve, CurveStyle, Panel, is_wide
-from loadgen.study.run_summary import Load, Reported, grouped
+from loadgen.study.run_summary import Reported, grouped
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
     "output_throughput", "output_throughput_per_gpu", "mean_ttft_ms", "mean_tpot_ms"

@@ -14,6 +14,7 @@ from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, run
 from loadgen import cli
 from loadgen.base.errors import UsageError
+from loadgen.report.load_identity import Load
 from loadgen.roofline import machines
 from loadgen.study.audit import render
 from loadgen.study.audit.command import audit_sources
@@ -21,7 +22,7 @@ from loadgen.study.audit.findings import CHECKS, audit_runs
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.importers import sources
 from loadgen.study.importers.sources import Sources, read_sources
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import Cell, FailedCell
 from study.audit.test_published import ACCUSED, grave
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
+from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.consistency.subject import find_usual, group_pages
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 
 OTHERS = [run("a"), run("b", median_ttft_ms=98.71), run("c", median_ttft_ms=98.72)]
 ALONE = loaded(name="low", requests=10, max_concurrency=1)

@@ -9,10 +9,11 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import LOAD, loaded, run, thor
+from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.consistency.subject import AuditedRun, Interval
 from loadgen.study.importers.pasted.numbers import milliseconds_each, scale_figure
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 
 ONE = loaded(requests=1, max_concurrency=1)
 _ALONE: dict[str, Any] = {

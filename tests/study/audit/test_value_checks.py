@@ -11,9 +11,10 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import loaded, run
+from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.importers import sources
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
 DRAFTED: dict[str, Any] = {

@@ -17,10 +17,10 @@ from builders.loops import loop_over
 from loadgen.base import layout
 from loadgen.base.layout import cut_middle
 from loadgen.base.printable import format_json
+from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, ComparisonOptions, Summary
-from loadgen.study.run_summary import Load
 
 SLOW, FAST = [100.0, 101.0, 99.0, 100.5, 99.5], [200.0, 203.0, 198.5, 200.5, 199.0]
 NOISY = [120.0, 85.0, 101.0, 95.0, 110.0]

@@ -17,11 +17,12 @@ from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
 from loadgen.base import layout
 from loadgen.base.printable import format_json
+from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report, loads
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.loads import turn_table
 from loadgen.study.compare.model import ALONE, ComparisonOptions
-from loadgen.study.run_summary import SESSION_MS, Load, Reported, of_run
+from loadgen.study.run_summary import SESSION_MS, Reported, of_run
 
 
 def at(concurrency: int | None, **changes: object) -> Load:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from builders import made_runs
+from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import comparison_charts
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 
 
 def told(name: str, **figures: Any) -> Reported:

@@ -15,11 +15,12 @@ from builders import made_data, made_runs
 from builders.browsing import EVIL
 from loadgen.base.structs import replace
 from loadgen.plan import profile
+from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.document import MOST_DRAWN, document
-from loadgen.study.run_summary import Load, Reported, of_run
+from loadgen.study.run_summary import Reported, of_run
 from loadgen.verdict.campaign_cell import FailedCell
 from loadgen.verdict.run_facts import Server
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from builders import made_runs
 from loadgen.figures.knee import Knee
+from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.pages import html, load_charts, markdown, terminal
@@ -19,7 +20,7 @@ from loadgen.study.pages.document import Document, document
 from loadgen.study.pages.drawing import WIDTH, Text
 from loadgen.study.pages.formatting import Number
 from loadgen.study.pages.panel import Curve, CurveStyle, Panel
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 
 
 def told(name: str, **figures: Any) -> Reported:

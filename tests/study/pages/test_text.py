@@ -10,12 +10,13 @@ import pytest
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import csv as sheet
 from loadgen.study.pages import formatting, markdown
 from loadgen.study.pages.document import document
 from loadgen.study.pages.run_section import account
-from loadgen.study.run_summary import Load, Reported
+from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import FailedCell
 
 EVIL = "<script>alert(1)</script> | **b** `c` [x](http://y) \n # d"

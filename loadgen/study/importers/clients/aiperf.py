@@ -10,9 +10,10 @@ from typing import Any
 
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import figures_named_by
+from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import value_at
-from loadgen.study.run_summary import Load, Reported, short_name
+from loadgen.study.run_summary import Reported, short_name
 
 CLIENT = "aiperf"
 MARKS: tuple[bytes, ...] = (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"')

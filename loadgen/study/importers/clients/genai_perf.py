@@ -12,10 +12,11 @@ from typing import Any
 
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import aiperf
 from loadgen.study.importers.json_fields import value_at
-from loadgen.study.run_summary import Load, Reported, short_name
+from loadgen.study.run_summary import Reported, short_name
 
 CLIENT = "genai-perf"
 MARKS: tuple[bytes, ...] = (b'"perf_analyzer"', b'"service_kind"', b"Metric,avg,")

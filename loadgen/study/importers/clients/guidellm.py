@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from loadgen.base.layout import format_count
 from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.json_fields import value_at
 from loadgen.study.importers.pasted import numbers, pasted_pages
-from loadgen.study.run_summary import Load, Reported, short_name
+from loadgen.study.run_summary import Reported, short_name
 
 CLIENT = "guidellm"
 MARKS: tuple[bytes, ...] = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')

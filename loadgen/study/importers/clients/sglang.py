@@ -9,8 +9,9 @@ from typing import Any
 
 from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import figures_named_by
+from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.run_summary import Load, Reported, short_name
+from loadgen.study.run_summary import Reported, short_name
 
 CLIENT = "sglang"
 MARKS: tuple[bytes, ...] = (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"')

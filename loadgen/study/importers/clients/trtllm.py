@@ -9,9 +9,10 @@ from typing import Any
 
 from loadgen.base.layout import list_first
 from loadgen.figures.figure_table import figures_named_by
+from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import csv_tables, pasted_pages
-from loadgen.study.run_summary import Load, Reported, full_name, short_name
+from loadgen.study.run_summary import Reported, full_name, short_name
 
 CLIENT = "trtllm-bench"
 MARK = "= PERFORMANCE OVERVIEW"

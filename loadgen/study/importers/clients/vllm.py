@@ -11,9 +11,10 @@ from typing import Any
 from loadgen.base.layout import format_count
 from loadgen.base.untrusted import read_list
 from loadgen.figures.figure_table import COUNTS, PEAKS, find_figure
+from loadgen.report.load_identity import Load
 from loadgen.report.vllm_json import SIMULATED
 from loadgen.study.importers import json_fields
-from loadgen.study.run_summary import Load, Reported, short_name, simulation, unnamed_preset
+from loadgen.study.run_summary import Reported, short_name, simulation, unnamed_preset
 
 CLIENT = "vllm"
 _DATE = "%Y%m%d-%H%M%S"

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.base.layout import cut_end, list_first
 from loadgen.report import labels, speed_rows
+from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATED
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, converted
 from loadgen.report.speed_rows import UNIT_BYTES, SpeedRow
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import blocks, columns, headings, numbers
 from loadgen.study.importers.pasted.columns import SPEED, TableColumn
-from loadgen.study.run_summary import Load, Reported, full_name, unnamed_preset
+from loadgen.study.run_summary import Reported, full_name, unnamed_preset
 
 TABLE, SPEEDS = "table", "speed table"
 UNKNOWN_FORMULA = "lengths, batch size and formula of the speed are unknown"  # a remark

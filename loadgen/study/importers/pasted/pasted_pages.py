@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.report import labels
+from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import sglang
 from loadgen.study.importers.pasted import blocks, headings
 from loadgen.study.importers.pasted.blocks import PastedBlock
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
-from loadgen.study.run_summary import Load, Reported, short_name, simulation, unnamed_preset
+from loadgen.study.run_summary import Reported, short_name, simulation, unnamed_preset
 
 PAGE = "page"
 _COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
