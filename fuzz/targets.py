@@ -21,7 +21,7 @@ class Target(NamedTuple):
 
 _READERS, _RUNS = "fuzzing.fuzz_targets_readers", "fuzzing.fuzz_targets_runs"
 _DECODE, _CONTROL = "fuzzing.fuzz_targets_decode", "fuzzing.fuzz_targets_control"
-_DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.plan.data",)
+_DATA, _ROWS = "fuzzing.fuzz_targets_data", ("loadgen.features.data",)
 _USER = "fuzzing.fuzz_targets_user"
 _ANSWERS = (
     "loadgen.figures.decode",
@@ -118,15 +118,15 @@ TARGETS = {
     "dataset": Target(f"{_DATA}:dataset", _ROWS, ("datasets/*.jsonl",), 1024),
     "dataset_csv": Target(f"{_DATA}:dataset_csv", _ROWS, ("datasets/*.csv",), 512),
     "odd_rows": Target(f"{_DATA}:odd_rows", _ROWS, ("datasets/prompts.jsonl",), 64, words=False),
-    "trace": Target(f"{_DATA}:trace", ("loadgen.plan.traces", *_ROWS), ("traces/*",), 1024),
+    "trace": Target(f"{_DATA}:trace", ("loadgen.features.traces", *_ROWS), ("traces/*",), 1024),
     "named_dataset": Target(f"{_USER}:named_dataset", _ROWS, ("datasets/*.jsonl",), 1024),
-    "servegen": Target(f"{_USER}:servegen", ("loadgen.plan.traces", *_ROWS), (), 1024),
+    "servegen": Target(f"{_USER}:servegen", ("loadgen.features.traces", *_ROWS), (), 1024),
     "corpus": Target(f"{_USER}:corpus", ("loadgen.plan.prompts",), (), 512),
     # words of a command line
     "command_words": Target(
         f"{_USER}:command_words", ("loadgen.run.options", "loadgen.settings.table"), (), 256
     ),
-    "start_at": Target(f"{_USER}:start_at", ("loadgen.run.shards.start_at",), (), 48, words=False),
+    "start_at": Target(f"{_USER}:start_at", ("loadgen.features.shards.start_at",), (), 48, words=False),
     "base_url": Target(f"{_USER}:base_url", ("loadgen.base.pasted_url",), (), 128),
     # records of many runs
     "records": Target(

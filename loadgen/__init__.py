@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.base.errors import LoadgenError
+    from loadgen.features.shards.merge import merge
     from loadgen.figures.metrics import Metrics
     from loadgen.plan.profile import Profile
     from loadgen.report.limit import Limit
-    from loadgen.report.merge import merge
     from loadgen.report.run import Run, Verdict
     from loadgen.report.sweep import Sweep, SweptPoint
     from loadgen.run.api import Interrupted, bench, bench_async, load
@@ -28,7 +28,7 @@ _MODULES = {
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
     "loadgen.report.limit": ("Limit",),
-    "loadgen.report.merge": ("merge",),
+    "loadgen.features.shards.merge": ("merge",),
     "loadgen.report.run": ("Run", "Verdict"),
     "loadgen.report.sweep": ("Sweep", "SweptPoint"),
     "loadgen.run.api": ("Interrupted", "bench", "bench_async", "load"),

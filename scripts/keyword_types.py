@@ -16,7 +16,7 @@ _HEAD = '''"""Keywords of calls, for type checkers: made by `python scripts/keyw
 
 from typing import Any, Literal, TypedDict
 
-from loadgen.settings.data import Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.features.data.data_settings import Compat, DatasetName, PromptFormat, TraceFormat
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""

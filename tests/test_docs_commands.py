@@ -13,15 +13,15 @@ import pytest
 
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.cli import VERBS, main
+from loadgen.features.data.data_command import data_parser
+from loadgen.features.shards.merge_command import merge_parser
+from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile
-from loadgen.report.merge_command import merge_parser
 from loadgen.report.request_rows import export_parser
-from loadgen.run.data_command import data_parser
 from loadgen.run.ladder import ladder_parser
 from loadgen.run.launch_options import joined
 from loadgen.run.options import bench_parser
 from loadgen.run.selftest.command import _parser as selftest_parser
-from loadgen.run.shards.command import shards_parser
 from loadgen.settings.other_clients.lookup import CLIENTS
 from loadgen.study.audit.command import audit_parser
 from loadgen.study.compare.compare_command import compare_parser

@@ -121,8 +121,8 @@ class ClusterFiring:
 
 def join_runs(fleet: Fleet, directory: Path) -> Result:
     """The run that the shards' runs are together, by this clock; raises MeasureError where none left any."""
-    from loadgen.report import merge_clocks, merge_records  # only a run that has ended needs them
-    from loadgen.report.merge import merge_results
+    from loadgen.features.shards import merge_clocks, merge_records  # only a run that has ended needs them
+    from loadgen.features.shards.merge import merge_results
 
     with tempfile.TemporaryDirectory(prefix="shards-", dir=directory) as place:
         named = fleet.fetch_results(Path(place))

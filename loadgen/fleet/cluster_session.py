@@ -12,6 +12,8 @@ from msgspec.structs import asdict
 
 from loadgen.base import clock
 from loadgen.base.structs import replace
+from loadgen.features.shards import part
+from loadgen.features.shards.start_at import lead_s
 from loadgen.fleet import connection, node_check, placement, shard_actor
 from loadgen.fleet.calls import Calls, RayCalls
 from loadgen.fleet.cluster_firing import ClusterFiring, FleetStart
@@ -27,8 +29,6 @@ from loadgen.run import progress
 from loadgen.run.measure import Outcome, PlanPart, TransportOptions, Watch, measure
 from loadgen.run.options import Options
 from loadgen.run.session import Session
-from loadgen.run.shards import part
-from loadgen.run.shards.start_at import lead_s
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.transport.sending.share import WHOLE, Share
 

@@ -11,13 +11,13 @@ from typing import Any
 from loadgen.base import clock
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import write_whole
+from loadgen.features.shards.clock_readings import RoundTrips, boot_id
 from loadgen.fleet.calls import Answer, Calls, ask_all
 from loadgen.fleet.node_check import Node
 from loadgen.fleet.shard_order import ShardOrder, ShardStatus, order_share
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.run.live_totals import Totals
-from loadgen.run.shards.clock_readings import RoundTrips, boot_id
 from loadgen.transport.sending.share import Share
 from loadgen.verdict.run_facts import ClockReading
 

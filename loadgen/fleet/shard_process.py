@@ -20,6 +20,7 @@ from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK
 from loadgen.base.errors import LoadgenError, MeasureError
 from loadgen.base.files import open_unlinked
 from loadgen.engines.refusals import Adaptation
+from loadgen.features.shards.start_at import Punctual, lead_s
 from loadgen.figures.record import Records
 from loadgen.fleet.shard_actor import EVENTS, LENGTH_BYTES, RUNS, TOTALS
 from loadgen.fleet.shard_order import ShardOrder, unpack_order
@@ -33,7 +34,6 @@ from loadgen.run.attach import attach
 from loadgen.run.measure import Outcome, TransportOptions, Watch
 from loadgen.run.progress import Display
 from loadgen.run.session import Session
-from loadgen.run.shards.start_at import Punctual, lead_s
 from loadgen.run.signals import SIGNALS
 from loadgen.transport.capture_process import end_with_parent
 

@@ -15,24 +15,25 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.engines.engines import Engine
 from loadgen.engines.refusals import Adaptation
-from loadgen.plan import session_conflicts, sources
+from loadgen.features.data.data_settings import NO_DATA
+from loadgen.features.sessions import session_conflicts
+from loadgen.features.sessions.session_settings import NO_SESSIONS
+from loadgen.features.shapes.processes import process_of
+from loadgen.features.traces import prompt_form
+from loadgen.plan import sources
 from loadgen.plan.apis import chosen_dialect, merged, shared_fields
 from loadgen.plan.arrival import within
+from loadgen.plan.cancellations import Cancellations, drawn
 from loadgen.plan.data_facts import DataFacts, LengthFacts
-from loadgen.plan.load.cancellations import Cancellations, drawn
-from loadgen.plan.load.processes import process_of
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, Seed, SourcedRequests
 from loadgen.plan.profile import Profile, check_body
 from loadgen.plan.prompts import random_prompts
 from loadgen.plan.requests import Requests, TurnRequests
 from loadgen.plan.streams import Purpose, RandomStream, arrival_rng
-from loadgen.plan.traces import prompt_form
 from loadgen.plan.turns import Turns
 from loadgen.settings.cancel_point import parse_rate
-from loadgen.settings.data import NO_DATA
 from loadgen.settings.load import NO_SHAPE
 from loadgen.settings.load_schedule import ConcurrencySteps
-from loadgen.settings.sessions import NO_SESSIONS
 from loadgen.wire.openai import Dialect
 
 _USUAL_S = 5  # of a request
@@ -200,7 +201,7 @@ def counted_by_server(profile: Profile, subject: ModelTarget) -> bool:
     if subject.word_counts is not None:
         return False
     if source == sources.RANDOM_TURNS:
-        from loadgen.plan.prompts import synthetic_turns  # few runs make any
+        from loadgen.features.sessions import synthetic_turns  # few runs make any
 
         return synthetic_turns.form_of(profile) == prompt_form.WORDS
     if form_of is None:

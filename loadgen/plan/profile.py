@@ -23,18 +23,19 @@ from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
 from loadgen.base.paths import expand_path
 from loadgen.base.spelling import suggest_name
-from loadgen.plan import data_conflicts, session_conflicts
-from loadgen.plan.load import load_conflicts
+from loadgen.features.data import data_conflicts
+from loadgen.features.data.data_settings import DataKeys, LengthKeys, TextKeys, TraceKeys
+from loadgen.features.sessions import session_conflicts
+from loadgen.features.sessions.session_settings import NO_SESSIONS, SessionKeys
+from loadgen.features.shapes import load_conflicts
 from loadgen.plan.server_settings import FLAGS, ServerSettings, refusal, validated
 from loadgen.settings import bursts, load_schedule
 from loadgen.settings.bursts import Bursts
 from loadgen.settings.cancel_point import CancelPoint, parse_point
-from loadgen.settings.data import DataKeys, LengthKeys, TextKeys, TraceKeys
 from loadgen.settings.load import VLLM_PROMPTS, CancelKeys, ClassKeys, LoadKeys, NameKeys, ShapeKeys
 from loadgen.settings.load_schedule import LoadSchedule, RampEnds
 from loadgen.settings.request_class import RequestClass
 from loadgen.settings.requests import SAMPLING, FigureKeys, RequestKeys
-from loadgen.settings.sessions import NO_SESSIONS, SessionKeys
 from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, Subject, make_model_fields, setting
 from loadgen.settings.table import PROFILE_KEYS, join_rows, profile_keys
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib
 from typing import Protocol, cast
 
+from loadgen.features.data.data_settings import DATA_SETS
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
 from loadgen.plan.profile import Profile
-from loadgen.settings.data import DATA_SETS
 
 RANDOM, TRACE, RANDOM_TURNS = "random", "trace", "random_turns"
 TRACES = (TRACE, "timed_trace")  # of which repeated prompts are the file's own
 # By the kind that DataFacts have. What reads files is imported only where one is read.
 SOURCES: dict[str, str] = {
     **{name: module for name, (module, _) in DATA_SETS.items()},
-    RANDOM_TURNS: "loadgen.plan.prompts.synthetic_turns",
-    "file": "loadgen.plan.data.recognised",
-    TRACE: "loadgen.plan.traces.replay",
+    RANDOM_TURNS: "loadgen.features.sessions.synthetic_turns",
+    "file": "loadgen.features.data.recognised",
+    TRACE: "loadgen.features.traces.replay",
 }
 # Those whose prompts are made here, again for each seed and repeat; a file has lengths and times at most.
 MADE = (RANDOM, RANDOM_TURNS, "prefix_repetition", "trace")

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.settings.sessions import NO_DELAYS, RECORDED_DELAYS
+from loadgen.features.sessions.session_settings import NO_DELAYS, RECORDED_DELAYS
 
 
 class Turns(msgspec.Struct, frozen=True):

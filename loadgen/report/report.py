@@ -10,29 +10,22 @@ from msgspec.structs import replace
 from loadgen.base.layout import cut_end, format_count, wrap_text
 from loadgen.base.rule import Severity
 from loadgen.engines import refusals
+from loadgen.features.data import data_lines
+from loadgen.features.sessions import session_lines
+from loadgen.features.shapes import shape_figures, shape_lines
+from loadgen.features.shapes.cancel_lines import cancel_lines
+from loadgen.features.shards import shard_lines
+from loadgen.features.targets import target_figures
 from loadgen.figures import steady_state, vllm_keys
 from loadgen.figures.metrics import FailureTally, compute
 from loadgen.host import cpu_use, sensor_summary
-from loadgen.report import (
-    bound_lines,
-    data_lines,
-    figure_basis,
-    load_table,
-    more_figures,
-    result_block,
-    session_lines,
-    shape_figures,
-    shape_lines,
-    shard_lines,
-    short_lines,
-)
-from loadgen.report.cancel_lines import cancel_lines
+from loadgen.report import bound_lines, figure_basis, load_table, more_figures, result_block, short_lines
 from loadgen.report.report_parts import ReportOptions, Room, Section, made
 from loadgen.report.run_directory import Result
 from loadgen.report.screen import Colour, Mark, Screen
 from loadgen.server import answer_check, engine_config
 from loadgen.transport.failure import CUT_OFF, describe_outcome
-from loadgen.verdict import reconcile, run_roofline, target_figures, verdict
+from loadgen.verdict import reconcile, run_roofline, verdict
 from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
 

@@ -16,16 +16,17 @@ from loadgen.base.csv_text import format_csv
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
 from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.features.shapes import shape_figures
+from loadgen.features.targets import target_figures
 from loadgen.figures.figure_table import LATENCIES, Figure
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import UNKNOWN
 from loadgen.figures.session_rows import session_rows
-from loadgen.report import run_directory, shape_figures
+from loadgen.report import run_directory
 from loadgen.report.printing import encodable, printed
 from loadgen.report.request_ids import request_ids
 from loadgen.report.run_directory import Result
 from loadgen.transport.failure import FailureKind
-from loadgen.verdict import target_figures
 
 REQUESTS = "requests"  # the file's name, before its form's ending
 _ROWS_AT_ONCE = 4096

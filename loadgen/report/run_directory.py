@@ -16,6 +16,11 @@ from msgspec.structs import asdict
 from loadgen.base import files
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
+from loadgen.features.sessions import session_figures
+from loadgen.features.sessions.session_figures import StoredSessions
+from loadgen.features.shapes import shape_figures
+from loadgen.features.targets import target_figures
+from loadgen.features.targets.target_figures import TargetFigures
 from loadgen.figures import objectives, steady_state, text_tokens
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.figures.objectives import ObjectiveEvidence, judged
@@ -24,17 +29,15 @@ from loadgen.figures.per_request import MetricOptions, PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.session_rows import session_rows
 from loadgen.figures.steady_state import Steady, Trim, Unsteady
-from loadgen.report import journal, sample_file, session_figures, shape_figures
+from loadgen.report import journal, sample_file
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sample_file import SAMPLES, KeptSamples
-from loadgen.report.session_figures import StoredSessions
 from loadgen.report.vllm_json import OURS, Derived, filename, vllm_result
-from loadgen.verdict import reconcile, requested_metrics, target_figures, verdict
+from loadgen.verdict import reconcile, requested_metrics, verdict
 from loadgen.verdict.arrival_checks import arrivals_not_tokens
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.verdict.run_facts import FORMATS, Facts
 from loadgen.verdict.sections import Broken, guarded
-from loadgen.verdict.target_figures import TargetFigures
 from loadgen.verdict.verdict import RunVerdict
 
 _LONGEST_DETAIL = 200

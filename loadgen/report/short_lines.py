@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.base.layout import list_first
+from loadgen.features.sessions import session_lines
+from loadgen.features.shapes import shape_figures
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.steady_state import Steady
-from loadgen.report import session_lines, shape_figures
 from loadgen.report.run_directory import Result
 from loadgen.roofline import bound
 from loadgen.verdict import answer_timings, reconcile, run_roofline

@@ -14,18 +14,19 @@ from loadgen.base.address import is_this_machine, port_of
 from loadgen.base.errors import MeasureError, NotReady, UsageError
 from loadgen.base.pasted_url import ApiPlace
 from loadgen.base.secrecy import shown_url
+from loadgen.features.targets import replicas
+from loadgen.features.targets.replicas import Replica
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
-from loadgen.run import embedded_engine, id_prompts, progress, replicas, transport_choice
+from loadgen.run import embedded_engine, id_prompts, progress, transport_choice
 from loadgen.run.credentials import Credentials, credentials
 from loadgen.run.importing import importing
 from loadgen.run.local_server import Local
 from loadgen.run.measure import Watch
 from loadgen.run.options import Options
 from loadgen.run.progress import Display
-from loadgen.run.replicas import Replica
 from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
 from loadgen.run.which_server import at_port, nothing_there

@@ -17,20 +17,22 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from loadgen.base.errors import ExitCode, UsageError
+from loadgen.features.data import data_conflicts, data_files, export_plan
+from loadgen.features.shards import part
+from loadgen.features.targets import replicas
 from loadgen.fleet import cluster_conflicts
-from loadgen.plan import data_conflicts, data_files, profile
+from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.vocabulary import NOT_HERE, located_tokenizer
 from loadgen.report import result_block, run_place
 from loadgen.report.printing import printed
-from loadgen.run import export_plan, live_totals, progress, replicas, signals, transport_choice
+from loadgen.run import live_totals, progress, signals, transport_choice
 from loadgen.run.asked_settings import roofline_flags, settings
 from loadgen.run.attach import attach
 from loadgen.run.credentials import check_key_flags
 from loadgen.run.options import Options
 from loadgen.run.session import Session
-from loadgen.run.shards import part
 from loadgen.settings.other_clients import vllm
 from loadgen.verdict import requested_metrics
 

@@ -10,9 +10,10 @@ import msgspec
 
 from loadgen.base.structs import replace
 from loadgen.engines import engines
+from loadgen.features.sessions import session_figures
 from loadgen.host.sampler import Sampler
 from loadgen.plan.plan import Plan
-from loadgen.report import run_place, sample_file, session_figures
+from loadgen.report import run_place, sample_file
 from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
 from loadgen.roofline import machines
 from loadgen.roofline.flags import Flags

@@ -15,14 +15,15 @@ from msgspec import Meta
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import hide_secrets
 from loadgen.base.spelling import suggest_name
-from loadgen.plan import data_files, profile
+from loadgen.features.data import data_files, data_settings
+from loadgen.features.data.data_settings import READ_OUTPUT_LENS
+from loadgen.features.shards import shard_flags
+from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.run import which_server
 from loadgen.run.credentials import NO_KEY, checked_key
 from loadgen.run.options import TABLE, Options
-from loadgen.run.shards import flags
-from loadgen.settings import backends, data, groups, table
-from loadgen.settings.data import READ_OUTPUT_LENS
+from loadgen.settings import backends, groups, table
 from loadgen.settings.run import AUTO, Tolerance
 from loadgen.settings.server import CallOptions
 from loadgen.settings.setting import annotate_bounds
@@ -38,7 +39,7 @@ KEYWORDS = {
     for row in rows
     if row.keyword_type
 }
-_NAMES = {**vars(data), "Any": Any, "Literal": Literal}  # that the types of keywords name
+_NAMES = {**vars(data_settings), "Any": Any, "Literal": Literal}  # that the types of keywords name
 
 if TYPE_CHECKING:  # written by scripts/keyword_types.py
     from loadgen.settings.keyword_types import BenchOptions as BenchOptions  # noqa: PLC0414
@@ -123,7 +124,7 @@ def options_of(
             values["max_failures"] = Tolerance.parse(str(values["max_failures"]))
         except ValueError as error:
             raise UsageError(f"max_failures: {error}") from None
-    values |= flags.parsed(values)
+    values |= shard_flags.parsed(values)
     headers = values.pop("headers", {})
     check_headers(headers.items(), "headers")
     check_path(values.get("endpoint", ""))

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from loadgen.base import bounds, untrusted
 from loadgen.base.bounds import quote_value
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.plan import data_files, profile
+from loadgen.features.data import data_files
+from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.report.printing import printed

@@ -15,6 +15,7 @@ from loadgen.base import clock
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import Hide, hide_nothing
+from loadgen.features.sessions.session_job import SessionJob, TurnOrder
 from loadgen.figures import text_tokens
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Records
@@ -32,7 +33,6 @@ from loadgen.settings.run import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import start_capture
 from loadgen.transport.sending.job import Health, Job, Limits, Target
-from loadgen.transport.sending.session_job import SessionJob, TurnOrder
 from loadgen.transport.sending.share import WHOLE, Listed, Order, Share
 from loadgen.transport.sending.start import AtOnce, RunStart
 from loadgen.wire.sglang import Generate
@@ -210,7 +210,7 @@ def job_of(plan: Plan, options: TransportOptions, rules: StopRules) -> Job:
     order: Order = part.order or Listed(indices)
     if plan.turns is not None:
         indices = np.unique(plan.turns.numbers()[indices])
-        from loadgen.run import turn_answers  # few runs have sessions
+        from loadgen.features.sessions import turn_answers  # few runs have sessions
 
         order = TurnOrder(plan.turns, indices.tolist())
         sessions = turn_answers.of_plan(plan, plan.turns, options.target.headers)

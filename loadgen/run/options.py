@@ -12,14 +12,14 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.features.data.data_settings import READ_OUTPUT_LENS
+from loadgen.features.shards.shard_flags import ShardOptions
 from loadgen.fleet.cluster_flags import ClusterOptions
 from loadgen.run import which_server
 from loadgen.run.launch_options import Launching, joined, launching
 from loadgen.run.other_options import add_unheeded_flags, explained, refuse
-from loadgen.run.shards.flags import ShardOptions
 from loadgen.run.stop_rules import StopRules
 from loadgen.settings import backends, table
-from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.settings.load import SeedOptions
 from loadgen.settings.run import AroundOptions, OutputOptions, SendOptions, StopOptions
 from loadgen.settings.server import KeyOptions, MachineOptions, TargetOptions, TrustOptions

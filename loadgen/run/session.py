@@ -20,6 +20,10 @@ from loadgen.base.errors import LoadgenError
 from loadgen.base.secrecy import Secrets, command_line
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import Adaptation
+from loadgen.features.data import export_plan
+from loadgen.features.shards import part
+from loadgen.features.targets import replicas
+from loadgen.features.targets.replicas import Replica
 from loadgen.figures import text_tokens
 from loadgen.figures.record import Records
 from loadgen.figures.text_tokens import TextTokenizer
@@ -32,7 +36,7 @@ from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.report import run_place
 from loadgen.report.journal import Journal
-from loadgen.run import counting, export_plan, live_totals, progress, replicas, shown_request, signals
+from loadgen.run import counting, live_totals, progress, shown_request, signals
 from loadgen.run.adapting import Adapter
 from loadgen.run.alongside import counters_after, cpu_watch, devices, sampled, sensors, settled
 from loadgen.run.asked_settings import roofline_flags
@@ -45,9 +49,7 @@ from loadgen.run.plan_facts import title as plan_title
 from loadgen.run.progress import Display
 from loadgen.run.proving import proved
 from loadgen.run.repeated_command import repeated
-from loadgen.run.replicas import Replica
 from loadgen.run.sendable import check_sendable
-from loadgen.run.shards import part
 from loadgen.run.signals import Interrupts
 from loadgen.server import control
 from loadgen.server.control import Trace

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypedDict
 
-from loadgen.settings.data import Compat, DatasetName, PromptFormat, TraceFormat
+from loadgen.features.data.data_settings import Compat, DatasetName, PromptFormat, TraceFormat
 
 class WorkloadOptions(TypedDict, total=False):
     """The keys of a profile, laid over the one that is named; docs/profiles.md has units and defaults."""

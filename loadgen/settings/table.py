@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+from loadgen.features.data.data_settings import DataKeys, LengthFlags, LengthKeys, TextKeys, TraceKeys
+from loadgen.features.sessions.session_settings import SessionKeys
 from loadgen.settings import groups
-from loadgen.settings.data import DataKeys, LengthFlags, LengthKeys, TextKeys, TraceKeys
 from loadgen.settings.launch import LaunchRows, ServerKeys
 from loadgen.settings.load import CancelKeys, ClassKeys, LoadKeys, NameKeys, SeedOptions, ShapeKeys
 from loadgen.settings.requests import FigureKeys, RequestKeys
@@ -20,7 +21,6 @@ from loadgen.settings.server import (
     TargetOptions,
     TrustOptions,
 )
-from loadgen.settings.sessions import SessionKeys
 from loadgen.settings.setting import Makes, Setting, Subject
 
 

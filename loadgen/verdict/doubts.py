@@ -7,15 +7,15 @@ condition, with why a healthy idle server does not reach it.
 from __future__ import annotations
 
 from loadgen.base.rule import Rule
+from loadgen.features.data import data_checks as data
+from loadgen.features.sessions import session_checks as sessions
+from loadgen.features.shards import shard_checks as shards
+from loadgen.features.targets import target_checks as target
 from loadgen.verdict import answer_checks as answers
 from loadgen.verdict import arrival_checks as arrivals
 from loadgen.verdict import client_checks as client
-from loadgen.verdict import data_checks as data
 from loadgen.verdict import load_checks as load
 from loadgen.verdict import server_checks as server
-from loadgen.verdict import session_checks as sessions
-from loadgen.verdict import shard_checks as shards
-from loadgen.verdict import target_checks as target
 from loadgen.verdict.evidence import RunEvidence
 
 DOUBTS: tuple[Rule[RunEvidence], ...] = (

@@ -10,10 +10,10 @@ import numpy as np
 from loadgen.base.arrays import Int64
 from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, invalid, joined, note, suspect
+from loadgen.features.sessions import session_checks
 from loadgen.figures import steady_state, text_tokens
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.peaks import peak_concurrency
-from loadgen.verdict import session_checks
 from loadgen.verdict.evidence import RunEvidence, least_samples, overlap_mean, percent
 
 FAILED, MANY_FAILED = 0.01, 0.1  # of the requests

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from builders.made_cases import client, observed
 from builders.made_sessions import OUTPUT, TURN_MS, judged, rows_of
+from loadgen.features.sessions import session_figures
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Record
-from loadgen.report import session_figures
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.evidence import RunEvidence
 

@@ -17,6 +17,8 @@ from fuzzing.fuzz_targets_data import SERVER
 from loadgen.base import pasted_url
 from loadgen.base.errors import UsageError
 from loadgen.base.printable import clean_text
+from loadgen.features.shards.start_at import read as read_start
+from loadgen.fleet.launch_plan import launch_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import limit_lines, stored_record, sweep_lines, sweep_record
@@ -24,8 +26,6 @@ from loadgen.report import limit_record as limits
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.run import options
-from loadgen.run.shards.launch_plan import launch_plan
-from loadgen.run.shards.start_at import read as read_start
 from loadgen.server.discovery import ServerAddress
 from loadgen.study.importers import sources
 from loadgen.study.series import record as campaign_record

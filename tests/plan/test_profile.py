@@ -13,7 +13,8 @@ import pytest
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN, find_by_name, find_by_owner
-from loadgen.plan import data_files, plan, profile
+from loadgen.features.data import data_files
+from loadgen.plan import plan, profile
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings, validated

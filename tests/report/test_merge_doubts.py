@@ -7,7 +7,7 @@ import pytest
 from builders.loops import loop_over
 from builders.provoked_shards import OF_SHARDS
 from builders.shard_runs import by_workers, divided, named
-from loadgen.report import merge
+from loadgen.features.shards import merge
 from loadgen.report.run_directory import Result
 from loadgen.verdict import verdict
 from verdict.test_doubts import PROVOKED

@@ -11,8 +11,9 @@ from builders.made_cases import closed, open_loop, rate
 from builders.shard_runs import divided, named, part, shard
 from loadgen import cli
 from loadgen.base.structs import replace
+from loadgen.features.shards import merge
 from loadgen.figures.record import Record
-from loadgen.report import merge, report, run_directory
+from loadgen.report import report, run_directory
 from loadgen.report.journal import Journal
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result

@@ -15,7 +15,7 @@ from builders.shard_runs import divided, named, part, selected, shard
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.base.structs import replace
-from loadgen.report import merge
+from loadgen.features.shards import merge
 from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 
@@ -129,7 +129,7 @@ def test_paths_of_the_same_data_may_differ() -> None:
     ],
 )
 def test_indices_are_named_in_ranges(indices: list[int], words: str) -> None:
-    from loadgen.report.merge_records import ranges
+    from loadgen.features.shards.merge_records import ranges
 
     assert ranges(np.array(indices, np.int64)) == words
 

@@ -15,6 +15,7 @@ from builders import made_sessions
 from builders.loops import loop_over
 from builders.made_cases import changed, closed, observed
 from builders.made_cases import run as case
+from features.shapes.test_shape_figures import CLASSES, answered, shaped
 from loadgen.base.structs import replace
 from loadgen.figures.record import Record, Records
 from loadgen.report import load_table, report
@@ -25,7 +26,6 @@ from loadgen.study.pages import run_charts
 from loadgen.study.pages.run_section import account
 from loadgen.study.run_summary import of_json, of_run
 from loadgen.study.series.sweep import sweeping
-from report.test_shape_figures import CLASSES, answered, shaped
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|user_tps|good")
 _SHOWN = re.compile(r"(?:TTFT|TPOT|ITL|TTFVT)[^;,\n]*?[ :]\d+\.\d|Time to first token|Inter-token latency")

@@ -10,11 +10,11 @@ from builders.loops import loop_over
 from fakes.scripted_server import target_of
 from loadgen.base.errors import UsageError
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.shards.part import check_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.run.measure import PlanPart, TransportOptions, job_of
-from loadgen.run.shards.part import check_plan
 from loadgen.run.stop_rules import StopRules
 from loadgen.run.workers.worker_count import most_workers
 from loadgen.settings.load_schedule import ConcurrencySteps

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.plan.load import request_classes
+from loadgen.features.shapes import request_classes
 from loadgen.plan.profile import build
 from loadgen.plan.streams import RandomStream
 from loadgen.settings.request_class import RequestClass, parse_class

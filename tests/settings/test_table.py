@@ -118,7 +118,7 @@ def test_no_other_module_lists_settings() -> None:
     modules = [
         path
         for path in (ROOT / "loadgen").rglob("*.py")
-        if path.relative_to(ROOT / "loadgen").parts[0] not in LEFT
+        if path.relative_to(ROOT / "loadgen").parts[0] not in LEFT and "_settings" not in path.stem
     ]
     listed = {
         f"{path.relative_to(ROOT)}:{line}": names

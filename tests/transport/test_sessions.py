@@ -13,14 +13,14 @@ from builders.loops import loop_over
 from fakes.keep_alive_server import KeepAliveServer
 from fakes.scripted_server import Answer, Asked, Driven, Driver, End, drive, job_of, kinds, stream, whole
 from fakes.virtual_network import LATENCY_NS, WRITE_NS, VirtualServer
+from loadgen.features.sessions.session_job import SessionJob, TurnOrder
 from loadgen.figures.decode import Decoder
-from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.cancellations import Cancellations
 from loadgen.plan.turns import of_counts
 from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Job, Limits
-from loadgen.transport.sending.session_job import SessionJob, TurnOrder
 from loadgen.wire.openai import Completions
 
 MS, SECOND = 1_000_000, 1_000_000_000

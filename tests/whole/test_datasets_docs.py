@@ -14,7 +14,7 @@ import pytest
 from fakes.counting_api import CountingApi
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
-from loadgen.plan.traces import blocks
+from loadgen.features.traces import blocks
 
 pytestmark = [
     pytest.mark.whole,

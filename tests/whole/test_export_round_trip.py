@@ -11,10 +11,10 @@ import pytest
 
 from loadgen import cli
 from loadgen.engines.engines import UNKNOWN
+from loadgen.features.data import export_plan
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
-from loadgen.run import export_plan
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"

@@ -19,9 +19,9 @@ import loadgen
 from fakes.counting_api import CountingApi, refuses
 from fakes.scripted_server import ScriptedServer
 from loadgen import cli
+from loadgen.fleet import shards_command
 from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
-from loadgen.run.shards import command
 from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import Job
 from loadgen.transport.sending.start import At
@@ -249,7 +249,7 @@ def test_the_indices_of_the_manifest_are_one_processs_run(capsys: pytest.Capture
     with ScriptedServer(CountingApi(owner="vllm", gap_s=0.01)) as server:
         flags = ["--base-url", server.base_url, *CLOSED.split()]
         job = "--k8s --shards 3 --image i --claim c --start-in 25"
-        assert command.main([*job.split(), "--", *flags]) == 0
+        assert shards_command.main([*job.split(), "--", *flags]) == 0
         manifest = yaml.safe_load(capsys.readouterr().out)
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         words = [word.replace("/runs/", "collected/") for word in container["command"]]

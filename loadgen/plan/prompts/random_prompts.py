@@ -7,8 +7,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
+from loadgen.features.shapes import request_classes
 from loadgen.plan.data_facts import DataFacts
-from loadgen.plan.load import request_classes
 from loadgen.plan.plan_inputs import ModelTarget, PlanInputs, SourcedRequests, WordCounts
 from loadgen.plan.profile import Profile
 from loadgen.plan.prompts import lengths

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadgen.features.sessions.session_job import join_digests
 from loadgen.run.firing import NO_HEALTH
 from loadgen.transport.sending.job import Health
-from loadgen.transport.sending.session_job import join_digests
 
 
 def joined(several: Sequence[Health]) -> Health:

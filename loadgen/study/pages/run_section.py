@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from loadgen.base import rule
 from loadgen.base.secrecy import HIDDEN
+from loadgen.features.data import data_lines
+from loadgen.features.sessions import session_lines
 from loadgen.figures import steady_state
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics, compute
 from loadgen.host import cpu_use, sensor_summary
 from loadgen.plan.sources import RANDOM
-from loadgen.report import data_lines, report, report_parts, result_block, session_lines
+from loadgen.report import report, report_parts, result_block
 from loadgen.report.run_directory import Result
 from loadgen.server import answer_check, engine_config
 from loadgen.study.compare.comparison_report import describe_load

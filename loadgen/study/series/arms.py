@@ -15,7 +15,8 @@ from loadgen.base.errors import UsageError
 from loadgen.base.paths import expand_path as expanded
 from loadgen.base.secrecy import command_line
 from loadgen.base.spelling import suggest_name
-from loadgen.plan import data_files, profile
+from loadgen.features.data import data_files
+from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.run import bench

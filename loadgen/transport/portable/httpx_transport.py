@@ -17,6 +17,9 @@ import httpx
 
 from loadgen.base.address import is_loopback
 from loadgen.base.clock import SYSTEM_CLOCK, ProcessClock
+from loadgen.features.sessions.session_job import SessionJob
+from loadgen.features.sessions.session_sending import TurnPace, make_pace
+from loadgen.features.sessions.turn_queue import TurnQueue
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, is_closed_while_idle
@@ -33,9 +36,6 @@ from loadgen.transport.portable.httpx_stream import Exchange, Link
 from loadgen.transport.sending.cancelling import Cancelling, make_cancelling
 from loadgen.transport.sending.gate import Gate, make_gates
 from loadgen.transport.sending.job import Counters, Health, Job, split_body
-from loadgen.transport.sending.session_job import SessionJob
-from loadgen.transport.sending.session_sending import TurnPace, make_pace
-from loadgen.transport.sending.turn_queue import TurnQueue
 from loadgen.wire.http1 import SWITCHED, SWITCHING, explain_compression
 
 _HOUSEKEEP_S = 0.02

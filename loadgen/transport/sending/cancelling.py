@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.cancellations import Cancellations
 from loadgen.transport.deadlines import Stream
 from loadgen.transport.sending.gate import NEVER_NS, SPIN_NS
 from loadgen.transport.sending.job import Job

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.plan.load.cancellations import Cancellations
+from loadgen.features.sessions.session_job import SessionJob
+from loadgen.plan.cancellations import Cancellations
 from loadgen.plan.profile import Profile
 from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.run import Sending
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
-from loadgen.transport.sending.session_job import SessionJob
 from loadgen.transport.sending.share import WHOLE, Order, Share
 from loadgen.transport.sending.start import AtOnce, RunStart
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix

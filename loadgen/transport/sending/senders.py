@@ -12,7 +12,7 @@ from loadgen.transport.sending.outgoing import Outgoing
 from loadgen.transport.sending.sender import Sender
 
 if TYPE_CHECKING:
-    from loadgen.transport.sending.turn_queue import TurnQueue
+    from loadgen.features.sessions.turn_queue import TurnQueue
 
 
 def make_sender(
@@ -22,8 +22,8 @@ def make_sender(
     if job.sessions is None:
         out = Outgoing(job)
         return out, Sender(job, pool, out, counters, send)
-    from loadgen.transport.sending.session_sending import SessionSender  # few runs have sessions
-    from loadgen.transport.sending.turn_queue import TurnQueue
+    from loadgen.features.sessions.session_sending import SessionSender  # few runs have sessions
+    from loadgen.features.sessions.turn_queue import TurnQueue
 
     turns = TurnQueue(job, job.sessions)
     return turns, SessionSender(job, pool, turns, counters, send)

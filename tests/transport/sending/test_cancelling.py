@@ -21,7 +21,7 @@ from fakes.scripted_server import (
     stream,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.plan.load.cancellations import Cancellations
+from loadgen.plan.cancellations import Cancellations
 from loadgen.settings.cancel_point import CancelPoint
 from loadgen.transport.capture import Capture
 from loadgen.transport.failure import FailureKind

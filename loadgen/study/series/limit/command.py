@@ -19,8 +19,9 @@ from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.printable import clean_text
 from loadgen.base.secrecy import command_line
 from loadgen.base.spelling import Parser
+from loadgen.features.data import data_files
 from loadgen.figures import objectives
-from loadgen.plan import data_files, profile
+from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import limit_lines, run_place, stored_record

@@ -12,12 +12,13 @@ import msgspec
 
 from loadgen.base.errors import UsageError
 from loadgen.base.spelling import suggest_name
-from loadgen.plan import data_conflicts, sources
+from loadgen.features.data import data_conflicts
+from loadgen.features.data.data_settings import READ_OUTPUT_LENS
+from loadgen.plan import sources
 from loadgen.plan.profile import SUBJECTS, Profile
 from loadgen.plan.server_settings import flag_of
 from loadgen.report.sweep_lines import label, shown_value
 from loadgen.report.sweep_record import AXES, LoadAxis
-from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.settings.table import join_rows
 from loadgen.study.series.sweep import value_lists
 

@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.plan import data_files, profile
+from loadgen.features.data import data_files
+from loadgen.plan import profile
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.asked_settings import settings

@@ -9,9 +9,9 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile
-from loadgen.settings.data import READ_OUTPUT_LENS
 from loadgen.study.series.sweep import grid
 from loadgen.study.series.sweep.grid import Variation
 

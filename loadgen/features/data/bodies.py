@@ -1,0 +1,205 @@
+"""Bodies: whole chat and completion requests, sent as they stand in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.bounds import MOST_TOKENS
+from loadgen.base.errors import UsageError
+from loadgen.features.data import kinds, sent_rows
+from loadgen.features.data.kinds import RowObject
+from loadgen.plan.json_lines import Lines
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.requests import UNKNOWN_LEN, fingerprint
+from loadgen.wire.openai import Chat, Completions, Dialect
+
+LIMITS = ("max_completion_tokens", "max_tokens")  # each is the length of the answer, where it is there
+_DECODE = msgspec.json.Decoder(RowObject).decode
+_ONE_ANSWER = "one answer a request is measured: leave it out, and raise --max-concurrency instead"
+# Fields of which only these values leave a request with one answer, streamed, whose tokens are its own.
+_ONLY: dict[str, tuple[tuple[bytes, ...], str]] = {
+    "n": ((b"1", b"null"), _ONE_ANSWER),
+    "best_of": ((b"1", b"null"), _ONE_ANSWER),
+    "use_beam_search": ((b"false", b"null"), _ONE_ANSWER),
+    "echo": ((b"false", b"null"), "the prompt would be counted as the answer: leave it out"),
+}
+
+
+class _MessageHead(msgspec.Struct, gc=False):
+    role: str
+
+
+class _MessageContent(msgspec.Struct, gc=False):
+    content: msgspec.Raw = msgspec.Raw()
+
+
+class _Part(msgspec.Struct, gc=False):
+    type: str = ""
+
+
+_CONTENTS = msgspec.json.Decoder(list[_MessageContent]).decode
+_PARTS = msgspec.json.Decoder(list[_Part]).decode
+_Limit = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None
+_Messages = Annotated[list[_MessageHead], msgspec.Meta(min_length=1)]
+_Prompt = (
+    Annotated[str, msgspec.Meta(min_length=1)]
+    | Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
+)
+# Types of the values that the figures rest on; the others are the server's to judge.
+_TYPES: dict[str, Any] = {
+    "prompt": _Prompt,
+    "messages": _Messages,
+    "model": Annotated[str, msgspec.Meta(min_length=1)],
+    "stream": bool | None,
+    "stream_options": dict[str, Any] | None,
+    "tools": list[dict[str, Any]] | None,
+    **dict.fromkeys(LIMITS, _Limit),
+}
+
+_DECODERS = {key: msgspec.json.Decoder(kind) for key, kind in _TYPES.items()}
+
+# What a body asks of a server that not every server has, by the key or the type of a part that asks for it.
+_FEATURE_OF_KEY = {
+    **dict.fromkeys(("tools", "functions"), "tools"),
+    **dict.fromkeys(("response_format",), "response_format"),
+    **dict.fromkeys(kinds.STRUCTURED_KEYS, "structured outputs"),
+    **dict.fromkeys(("logprobs", "top_logprobs", "prompt_logprobs"), "logprobs"),
+}
+_FEATURE_OF_PART = {
+    "image_url": "images",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+}
+_IDS = "token ids"
+FEATURES = tuple(dict.fromkeys((*_FEATURE_OF_KEY.values(), *_FEATURE_OF_PART.values(), _IDS)))
+
+
+def features(row: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
+    """What a body asks of a server that not every server has: names of FEATURES."""
+    found = [_FEATURE_OF_KEY[key] for key in row if key in _FEATURE_OF_KEY and bytes(row[key]) != b"null"]
+    if "messages" in row:
+        found += _parts(bytes(row["messages"]))
+    elif "prompt" in row and bytes(row["prompt"])[:1] == b"[":
+        found.append(_IDS)
+    return tuple(dict.fromkeys(found))
+
+
+class WholeBodies:
+    """Bodies of a file, keys and values with the bytes and in the order that they have there.
+
+    A row's `model` is kept, and the plan's filled in where there is none; `output_len` stands over the row's
+    own length where it is given. `features` has, by name, the first request that asks for it; `models` the
+    first request of each model that rows name.
+    """
+
+    def __init__(self, lines: Lines, kind: str, columns: tuple[Int64, Int64, Int64], output_len: int) -> None:
+        self.format = kind
+        self._lines = lines
+        self._rows, self.input_lens, self.output_lens = columns
+        self._output_len = output_len
+        self.features: dict[str, int] = {}
+        self.models: dict[str, int] = {}
+
+    def request(self, i: int, dialect: Dialect, model: str) -> dict[str, Any]:
+        """The row's keys, each value as its bytes."""
+        row: dict[str, Any] = _DECODE(self._lines[int(self._rows[i])])
+        row.setdefault("model", model)
+        if self._output_len > 0:
+            fallback = getattr(dialect, "limit_field", LIMITS[1])
+            for key in [key for key in LIMITS if key in row] or [fallback]:
+                row[key] = self._output_len
+        return row
+
+    def where(self, i: int) -> str:
+        """Request i by file and line, as `data.jsonl row 17`."""
+        return self._lines.where(int(self._rows[i]))
+
+    def digest(self) -> str:
+        """A fingerprint of the file's bytes, of the rows that are sent and their lengths."""
+        columns = (self._rows, self.input_lens, self.output_lens)
+        return fingerprint(self.format, columns, [self._lines.digest().encode()])
+
+
+def of_rows(lines: Lines, kind: str, inputs: PlanInputs) -> SourcedRequests:
+    """The requests of whole bodies; raises UsageError of one that is not, or that the run's API cannot take.
+
+    Lengths of prompts are known only where they are token ids.
+    """
+    rows = sent_rows.order(len(lines), inputs)
+    lens = np.full((2, len(lines)), UNKNOWN_LEN, dtype=np.int64)
+    asked = inputs.profile.custom_output_len or UNKNOWN_LEN
+    first: dict[str, int] = {}
+    models: dict[str, int] = {}
+    unstreamed = 0
+    for i, row in enumerate(kinds.objects(lines, kind)):
+        *lens[:, i], model = _checked(lines, i, row)
+        sent_rows.name_first(models, model, i)
+        unstreamed += bytes(row.get("stream", b"")) == b"false"
+        for name in features(row):
+            first.setdefault(name, i)
+    _fits(lines, kind, inputs.dialect)
+    if asked > 0:
+        lens[1] = asked
+    input_lens, output_lens = lens[:, rows]
+    made = WholeBodies(lines, kind, (rows, input_lens, output_lens), asked)
+    made.features = {name: i for name, i in first.items() if i < len(rows)}
+    made.models = {name: i for name, i in models.items() if i < len(rows)}
+    return SourcedRequests(
+        made,
+        sent_rows.facts(kind, lines, rows),
+        notes=tuple(_notes(made.features, unstreamed, inputs.profile.stream)),
+    )
+
+
+def _fits(lines: Lines, kind: str, dialect: Dialect) -> None:
+    """Raises UsageError where the run's API is not that of the bodies."""
+    if kind == kinds.CHAT and not isinstance(dialect, Chat):
+        raise lines.file.refusal(
+            f"holds {kind}, and requests go to {dialect.path}: use --backend openai-chat"
+        )
+    if kind == kinds.COMPLETIONS and not isinstance(dialect, Completions):
+        raise other_api(lines, kind, dialect, "openai")
+
+
+def other_api(lines: Lines, kind: str, dialect: Dialect, backend: str) -> UsageError:
+    """The error of rows that the API of the run does not take."""
+    return lines.file.refusal(f"holds {kind}, and requests go to {dialect.path}: use --backend {backend}")
+
+
+def _checked(lines: Lines, i: int, row: RowObject) -> tuple[int, int, str | None]:
+    """Tokens of a row's prompt and answer, and its model; raises UsageError of what is no true request."""
+    values = {key: kinds.value(lines, i, row, key, _DECODERS[key]) for key in row if key in _DECODERS}
+    for key in row.keys() & _ONLY.keys():
+        allowed, why = _ONLY[key]
+        if (given := bytes(row[key])) not in allowed:
+            raise lines.refusal(i, f"`{key}` is {given[:40].decode()}: {why}")
+    prompt, output_len = values.get("prompt"), UNKNOWN_LEN
+    for key in LIMITS[::-1]:  # the first stands where both do
+        output_len = values.get(key) or output_len
+    return len(prompt) if isinstance(prompt, list) else UNKNOWN_LEN, output_len, values.get("model")
+
+
+def _notes(found: Mapping[str, int], unstreamed: int, streams: bool) -> Iterator[str]:
+    if unstreamed and streams:
+        yield f"{unstreamed} of the file's bodies have `stream: false`: they are streamed, as all are"
+    if found:
+        yield f"the bodies ask for {', '.join(found)}"
+
+
+def _parts(messages: bytes) -> list[str]:
+    """The features that the parts of messages ask for."""
+    if b'_url"' not in messages and b'_audio"' not in messages:
+        return []
+    try:
+        contents = [bytes(message.content) for message in _CONTENTS(messages)]
+        parts = [_PARTS(content) for content in contents if content[:1] == b"["]
+    except msgspec.DecodeError:
+        return []  # a list of anything else
+    types = (part.type for content in parts for part in content)
+    return [_FEATURE_OF_PART[kind] for kind in types if kind in _FEATURE_OF_PART]

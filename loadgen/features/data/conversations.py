@@ -1,0 +1,308 @@
+"""Conversations: rows of one message each, as MLPerf's agentic schema has them, read turn by turn."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.bounds import MOST_TOKENS, YEAR_S, quote_value
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.data import kinds, sent_rows
+from loadgen.features.data.kinds import RowObject
+from loadgen.plan.json_lines import Lines, json_fault
+from loadgen.plan.requests import UNKNOWN_LEN
+
+USER, ASSISTANT, TOOL = "user", "assistant", "tool"
+# The schema's table: which role may follow which; "" is the begin.
+NEXT = {"": (USER,), USER: (ASSISTANT,), ASSISTANT: (TOOL, USER), TOOL: (ASSISTANT, USER)}
+# Of a message, as the chat API has it; other keys of a row are not part of it.
+_MESSAGE_KEYS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")
+# Of the request that a client's turn makes.
+_FIELDS = (
+    "model temperature top_p top_k min_p seed repetition_penalty frequency_penalty presence_penalty "
+    "stop logit_bias user chat_template chat_template_kwargs tool_choice parallel_tool_calls "
+    "response_format reasoning_effort "
+)
+_REQUEST_KEYS = frozenset(_FIELDS.split())
+LENGTH_KEYS = ("max_completion_tokens", "max_new_tokens", "max_tokens")
+_SILENT = "has no assistant's turn: nothing would be generated"
+_CUT_SHORT = "give the whole conversation, turns 1, 2, 3, …"
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct, gc=False):
+    id: str
+    function: _Function
+
+
+class _ToolResult(msgspec.Struct, gc=False):
+    tool_call_id: str
+    content: msgspec.Raw
+
+
+class TurnRow(msgspec.Struct, gc=False):
+    """What is checked of a row; the message itself keeps its bytes."""
+
+    conversation_id: str
+    turn: Annotated[int, msgspec.Meta(ge=1)]
+    role: Literal["user", "assistant", "tool"]
+    content: str | list[dict[str, msgspec.Raw]] | None = None
+    model: str | None = None
+    system: str | None = None
+    tools: list[dict[str, msgspec.Raw]] | None = None
+    tool_calls: list[_Call] | None = None
+    tool_results: list[_ToolResult] | None = None
+    tool_call_id: str | None = None
+    delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=YEAR_S)] | None = None
+    n: Literal[1] | None = None
+    max_completion_tokens: _Tokens = None
+    max_new_tokens: _Tokens = None
+    max_tokens: _Tokens = None
+    output_tokens: _Tokens = None  # of an assistant's row: how long its answer was; no key of the schema
+
+    def answers(self) -> list[str]:
+        """The calls whose results a tool's row has."""
+        if self.tool_results is not None:
+            return [result.tool_call_id for result in self.tool_results]
+        return [] if self.tool_call_id is None else [self.tool_call_id]
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of the answer to it."""
+        return next((value for key in LENGTH_KEYS if (value := getattr(self, key)) is not None), None)
+
+
+class RecordedTurn(msgspec.Struct, frozen=True):
+    """One message of a conversation: its row, and what of it is not sent."""
+
+    row: int
+    role: str
+    fields: RowObject
+
+    @property
+    def delay_s(self) -> float:
+        """The recorded pause before it, in seconds: thinking, or a tool's work."""
+        raw = bytes(self.fields.get("delay_seconds", b"null"))
+        return 0.0 if raw == b"null" else float(msgspec.json.decode(raw))
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages that it is in a request: one; of tools one for each result."""
+        if "tool_results" in self.fields and self.role == TOOL:
+            results: list[RowObject] = msgspec.json.decode(self.fields["tool_results"], type=list[RowObject])
+            return [{"role": TOOL, **result} for result in results]
+        return [{key: self.fields[key] for key in _MESSAGE_KEYS if key in self.fields}]
+
+
+class RecordedConversation(msgspec.Struct, frozen=True):
+    """The turns of one conversation in order, of its first until any of them."""
+
+    turns: list[RecordedTurn]
+
+    def history(self) -> list[dict[str, Any]]:
+        """The messages of all turns, after the system prompt of the first."""
+        system = self.turns[0].fields.get("system")
+        begin = [] if system is None or bytes(system) == b"null" else [{"role": "system", "content": system}]
+        return begin + [message for turn in self.turns for message in turn.messages()]
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of the request that the last turn makes: its own, and the latest tools."""
+        held = self.turns[-1].fields
+        settings: dict[str, Any] = {key: value for key, value in held.items() if key in _REQUEST_KEYS}
+        tools = (turn.fields.get("tools") for turn in reversed(self.turns))
+        latest = next((each for each in tools if each is not None and bytes(each) != b"null"), None)
+        return settings if latest is None else {**settings, "tools": latest}
+
+
+_DECODE = msgspec.json.Decoder(RowObject).decode
+
+
+class Conversations:
+    """All conversations of a file, whose turns are read when they are needed.
+
+    `rows` is int64[rows]: the rows of the first conversation in turn, then the second's, in the order in
+    which they begin in the file; `begins` is int64[conversations + 1], where each begins in `rows`.
+    `generated` is int64[answers, 2]: conversation and place in it of each recorded answer, in the file's
+    order; `output_lens` is int64[answers], UNKNOWN_LEN where the file names no limit. `with_tools` is the
+    first of them that is asked for with tools, None where no turn has any, `with_system` the first with a
+    system prompt; `models` has, by name, the first of them that is asked of a model.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        found = _Checked(lines)
+        codes = np.frombuffer(found.codes, dtype=np.int64)
+        self.rows: Int64 = np.argsort(codes, kind="stable").astype(np.int64)
+        self.begins: Int64 = np.concatenate(([0], np.cumsum(np.bincount(codes)))).astype(np.int64)
+        answers = np.frombuffer(found.answers, dtype=np.int64)
+        silent = np.bincount(codes[answers], minlength=len(self)) == 0
+        if silent.any():
+            first = int(self.rows[self.begins[int(silent.argmax())]])
+            raise lines.refusal(first, f"{_named(lines, first)}: {_SILENT}")
+        turns = np.frombuffer(found.turns, dtype=np.int64)
+        self.generated: Int64 = np.stack((codes[answers], turns[answers] - 1), axis=1)
+        self.with_tools, self.models = found.with_tools, found.models
+        self.with_system = found.with_system
+        self.output_lens: Int64 = np.frombuffer(found.limits, dtype=np.int64).copy()
+        self.delays_ns: Int64 = np.frombuffer(found.delays_ns, dtype=np.int64).copy()
+        # Messages of each role, calls of tools, and conversations that have tools: what there is of each.
+        self.held = {**found.roles, "tool calls": found.called, "conversations with tools": found.tooled}
+
+    def __len__(self) -> int:
+        return len(self.begins) - 1
+
+    def before(self, conversation: int, turn: int) -> RecordedConversation:
+        """A conversation's first `turn` turns: what is known when the next one is due."""
+        begin = int(self.begins[conversation])
+        rows = self.rows[begin : begin + turn].tolist()
+        turns = []
+        for row, raw in zip(rows, self._raw(rows), strict=True):
+            fields = _DECODE(raw)
+            turns.append(RecordedTurn(row, msgspec.json.decode(fields["role"], type=str), fields))
+        return RecordedConversation(turns)
+
+    def where(self, conversation: int, turn: int) -> str:
+        """A conversation's turn, counted from 1, as `data.jsonl row 17, conversation 'c-3'`."""
+        row = int(self.rows[int(self.begins[conversation]) + turn - 1])
+        return f"{self.lines.where(row)}, {_named(self.lines, row)}"
+
+    def _raw(self, rows: list[int]) -> Iterator[bytes]:
+        """The bytes of rows, which usually follow one another: then read at once."""
+        if rows[-1] - rows[0] + 1 == len(rows):
+            yield from self.lines.span(rows[0], rows[-1] + 1)
+        else:
+            yield from (self.lines[row] for row in rows)
+
+
+class _Checked:
+    """All rows of a file, checked in order: each conversation's turns follow the schema."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.codes, self.turns = array("q"), array("q")  # of each row
+        # Rows of assistants, tokens of their answers, and the pauses before they were asked for.
+        self.answers, self.limits, self.delays_ns = array("q"), array("q"), array("q")
+        self.with_tools: int | None = None
+        self.with_system: int | None = None
+        self.models: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+        self.roles: Counter[str] = Counter()
+        self.called = 0  # tools, by all assistants
+        self._tooled: set[int] = set()  # conversations with tools
+        self._last_turn, self._last_limit, self._system = array("q"), array("q"), array("q")
+        self._waited_ns = array("q")  # since the last answer of each conversation
+        self._last_role: list[str] = []
+        self._last_model: dict[int, str | None] = {}  # of conversations whose last turn waits for its answer
+        self._calls: dict[int, frozenset[str]] = {}  # of conversations whose last assistant called tools
+        decode = msgspec.json.Decoder(TurnRow).decode
+        for i, fields in enumerate(kinds.objects(lines, kinds.CONVERSATIONS)):
+            encoded = msgspec.json.encode(fields)
+            try:
+                row = decode(encoded)
+            except NOT_JSON as error:
+                raise lines.refusal(i, _of(fields) + json_fault(encoded, error)) from None
+            self._add(i, row)
+
+    @property
+    def tooled(self) -> int:
+        """How many conversations have tools."""
+        return len(self._tooled)
+
+    def _add(self, i: int, row: TurnRow) -> None:
+        code = self._known.setdefault(row.conversation_id, len(self._known))
+        if code == len(self._last_role):
+            self._last_role.append("")
+            for column in (self._last_turn, self._last_limit, self._system, self._waited_ns):
+                column.append(0)
+        if why := self._wrong(code, row):
+            raise self._refusal(i, row, why)
+        self.codes.append(code)
+        self.turns.append(row.turn)
+        self.roles[row.role] += 1
+        self.called += len(row.tool_calls or ())
+        if row.tools:
+            self._tooled.add(code)
+        if row.role == ASSISTANT:
+            if self.with_tools is None and code in self._tooled:
+                self.with_tools = len(self.answers)
+            if self.with_system is None and self._system[code]:
+                self.with_system = len(self.answers)
+            sent_rows.name_first(self.models, self._last_model.pop(code, None), len(self.answers))
+            self.answers.append(i)
+            limit = self._last_limit[code] or row.output_tokens
+            self.limits.append(UNKNOWN_LEN if limit is None else limit)
+            self.delays_ns.append(self._waited_ns[code])
+            self._waited_ns[code] = 0
+            self._calls.pop(code, None)
+            if row.tool_calls:
+                self._calls[code] = frozenset(call.id for call in row.tool_calls)
+        else:
+            self._last_model[code] = row.model
+            self._waited_ns[code] += round((row.delay_seconds or 0.0) * SECOND_NS)
+        self._last_turn[code], self._last_role[code] = row.turn, row.role
+        self._last_limit[code] = row.limit or 0
+
+    def _wrong(self, code: int, row: TurnRow) -> str:
+        """What is wrong with a row as the next of its conversation; "" if nothing is."""
+        due, last = self._last_turn[code] + 1, self._last_role[code]
+        if row.turn < due:
+            return f"turn {row.turn} comes twice, or after turn {due - 1}: order the rows by turn"
+        if row.turn > due:
+            return f"turn {due} is missing before turn {row.turn}: {_CUT_SHORT}"
+        if row.role not in NEXT[last]:
+            begun = "begins with" if not last else f"has turn {due - 1} of role {last!r}, then"
+            return f"{begun} the role {row.role!r}: give {' or '.join(map(repr, NEXT[last]))}"
+        return self._empty(row) or self._foreign_result(code, row) or self._other_system(code, row)
+
+    def _empty(self, row: TurnRow) -> str:
+        if row.role == TOOL and not row.answers():
+            return "a tool's turn has no `tool_results`"
+        if row.role == USER and not row.content:
+            return "a user's turn has no `content`"
+        if row.role == ASSISTANT and row.content is None and not row.tool_calls:
+            return "an assistant's turn has neither `content` nor `tool_calls`"
+        return ""
+
+    def _foreign_result(self, code: int, row: TurnRow) -> str:
+        if row.role != TOOL:
+            return ""
+        foreign = [each for each in row.answers() if each not in self._calls.get(code, ())]
+        return f"a tool result without a call: no call {quote_value(foreign[0])} before it" if foreign else ""
+
+    def _other_system(self, code: int, row: TurnRow) -> str:
+        hashed = 0 if row.system is None else hash(row.system) or 1
+        if row.turn == 1:
+            self._system[code] = hashed
+        elif hashed not in (0, self._system[code]):
+            return "its `system` is not that of its first turn, where it belongs"
+        return ""
+
+    def _refusal(self, i: int, row: TurnRow, why: str) -> UsageError:
+        return self.lines.refusal(i, f"conversation {quote_value(row.conversation_id)}: {why}")
+
+
+def _named(lines: Lines, row: int) -> str:
+    """The conversation of a row, as `conversation 'c-3'`."""
+    return (
+        f"conversation {quote_value(msgspec.json.decode(_DECODE(lines[row])['conversation_id'], type=str))}"
+    )
+
+
+def _of(fields: RowObject) -> str:
+    """The conversation of a row that is not valid, as far as it is known."""
+    try:
+        return f"conversation {quote_value(msgspec.json.decode(fields['conversation_id'], type=str))}: "
+    except NOT_JSON:
+        return ""

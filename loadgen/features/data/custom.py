@@ -1,0 +1,116 @@
+"""Custom: vLLM's own kind of file, `{"prompt", "output_tokens"?}` a line, by vLLM's rules.
+
+CSV and Parquet with such columns are read as the same rows; vLLM reads JSONL alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base import bounds
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.features.data.plain_faults import plain
+from loadgen.features.data.vllm_order import oversampled, shuffled
+from loadgen.plan import sheets
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.json_lines import Lines, OpenedFile
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.profile import Profile
+from loadgen.plan.prompts.listed_texts import FileTexts
+from loadgen.plan.prompts.tokenizers import counted, load_tokenizer, optional_tokenizer, rendered
+from loadgen.plan.requests import UNKNOWN_LEN
+from loadgen.wire.openai import Chat
+
+KIND = "custom"
+FLAG = "--dataset-path"
+OF_THE_ROWS = -1
+_OUTPUT_LEN = 256  # vLLM's default
+_BATCH = 1024  # prompts that are counted at once
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)]
+_ONCE = "the server applies its chat template; vLLM's client would send it a prompt that has one already"
+
+
+class PromptRow(msgspec.Struct):
+    """One line; its `output_tokens` are checked only where they are what is asked for."""
+
+    prompt: str
+    output_tokens: Any = None
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The requests of a profile; raises UsageError of a file or a row that is not such, by name."""
+    profile, seed = inputs.profile, inputs.shared_seed
+    file = OpenedFile(profile.dataset_path, FLAG)
+    lines = sheets.rows(file) if sheets.is_sheet(file) else Lines(file)
+    order = shuffled(len(lines), seed, profile.disable_shuffle)[: inputs.most]
+    rows = _decoded(lines, order)
+    output_lens = [_output_len(profile, lines, i, rows[i]) for i in order]
+    texts = [rows[i].prompt for i in order]
+    if "" in texts:
+        raise lines.refusal(order[texts.index("")], "its prompt is empty")
+    sent, input_lens, tokenizer = _rendered(inputs, texts)
+    which = oversampled(len(order), inputs.most, seed, profile.no_oversample)
+    facts = DataFacts(
+        kind=KIND,
+        file=lines.path,
+        file_digest=lines.digest(),
+        rows=len(lines),
+        sent=len(order),
+        repeated=len(which) - len(order),
+        text="prompts of the file" + ", in the model's chat template" * (sent is not texts),
+    )
+    lens = input_lens[which], np.array(output_lens, np.int64)[which]
+    listed = FileTexts(sent, which, lens, lines.path, [lines.number(i) for i in order])
+    twice = isinstance(inputs.dialect, Chat) and not profile.skip_chat_template
+    return SourcedRequests(listed, facts, tokenizer=tokenizer, notes=(_ONCE,) if twice else ())
+
+
+def _decoded(lines: Lines, order: list[int]) -> dict[int, PromptRow]:
+    """The rows that are sent; raises UsageError of any row of the file that is none of this kind."""
+    wanted = set(order)
+    return {i: row for i, row in enumerate(lines.decoded(PromptRow)) if i in wanted}
+
+
+def _output_len(profile: Profile, lines: Lines, i: int, row: PromptRow) -> int:
+    """Tokens that are asked for; raises UsageError where the row should have them and has none."""
+    asked = _OUTPUT_LEN if profile.custom_output_len is None else profile.custom_output_len
+    if asked != OF_THE_ROWS:
+        return asked
+    if row.output_tokens is None:
+        raise lines.refusal(i, "has no output_tokens: add them, or pass --custom-output-len N")
+    try:
+        return msgspec.convert(row.output_tokens, _Tokens, strict=False)
+    except msgspec.ValidationError as error:
+        raise lines.refusal(
+            i, plain(error, msgspec.json.encode(row.output_tokens), "output_tokens")
+        ) from None
+
+
+def _rendered(inputs: PlanInputs, texts: list[str]) -> tuple[list[str], Int64, str]:
+    """What is sent, the tokens of each as they are known, and the tokenizer's name.
+
+    As in vLLM the chat template is applied here, but over the chat API, where the server does that.
+    """
+    profile, by_server = inputs.profile, isinstance(inputs.dialect, Chat)
+    tokenizer = optional_tokenizer(inputs.subject)
+    if tokenizer is None and (by_server or profile.skip_chat_template):
+        return texts, np.full(len(texts), UNKNOWN_LEN, np.int64), ""
+    if tokenizer is None:
+        raise UsageError(
+            f"--dataset-name {KIND} renders the model's chat template here, as vLLM does, which needs a "
+            f"tokenizer, and {inputs.subject.no_tokenizer}: pass --tokenizer, or "
+            "--skip-chat-template to send the prompts as they are, or --backend openai-chat for the "
+            "server's own template"
+        )
+    loaded = load_tokenizer(tokenizer, KIND)
+    if profile.skip_chat_template:
+        templated = texts
+    else:
+        templated = [rendered(loaded, tokenizer, text, profile.chat_template_kwargs) for text in texts]
+    batches = (templated[begin : begin + _BATCH] for begin in range(0, len(templated), _BATCH))
+    lens = np.array([count for batch in batches for count in counted(loaded, batch)], np.int64)
+    return texts if by_server else templated, lens, tokenizer

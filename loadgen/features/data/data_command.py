@@ -1,0 +1,169 @@
+"""`loadgen data`: what a file, or a workload without one, would have sent; no server is asked."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from loadgen.base import bounds
+from loadgen.base.arrays import Int64
+from loadgen.base.bounds import integer_between, parse_with
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.printable import format_json
+from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.engines.engines import UNKNOWN
+from loadgen.features.data import data_files, export_plan, named_file
+from loadgen.features.data.data_preview import PlanPreview
+from loadgen.plan import plan, profile
+from loadgen.plan.plan import Plan
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+from loadgen.plan.profile import Profile
+from loadgen.plan.requests import UNKNOWN_LEN, PromptRequests
+from loadgen.report.printing import printed
+from loadgen.run import progress
+from loadgen.run.options import laid_over
+from loadgen.run.other_options import add_unheeded_flags, explained, refuse
+from loadgen.settings import backends, groups, table
+
+_OPTIONS = (
+    "file",
+    "json",
+    "export_requests",
+    "tokenizer",
+    "vocab_size",
+    "model",
+    "seed",
+    "profile",
+    "no_effect",
+)
+_GROUPS = (groups.WORKLOAD, groups.SHAPES, groups.SESSIONS, groups.DATA, groups.LENGTHS, groups.TRACES)
+_ANY_MODEL = "MODEL"
+_ANY_API = ("openai", "openai-chat")
+
+
+def data_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen data`; what is not given is absent from its result."""
+    parser = Parser(
+        prog="loadgen data",
+        usage="%(prog)s [FILE] [FLAG ...]",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        description="Show what a file holds as a run would send it: kind, rows, lengths, shared prefixes, "
+        "arrivals, what is left out, and one request. Nothing is sent. Without FILE: random prompts.",
+        epilog="The flags are those of `loadgen bench`.",
+    )
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE", help="as --dataset-path FILE or --trace FILE, by what it holds")
+    add("--json", action="store_true", help="print JSON")
+    add("--export-requests", metavar="FILE", help="write the requests as rows of JSON")
+    add(
+        "--tokenizer",
+        metavar="DIR",
+        help="directory or name of the model's tokenizer, to count what has none",
+    )
+    add(
+        "--vocab-size",
+        type=integer_between(1, bounds.MOST_IDS),
+        metavar="N",
+        help="token ids are drawn below it",
+    )
+    add("--model", metavar="NAME", help="the name that requests carry")
+    add(
+        "--backend",
+        type=parse_with(backends.named),
+        metavar="{" + ",".join(backends.OWN) + "}",
+        help="API (default: the one that takes the requests)",
+    )
+    table.add_groups(parser, _GROUPS)
+    add_unheeded_flags(parser)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0."""
+    refuse(argv)
+    parser = data_parser()
+    values: dict[str, Any] = vars(parse_arguments(parser, argv, intermixed=True, explained=explained))
+    laid_over(values)
+    options = {name: values.pop(name) for name in _OPTIONS if name in values}
+    if (file := options.get("file")) is not None:
+        values[_key(file, values)] = file
+    workload = _workload(options.get("profile"), values)
+    data_files.check(workload)
+    seed = Seed(options["seed"], chosen=True) if "seed" in options else Seed.drawn()
+    tokenizer = options.get("tokenizer")
+    subject = ModelTarget(
+        UNKNOWN,
+        options.get("model", _ANY_MODEL),
+        tokenizer=tokenizer,
+        vocab_size=options.get("vocab_size"),
+        placeholder="model" not in options,
+    )
+    with progress.display(quiet=False).waiting("reading"):
+        made = _plan(workload, subject, seed, any_api="backend" not in values)
+        counted = _counted(made, tokenizer)
+    preview = PlanPreview(made, counted)
+    if options.get("json"):
+        printed(format_json(preview.json(), indent=2), sys.stdout)
+    else:
+        printed("\n".join(preview.lines()), sys.stdout)
+    export_plan.shown(made, options.get("export_requests"), tokenizer, to_errors="json" in options)
+    return ExitCode.FIGURES
+
+
+def _key(file: str, values: dict[str, Any]) -> str:
+    """The key that a file alone means: a trace's, or that of a data set; raises UsageError."""
+    for key in ("dataset_path", "trace"):
+        if key in values:
+            raise UsageError(f"{file} and --{key.replace('_', '-')} are two files: leave out one of them")
+    if "dataset_name" in values:
+        return "dataset_path"
+    return "trace" if "trace_format" in values or named_file.is_trace(file) else "dataset_path"
+
+
+def _workload(name: str | None, values: dict[str, Any]) -> Profile:
+    if name is None:
+        return profile.build(values)
+    if "," in name:
+        raise UsageError("--profile: one profile at a time")
+    return profile.load(name, values, flags=True)
+
+
+def _plan(workload: Profile, subject: ModelTarget, seed: Seed, any_api: bool) -> Plan:
+    """The plan, in the API that takes its requests where none is named."""
+    if not any_api:
+        return plan.make(workload, subject, seed)
+    refused: UsageError | None = None
+    for backend in _ANY_API:
+        try:
+            return plan.make(workload.model_copy(update={"backend": backend}), subject, seed)
+        except UsageError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _counted(made: Plan, tokenizer: str | None) -> Int64 | None:
+    """The prompts' lengths by a tokenizer, int64[requests]; None without one, or where they are known."""
+    lens = made.requests.input_lens[: len(made)]
+    if tokenizer is None or not (lens == UNKNOWN_LEN).any():
+        return None
+    from loadgen.plan.prompts.tokenizers import load_tokenizer  # slow, and only lengths need it
+
+    encode = load_tokenizer(tokenizer, "auto").encode
+    counted = [
+        len(encode(_text(made, i), add_special_tokens=True)) if known == UNKNOWN_LEN else known
+        for i, known in enumerate(lens.tolist())
+    ]
+    return np.array(counted, np.int64)
+
+
+def _text(made: Plan, i: int) -> str:
+    """The text of a request's prompt: its messages one after another, without what a template adds."""
+    if isinstance(made.requests, PromptRequests):
+        return str(made.requests.prompt(i))
+    return named_file.text_of(made.body(i))

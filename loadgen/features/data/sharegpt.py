@@ -1,0 +1,158 @@
+"""ShareGPT: the first question and answer of conversations in one JSON array, by vLLM's rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.data.vllm_order import oversampled, shuffled
+from loadgen.plan.data_facts import DataFacts
+from loadgen.plan.json_lines import OpenedFile, json_fault
+from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests
+from loadgen.plan.prompts.listed_texts import FileTexts
+from loadgen.plan.prompts.tokenizers import FullTokenizer, counted, load_tokenizer, needed_tokenizer
+
+KIND = "sharegpt"
+FLAG = "--dataset-path"
+_MOST_BYTES = 1 << 30
+_BATCH = 256  # conversations that are counted at once
+_LEAST, _MOST_PROMPT, _MOST_BOTH = 4, 1024, 2048
+FEW_TURNS = "fewer than 2 turns"
+SHORT_PROMPT = f"prompt of fewer than {_LEAST} tokens"
+SHORT_ANSWER = f"answer of fewer than {_LEAST} tokens"
+LONG_PROMPT = f"prompt of more than {_MOST_PROMPT} tokens"
+LONG_BOTH = f"prompt and answer of more than {_MOST_BOTH} tokens"
+
+
+class Conversation(msgspec.Struct):
+    """One entry of the array, its turns unread."""
+
+    conversations: list[msgspec.Raw] | None = None
+    image: Any = None
+    video: Any = None
+
+
+class _Turn(msgspec.Struct):
+    value: str
+
+
+class QuestionPair(msgspec.Struct):
+    """A question and its answer, with what they count in tokens; `row` is their place, from 1."""
+
+    row: int
+    prompt: str
+    prompt_len: int
+    answer_len: int
+
+
+def requests(inputs: PlanInputs) -> SourcedRequests:
+    """The requests of a profile; raises UsageError of a file or a row that is not such, by name."""
+    profile, seed = inputs.profile, inputs.shared_seed
+    path = profile.dataset_path
+    tokenizer = needed_tokenizer(
+        inputs.subject, f"--dataset-name {KIND} counts and filters its rows by tokens"
+    )
+    file = OpenedFile(path, FLAG)
+    entries = conversations(file)
+    kept = [i for i, entry in enumerate(entries) if len(entry.conversations or ()) >= 2]
+    order = [kept[i] for i in shuffled(len(kept), seed, profile.disable_shuffle)]
+    skipped = Counter({FEW_TURNS: len(entries) - len(kept)})
+    pairs: list[QuestionPair] = []
+    walk = _pairs(file, entries, order, load_tokenizer(tokenizer, KIND))
+    for pair in walk:
+        if why := _unsent(pair, profile.sharegpt_output_len):
+            skipped[why] += 1
+            continue
+        pairs.append(pair)
+        if len(pairs) == inputs.most:
+            break
+    if not pairs:
+        raise file.refusal(f"no row is left to send: {_listed(skipped)}")
+    which = oversampled(len(pairs), inputs.most, seed, profile.no_oversample)
+    facts = DataFacts(
+        kind=KIND,
+        file=path,
+        file_digest=file.digest(),
+        rows=len(entries),
+        sent=len(pairs),
+        repeated=len(which) - len(pairs),
+        skipped={why: count for why, count in skipped.items() if count},
+        text="conversations of the file: the first turn of each",
+    )
+    output_len = profile.sharegpt_output_len
+    input_lens = np.array([pair.prompt_len for pair in pairs], np.int64)[which]
+    output_lens = np.array([output_len or pair.answer_len for pair in pairs], np.int64)[which]
+    rows = [pair.row for pair in pairs]
+    texts = FileTexts([pair.prompt for pair in pairs], which, (input_lens, output_lens), path, rows)
+    return SourcedRequests(texts, facts, tokenizer=tokenizer)
+
+
+def conversations(file: OpenedFile) -> list[Conversation]:
+    """Every entry of the array; raises UsageError where the file is none, or is too large to be read whole.
+
+    The turns stay bytes of the file: only those that are sent are decoded.
+    """
+    if file.bytes > _MOST_BYTES:
+        raise file.refusal(
+            f"is larger than the {_MOST_BYTES >> 30} GiB that a JSON array may have: write it as JSONL, a "
+            '{"prompt", "output_tokens"} a line, and leave out --dataset-name'
+        )
+    content = bytearray(file.bytes - file.begin)  # joined, the pieces would be there twice
+    for at, chunk in file.chunks():
+        content[at - file.begin : at - file.begin + len(chunk)] = chunk
+    try:
+        return msgspec.json.decode(content, type=list[Conversation])
+    except NOT_JSON as error:
+        why = json_fault(bytes(content), error)
+        raise file.refusal(f"is not a JSON array of conversations: {why}") from None
+
+
+def _pairs(
+    file: OpenedFile, entries: Sequence[Conversation], order: list[int], tokenizer: FullTokenizer
+) -> Iterator[QuestionPair]:
+    """The first two turns of the entries in this order, whoever they are from, counted."""
+    for begin in range(0, len(order), _BATCH):
+        rows = order[begin : begin + _BATCH]
+        prompts, answers = zip(*(_turns(file, entries[row], row) for row in rows), strict=True)
+        lens = counted(tokenizer, list(prompts)), counted(tokenizer, list(answers))
+        yield from map(QuestionPair, (row + 1 for row in rows), prompts, *lens)
+
+
+def _turns(file: OpenedFile, entry: Conversation, row: int) -> tuple[str, str]:
+    if entry.image or entry.video:
+        raise file.refusal(
+            f"row {row + 1} has {'an image' if entry.image else 'a video'}: only text is read from ShareGPT; "
+            "send whole chat bodies with images as data URLs (docs/datasets.md)"
+        )
+    turns = (entry.conversations or ())[:2]
+    first, second = (_text(file, turn, row) for turn in turns)
+    return first, second
+
+
+def _text(file: OpenedFile, turn: msgspec.Raw, row: int) -> str:
+    try:
+        return msgspec.json.decode(turn, type=_Turn).value
+    except NOT_JSON as error:
+        why = json_fault(bytes(turn), error)
+        raise file.refusal(f"row {row + 1}: a turn is no object with a text as its value: {why}") from None
+
+
+def _unsent(pair: QuestionPair, output_len: int | None) -> str:
+    """Why vLLM leaves a pair out, "" where it does not: `is_valid_sequence` of its loaders."""
+    answer = pair.answer_len if output_len is None else output_len
+    rules = {
+        SHORT_PROMPT: pair.prompt_len < _LEAST,
+        SHORT_ANSWER: output_len is None and answer < _LEAST,
+        LONG_PROMPT: pair.prompt_len > _MOST_PROMPT,
+        LONG_BOTH: pair.prompt_len + answer > _MOST_BOTH,
+    }
+    return next((why for why, holds in rules.items() if holds), "")
+
+
+def _listed(skipped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} with {why}" for why, count in skipped.items() if count) or "it holds none"

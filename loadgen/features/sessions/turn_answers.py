@@ -1,0 +1,90 @@
+"""Turn answers: how the answer to a session's turn is judged, and what of it the next turn sends back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from loadgen.base.errors import UsageError
+from loadgen.base.written_text import read_written
+from loadgen.features.sessions.session_job import Answer, SessionJob
+from loadgen.figures import streams
+from loadgen.figures.decode import Decoder
+from loadgen.plan.plan import Plan
+from loadgen.plan.turns import Turns
+from loadgen.transport.capture import Capture
+from loadgen.wire import sse
+from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
+
+_REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
+
+
+def of_plan(plan: Plan, turns: Turns, headers: Iterable[tuple[str, str]]) -> SessionJob:
+    """What a transport needs to send the turns of a plan; raises UsageError of a header with two values."""
+    profile = plan.profile
+    if profile.session_header.lower() in {name.lower() for name, _ in headers}:
+        raise UsageError(
+            f"--session-header {profile.session_header} and --header give it two values: leave one out"
+        )
+    live = profile.assistant == "live"
+    # Of its own, since the run's counts what it decodes; by the same lengths, so that both judge alike.
+    planned = (plan.requests.input_lens, plan.requests.output_lens)
+    decoder = Decoder(plan.dialect, profile.stream, planned=planned)
+    return SessionJob(
+        turns,
+        answer_of=_live(decoder, plan.dialect) if live else _judged(decoder),
+        body_after=plan.body_after if live else None,
+        header=profile.session_header,
+        users=profile.users or 0,
+        user_rate_per_s=profile.user_rate or 0.0,
+    )
+
+
+def _judged(decoder: Decoder) -> Callable[[Capture], Answer | None]:
+    """Whether a turn succeeded: its answer is not sent back."""
+    return lambda capture: None if decoder.decode(capture).failure is not None else {}
+
+
+def _live(decoder: Decoder, dialect: Dialect) -> Callable[[Capture], Answer | None]:
+    judged = _judged(decoder)
+
+    def answer_of(capture: Capture) -> Answer | None:
+        if judged(capture) is None:
+            return None
+        lines = _lines_of(capture, decoder.streamed)
+        return _message_of(dialect.read_messages(lines))
+
+    return answer_of
+
+
+def _message_of(messages: Iterable[Message]) -> dict[str, Any]:
+    """The assistant's message of a chat answer: its content, and its reasoning under the server's own key.
+
+    Its tool calls are left out: there are results for those of the recorded answer alone.
+    """
+    content, reasoning = "", dict.fromkeys(_REASONING, "")
+    for delta in _deltas(messages):
+        content += read_written(delta.content).answer
+        for key in _REASONING:
+            reasoning[key] += read_written(getattr(delta, key), True).reasoning
+    given = {key: text for key, text in reasoning.items() if text}
+    return {"role": "assistant", "content": content, **given}
+
+
+def _lines_of(capture: Capture, streamed: bool) -> bytes | bytearray:
+    """The JSON of an answer, a line for each of its events."""
+    answer = streams.unframed(capture)
+    if not streamed:
+        return sse.join_lines(answer.body)
+    return sse.read_events(answer.body, answer.complete).lines
+
+
+def _deltas(messages: Iterable[Message]) -> Iterator[Delta]:
+    begun = False
+    for choice in (choice for message in messages for choice in message.choices or ()):
+        if begun and choice.is_repeat():
+            continue
+        begun = begun or choice.classify() == TOKEN
+        delta = choice.delta or choice.message if isinstance(choice, ChatChoice) else None
+        if choice.index == 0 and delta is not None:
+            yield delta

@@ -1,0 +1,268 @@
+"""Merge: the runs of the shards of one plan as the one run that they are together.
+
+What is joined are arrivals, not figures: every figure, the verdict and the report are computed again from all
+requests by plan index, so they are those of the same arrivals in one process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, combinations, pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.features.shards import merge_facts, merge_records
+from loadgen.features.shards.merge_clocks import ClockShift, ClockSpan, shifts
+from loadgen.features.shards.merge_facts import ShardRun
+from loadgen.features.shards.merge_records import Shifted
+from loadgen.figures.record import Records
+from loadgen.figures.session_rows import session_rows
+from loadgen.host.sensor_summary import SampledSeries
+from loadgen.report import run_directory
+from loadgen.report.run import Place, Run
+from loadgen.report.run_directory import Result
+from loadgen.report.sample_file import NO_SAMPLES, KeptSamples
+from loadgen.verdict.run_facts import Facts, MergedShard
+
+_UNKNOWN: Mapping[int, str] = {}
+_NO_RECORDS = Records.of([])
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """One shard of the plan: what it left, and what of it is lost."""
+
+    number: int
+    of: int
+    run: ShardRun | None  # None: it is missing
+    records: Records
+    samples: KeptSamples
+    lost: Int64  # plan indices
+    why: str = ""  # that it lost requests, or is missing; "": nothing of it is lost
+
+    @property
+    def name(self) -> str:
+        return f"shard {self.number}/{self.of}"
+
+
+def merge(runs: Sequence[Run | Place]) -> Run:
+    """The run that the shards of one plan are together: of runs, or of the directories that they left.
+
+    Every figure, the verdict and the report are computed from the requests of all of them, named in any
+    order, and are those of the same arrivals in one process. The requests of a shard that is missing, or was
+    killed, count as lost. Raises LoadgenError where these are not the shards of one run.
+    """
+    if isinstance(runs, str | os.PathLike | Run):
+        raise UsageError("expected a list of runs or directories: write [run]")
+    return Run(merge_results(read(runs)))
+
+
+def merge_results(
+    named: Sequence[tuple[str, Result]], spill: Path | None = None, causes: Mapping[int, str] = _UNKNOWN
+) -> Result:
+    """As `merge`, of results and the places that messages name them by; raises UsageError.
+
+    Long runs go to a file without a name in `spill`, by default where temporary files do. `causes` has why
+    shards were lost, by their number, where that is known.
+    """
+    pairs = check(named)
+    runs = [run for run, _ in pairs]
+    given = {run.shard.number: (run, result) for run, result in pairs}
+    total = merge_facts.total(runs[0].facts)
+    return _joined(list(_parts(given, total, causes)), runs, total, spill)
+
+
+def check(named: Sequence[tuple[str, Result]]) -> list[tuple[ShardRun, Result]]:
+    """The shards by their number; raises UsageError where they are not of one run."""
+    if not named:
+        raise UsageError("nothing to merge: name the run directories that the shards left")
+    pairs = sorted(
+        ((_shard_run(place, result), result) for place, result in named),
+        key=lambda pair: pair[0].shard.number,
+    )
+    merge_facts.check_alike([run for run, _ in pairs])
+    _check_apart(pairs, merge_facts.total(pairs[0][0].facts))
+    return pairs
+
+
+def read(runs: Sequence[Run | Place]) -> list[tuple[str, Result]]:
+    """The results of runs and directories, each with the place that names it; raises UsageError."""
+    places = [Path(run).resolve() if not isinstance(run, Run) else run for run in runs]
+    for one, other in combinations(range(len(places)), 2):
+        if places[one] == places[other]:
+            raise UsageError(f"{_place(runs[other])} is named twice: name each shard once")
+    return [
+        (_place(run), run.result if isinstance(run, Run) else run_directory.load(Path(run))) for run in runs
+    ]
+
+
+def _place(run: Run | Place) -> str:
+    if not isinstance(run, Run):
+        return os.fspath(run)
+    return str(run.directory or f"the run of {run.result.facts.started:%H:%M:%S}")
+
+
+def _shard_run(place: str, result: Result) -> ShardRun:
+    """The facts of a shard; raises UsageError where the run is none."""
+    shard = result.facts.shard
+    if result.facts.shards:
+        raise UsageError(f"{place} is merged already: name the run directories of the shards themselves")
+    if shard is None:
+        raise UsageError(f"{place} is no shard: merge joins runs of `loadgen bench --shard I/N`")
+    if shard.number >= shard.of:
+        raise UsageError(
+            f"{place}: result.json is damaged: there is no shard {shard.name}, they count from 0"
+        )
+    return ShardRun(place, result.facts, shard, len(result.records))
+
+
+def _check_apart(pairs: Sequence[tuple[ShardRun, Result]], total: int | None) -> None:
+    """Raises UsageError where two are the same shard or hold the same request, or one holds another's."""
+    for (one, _), (other, _) in pairwise(pairs):
+        if one.shard.number == other.shard.number:
+            raise UsageError(f"{one.place} and {other.place} are both {one.name}: name each shard once")
+    every = np.concatenate([result.records.index for _, result in pairs])
+    if len(np.unique(every)) < len(every):
+        for (one, held), (other, also) in combinations(pairs, 2):
+            twice = np.intersect1d(held.records.index, also.records.index)
+            if len(twice):
+                which = merge_records.ranges(twice)
+                raise UsageError(f"{one.place} and {other.place} both hold requests {which}: one is damaged")
+    for run, result in pairs:
+        index = result.records.index
+        foreign = index[index % run.shard.of != run.shard.number]
+        if len(foreign) and not run.shard.sessions:  # with those, the index alone does not say whose it is
+            raise UsageError(
+                f"{run.place} is {run.name} and holds requests of others: {merge_records.ranges(foreign)}"
+            )
+        if total is not None and len(index) and index[-1] >= total:
+            beyond = merge_records.ranges(index[index >= total])
+            raise UsageError(f"{run.place} holds requests {beyond} of a plan of {total}: it is damaged")
+
+
+def _parts(
+    given: Mapping[int, tuple[ShardRun, Result]], total: int | None, causes: Mapping[int, str]
+) -> Iterator[_Part]:
+    """Every shard of the plan, as it was given, or as what is known of one that was not."""
+    first = next(iter(given.values()))[0]
+    of, none = first.shard.of, np.zeros(0, np.int64)
+    whole = {number for number, (run, _) in given.items() if not run.facts.recovered}
+    unheld = _unheld([held for _, result in given.values() for held in _settled(result)], total)
+    if first.shard.sessions:  # the index does not say whose a request is
+        left = {next((number for number in range(of) if number not in whole), 0): unheld}
+        shared = of - len(whole) > 1
+    else:
+        ends = np.searchsorted(np.sort(unheld % of, kind="stable"), np.arange(of + 1))
+        by_shard = unheld[np.argsort(unheld % of, kind="stable")]
+        left = {number: by_shard[begin:end] for number, (begin, end) in enumerate(pairwise(ends.tolist()))}
+        shared = False
+    for number in range(of):
+        run, result = given.get(number, (None, None))
+        if run is not None and result is not None and number in whole:
+            yield _Part(number, of, run, result.records, result.samples, none)
+            continue
+        mine = left.get(number, none)
+        known = f"its {len(mine)} requests are lost" if run is None else f"{len(mine)} requests are lost"
+        known = f"its share of {len(unheld)} requests is lost" if shared else known
+        known = "how many requests are lost is not known" if total is None else known
+        cause = f" ({causes[number]})" if number in causes else ""
+        if run is None or result is None:
+            none_planned = total is not None and number >= total and not first.shard.sessions
+            why = "" if none_planned else f"shard {number}/{of} is missing: {known}{cause}"
+            yield _Part(number, of, None, _NO_RECORDS, NO_SAMPLES, mine, why)
+        else:
+            why = f"{run.name}: {run.facts.recovered}; {known}{cause}"
+            yield _Part(number, of, run, result.records, result.samples, mine, why)
+
+
+def _settled(result: Result) -> Iterator[Int64]:
+    """The plan indices of which a shard has a record, and those of turns that it was not to send any more."""
+    yield result.records.index
+    if (rows := session_rows(result.records, result.facts.session_turns)) is not None:
+        yield rows.dropped_indices(result.records)
+
+
+def _unheld(held: Sequence[Int64], total: int | None) -> Int64:
+    """The plan indices that no shard has, ascending; none where the plan has no number of requests."""
+    if total is None:
+        return np.zeros(0, np.int64)
+    left = np.ones(total, np.bool_)
+    for indices in held:
+        left[indices] = False
+    return np.flatnonzero(left)
+
+
+def _joined(
+    parts: Sequence[_Part], runs: Sequence[ShardRun], total: int | None, spill: Path | None
+) -> Result:
+    """The parts as one run; times are those of the first one's clock."""
+    here = [part for part in parts if part.run is not None]
+    spans = [
+        ClockSpan(run.shard, *merge_records.span_ns(part.records))
+        for run, part in zip(runs, here, strict=True)
+    ]
+    moved = dict(zip((part.number for part in here), shifts(spans), strict=True))
+    began_ns = min(
+        (span.begin_ns + moved[span.shard.number].offset_ns for span in spans if span.begin_ns), default=0
+    )
+    slots = parts[0].of * max(len(runs[0].facts.targets), 1)
+    records = merge_records.joined(
+        [Shifted(part.records, moved[part.number].offset_ns) for part in here],
+        [
+            merge_records.lost(part.lost, slots, began_ns, f"{part.name} was lost")
+            for part in parts
+            if len(part.lost)
+        ],
+        spill,
+    )
+    facts = Facts(
+        **merge_facts.join_facts(runs),
+        requests=total if total is not None else max(len(records), 1),
+        shards=tuple(_row(part, moved.get(part.number, ClockShift())) for part in parts),
+        lost=(
+            *chain.from_iterable(_named_lost(run) for run in runs),
+            *(part.why for part in parts if part.why),
+        ),
+    )
+    return Result(facts, records, _samples(here, moved))
+
+
+def _named_lost(run: ShardRun) -> Iterator[str]:
+    """What a shard lost of its own, as one of its workers."""
+    for line in run.facts.lost:
+        yield f"{run.name}: {line}"
+
+
+def _row(part: _Part, shift: ClockShift) -> MergedShard:
+    run, (began_ns, _) = part.run, merge_records.span_ns(part.records)
+    client = None if run is None else run.facts.client
+    return MergedShard(
+        number=part.number,
+        of=part.of,
+        requests=len(part.records) + len(part.lost),
+        lost=part.why,
+        began_ns=began_ns and began_ns + shift.offset_ns,
+        offset_ns=shift.offset_ns,
+        error_ns=shift.error_ns,
+        reference=shift.reference,
+        cores=0.0 if client is None else client.busy_cores,
+        request_id_prefix=None if run is None or run.shard.sessions else run.facts.request_id_prefix,
+    )
+
+
+def _samples(parts: Sequence[_Part], moved: dict[int, ClockShift]) -> KeptSamples:
+    """What was sampled, each series by the first shard that did."""
+    series: dict[tuple[str, str], SampledSeries] = {}
+    for part in parts:
+        offset_ns = moved[part.number].offset_ns
+        for each in part.samples.series:
+            at_ns = each.at_ns + offset_ns
+            series.setdefault(
+                (each.quantity, each.where), SampledSeries(each.quantity, each.where, at_ns, each.values)
+            )
+    error = next((part.samples.error for part in parts if part.samples.error), "")
+    return KeptSamples(tuple(series.values()), "" if series else error)

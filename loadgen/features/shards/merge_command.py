@@ -1,0 +1,92 @@
+"""`loadgen merge`: the runs of the shards of one plan, as one run in a directory of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadgen.base.errors import ExitCode, UsageError
+from loadgen.base.paths import expand_path
+from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.features.shards import merge
+from loadgen.report import report, result_block, run_directory, run_place
+from loadgen.report.printing import printed
+from loadgen.report.run_directory import Result
+from loadgen.report.screen import Screen
+from loadgen.verdict.sections import Broken, guarded
+from loadgen.verdict.verdict import Level
+
+_RUNS = "runs"
+
+
+def merge_parser() -> argparse.ArgumentParser:
+    """The parser of `loadgen merge`."""
+    parser = Parser(
+        prog="loadgen merge",
+        allow_abbrev=False,
+        description="Join the runs of the shards of one plan (loadgen bench --shard I/N): every figure, the "
+        "verdict and the report are computed from all their requests, as if one process had sent them.",
+        epilog="Shards that are missing or were killed: their requests count as lost (docs/shards.md).",
+    )
+    add = parser.add_argument
+    add("places", nargs="*", metavar="DIR", help="the run directory of each shard, in any order")
+    name = f"the directory of the merged run (default {_RUNS}/TIME-PROFILE-merged)"
+    add("--output", metavar="DIR", help=name)
+    add("--layout", metavar="NAME", help="of the block (default vllm-0.32)")
+    add("--explain", action="store_true", help="print the whole report, with every doubt")
+    add("--strict", action="store_true", help="exit with 3 if the verdict is INVALID")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; the exit code is that of a run."""
+    parser = merge_parser()
+    if not argv or {"-h", "--help"} & set(argv):
+        parser.print_help()
+        return ExitCode.FIGURES if argv else ExitCode.USAGE
+    asked = parse_arguments(parser, argv, intermixed=True)
+    result_block.layout(asked.layout)
+    shards = merge.read([expand_path(name) for name in asked.places])
+    merge.check(shards)
+    directory = _directory(asked.output, shards)
+    run = merge.merge_results(shards, directory)
+    errors = _kept(run, directory, asked.explain, asked.layout)
+    screen = Screen.of(sys.stdout)
+    shown = report.render(run, True, asked.layout, screen) if asked.explain else None
+    printed(shown or report.short(run, str(directory), asked.layout, screen), sys.stdout)
+    printed(f"run directory: {directory}", sys.stdout)
+    for error in errors:
+        printed(f"loadgen: {error}", sys.stderr)
+    return _exit_code(run, asked.strict, bool(errors))
+
+
+def _directory(output: str | None, shards: Sequence[tuple[str, Result]]) -> Path:
+    """Where the merged run is written; raises UsageError where it cannot be, or there is a run already."""
+    if output is None:
+        name = next((run.facts.profile.name for _, run in shards), "") or "bench"
+        return run_place.create_directory(Path(_RUNS), f"{name}-merged", run_place.now(), "--output")
+    directory = expand_path(output)
+    run_place.create_place(directory, "--output")
+    if run_directory.is_run(directory):
+        raise UsageError(f"{directory} holds a run already: choose another --output")
+    return directory
+
+
+def _kept(run: Result, directory: Path, explain: bool, layout: str | None) -> list[str]:
+    broken: list[Broken] = []
+    text = guarded("the report", lambda: report.render(run, explain, layout), "", broken)
+    errors = run_directory.save(run, directory, {run_directory.REPORT: text + "\n"}, broken)
+    return errors + [f"{part.name}: {part.why}" for part in broken]
+
+
+def _exit_code(run: Result, strict: bool, unwritten: bool) -> int:
+    if not run.records.ok.any():
+        printed("loadgen: every request failed: nothing was measured", sys.stderr)
+        return ExitCode.NOTHING
+    if run.facts.partial:
+        return ExitCode.NOTHING
+    if strict and run.verdict.level is Level.INVALID:
+        return ExitCode.INVALID
+    return ExitCode.UNWRITTEN if unwritten else ExitCode.FIGURES

@@ -1,0 +1,1 @@
+"""Targets: several servers of one model that share the requests of a run."""

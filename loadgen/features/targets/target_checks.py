@@ -1,0 +1,105 @@
+"""Target checks: whether several servers that shared a load were alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Bool, Int64
+from loadgen.base.clock import MS_NS
+from loadgen.base.rule import Evidence, joined, suspect
+from loadgen.features.targets import target_figures
+from loadgen.figures.percentiles import median
+from loadgen.verdict.evidence import RunEvidence, percent
+
+PARTS, _LEAST = 10, 5  # successive parts of a run, and the successes of a target in each
+UNEQUAL = 0.25
+TTFT_MS, TPOT_MS = 5.0, 0.5
+_UNLIKE_PROMPTS = 0.05
+FAILED, CHANCE = 0.01, 0.001
+
+
+@suspect(
+    "targets-unequal",
+    f"of several --base-url, one target's median TTFT (prompts alike to {percent(_UNLIKE_PROMPTS)}) or TPOT "
+    f"is {percent(UNEQUAL)} and {TTFT_MS:g} ms or {TPOT_MS:g} ms above that of the others, and above it in "
+    f"each of {PARTS} successive parts of their requests: of two equal servers one is so, by however little, "
+    f"in 1 of {2 ** (PARTS - 1)} runs; or over {percent(FAILED)} of its requests failed, a share of all "
+    f"failures that chance alone gives one target in fewer than 1 of {1 / CHANCE:g} runs",
+    "measure each target alone, as its hardware, settings or other work differ: the table by target has the "
+    "figures",
+)
+def targets_unequal(run: RunEvidence) -> Evidence | None:
+    """One of several servers was slower than the others throughout, or failed more often."""
+    if len(run.facts.targets) < 2:
+        return None
+    of = target_figures.numbers(run.facts.targets, run.records)
+    return joined([*_failing(run, of), *_slower(run, of)])
+
+
+def _slower(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
+    each, inputs = run.per_request, run.per_request.input_tokens
+    for name, some, values_ns, least_ms in (
+        ("TTFT", each.has_ttft, each.ttft_ns, TTFT_MS),
+        ("TPOT", each.has_tpot, each.tpot_ns(), TPOT_MS),
+    ):
+        known = np.flatnonzero(some & (of >= 0))
+        ordered = known[np.argsort(run.records.sent_ns[known], kind="stable")]
+        values, targets = values_ns[ordered] / MS_NS, of[ordered]
+        for number, url in enumerate(run.facts.targets):
+            ours = targets == number
+            if not _throughout(values, ours):
+                continue
+            mine, others = float(median(values[ours])), float(median(values[~ours]))
+            if mine - others < max(least_ms, UNEQUAL * others):
+                continue
+            if name == "TTFT" and not _alike(inputs[ordered], ours):
+                continue
+            yield (
+                f"median {name} of {url} is {mine:.4g} ms, of the others {others:.4g} ms, and higher in each "
+                f"of {PARTS} successive parts"
+            )
+
+
+def _throughout(values: NDArray[np.float64], ours: Bool) -> bool:
+    """Whether the median of some requests exceeds that of the others in every part of a run.
+
+    Parts are tenths of each one's own requests: where requests are divided beforehand, the faster server has
+    answered its last while the slower one goes on.
+    """
+    parts = zip(np.array_split(values[ours], PARTS), np.array_split(values[~ours], PARTS), strict=True)
+    return all(
+        min(len(mine), len(others)) >= _LEAST and median(mine) > median(others) for mine, others in parts
+    )
+
+
+def _alike(input_tokens: Int64, ours: Bool) -> bool:
+    """Whether some requests had prompts as long as the others': longer ones take longer anywhere."""
+    mine, others = float(input_tokens[ours].mean()), float(input_tokens[~ours].mean())
+    return abs(mine - others) <= _UNLIKE_PROMPTS * max(mine, others)
+
+
+def _failing(run: RunEvidence, of: Int64) -> Iterator[Evidence]:
+    failed = run.per_request.failed & (of >= 0)
+    total, requests = int(failed.sum()), int((of >= 0).sum())
+    for number, url in enumerate(run.facts.targets):
+        ours = of == number
+        count, share = int((failed & ours).sum()), float(ours.mean()) * len(of) / max(requests, 1)
+        if count > FAILED * ours.sum() and _at_least(count, total, share) < CHANCE / len(run.facts.targets):
+            yield f"{count} of {int(ours.sum())} requests to {url} failed, {total - count} of all others"
+
+
+def _at_least(count: int, total: int, share: float) -> float:
+    """The probability that of `total` failures at least `count` are of one target, if chance decides."""
+    if not 0 < share < 1:
+        return 1.0
+    log_share, log_rest = math.log(share), math.log1p(-share)
+    logs = (
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        + k * log_share + (total - k) * log_rest
+        for k in range(count, total + 1)
+    )  # fmt: skip
+    return math.fsum(map(math.exp, logs))

@@ -1,0 +1,214 @@
+"""ServeGen: clients of a production service, composed from their rates, gaps and histograms of lengths.
+
+Of each client there is a CSV without a header, `chunk-N-trace.csv`, of `t,rate,cv,pattern,shape,scale` (every
+600 s of a day: requests per second, and the Gamma or Weibull distribution of the gaps), and a JSON file,
+`chunk-N-dataset.json`, of the probabilities of prompt and answer lengths (every 21,600 s).
+
+A window of w seconds has round(rate × w) requests. Their gaps are drawn from the published distribution and
+scaled to fill the window, as ServeGen does, so the rate is the published one and the burstiness the shape's;
+the published scale then has no effect. Every window of every client has a random stream of its own: a
+request is the same whichever part of the day is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadgen.base import bounds
+from loadgen.base.arrays import Float64, Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.layout import format_count
+from loadgen.base.paths import expand_path
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces.trace_rows import TraceRows, no_hashes
+from loadgen.plan.json_lines import Lines, OpenedFile, json_fault
+from loadgen.plan.sheets import row_cells
+from loadgen.plan.streams import RandomStream
+
+TRACE_FILE = re.compile(r"(.*chunk-(\d+))-trace\.csv")
+_LAST_WINDOW_S = 600  # of a file with one window
+_COLUMNS = 6
+_MOST_ROWS = 5_000_000  # 1 GiB of memory while they are drawn and put in order
+_PAIR = re.compile(r"\s*'?(\d{1,9})'?\s*:\s*([0-9.eE+-]+)\s*")
+_GAPS: dict[str, Callable[[np.random.Generator, float, int], Float64]] = {
+    "Gamma": lambda rng, shape, n: rng.gamma(shape, size=n),
+    "Weibull": lambda rng, shape, n: rng.weibull(shape, size=n),
+}
+
+
+class RateWindow(msgspec.Struct, frozen=True):
+    """How many requests a client sends in a time of the day, and how their gaps are distributed."""
+
+    begin_s: float
+    end_s: float
+    rate_per_s: float
+    pattern: str
+    shape: float
+
+    def offsets_s(self, rng: np.random.Generator) -> Float64:
+        """When its requests come after its begin, in seconds: ascending, within the window."""
+        width = self.end_s - self.begin_s
+        count = round(self.rate_per_s * width)
+        gaps = np.maximum(_GAPS[self.pattern](rng, self.shape, count + 1), np.finfo(float).tiny)
+        offsets_s: Float64 = np.cumsum(gaps)[:count] / gaps.sum() * width
+        return offsets_s
+
+
+class LengthHistogram(msgspec.Struct, frozen=True):
+    """The probability of each length; `lens` int64, `edges` the sums of the probabilities up to each."""
+
+    lens: Int64
+    edges: Float64
+
+    def draw(self, rng: np.random.Generator, n: int) -> Int64:
+        """Lengths of n requests."""
+        places = np.searchsorted(self.edges, rng.random(n) * self.edges[-1], "right")
+        lens: Int64 = self.lens[np.minimum(places, len(self.lens) - 1)]
+        return lens
+
+
+class ServegenClient(msgspec.Struct, frozen=True):
+    """One client: its windows, and the histograms of its lengths by the time from which they hold."""
+
+    name: str
+    windows: list[RateWindow]
+    lengths: dict[int, tuple[LengthHistogram, LengthHistogram]]
+
+    def histograms(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
+        """Those of prompts and answers in force at a time, else the earliest."""
+        held = [begin for begin in self.lengths if begin <= at_s]
+        return self.lengths[max(held) if held else min(self.lengths)]
+
+
+def read(path: str, flag: str, stream: RandomStream, begin_s: float, end_s: float | None) -> TraceRows:
+    """The requests of a directory's clients, or of one client's trace file, in a part of the day.
+
+    Only windows that overlap with `begin_s` to `end_s` are drawn. Raises UsageError that names the file.
+    """
+    hashed = hashlib.blake2b(digest_size=16)
+    clients = [_client(at, number, flag, hashed.update) for number, at in _files(path, flag)]
+    last_s = math.inf if end_s is None else end_s
+    offsets, prompts, answers = [np.zeros(0)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    drawn = 0
+    for client in clients:
+        for window in client.windows:
+            if window.rate_per_s <= 0 or window.end_s <= begin_s or window.begin_s >= last_s:
+                continue
+            drawn += round(window.rate_per_s * (window.end_s - window.begin_s))
+            if drawn > _MOST_ROWS:
+                raise UsageError(f"{flag} {path}: more than {_MOST_ROWS:,} requests: give --trace-window")
+            rng = stream.rng(f"servegen {client.name} {window.begin_s:g}")
+            offsets.append(window.begin_s + window.offsets_s(rng))
+            for lens, histogram in zip((prompts, answers), client.histograms(window.begin_s), strict=True):
+                lens.append(histogram.draw(rng, len(offsets[-1])))
+    at_ns = np.rint(np.concatenate(offsets) * SECOND_NS).astype(np.int64)
+    order = np.argsort(at_ns, kind="stable")
+    if not len(order):
+        raise UsageError(f"{flag} {path}: its clients send nothing in this part of the day")
+    return TraceRows(
+        at_ns[order],
+        np.concatenate(prompts)[order],
+        np.concatenate(answers)[order],
+        np.arange(1, len(order) + 1),
+        *no_hashes(len(order)),
+        path,
+        hashed.hexdigest(),
+        file_rows=len(order),
+        notes=(f"{format_count(len(clients), 'client')} of ServeGen composed",),
+    )
+
+
+def _files(path: str, flag: str) -> list[tuple[str, Path]]:
+    """The trace files of a directory, or the one that is named, each with its client's name."""
+    at = expand_path(path)
+    names = sorted(at.iterdir()) if at.is_dir() else [at]
+    found = [(match, name) for name in names if (match := TRACE_FILE.fullmatch(name.name))]
+    if not found:
+        raise UsageError(f"{flag} {path}: no file of ServeGen's there: they end in chunk-N-trace.csv")
+    return [(match[1], name) for match, name in sorted(found, key=lambda pair: (int(pair[0][2]), pair[1]))]
+
+
+def _client(at: Path, name: str, flag: str, hash_bytes: Callable[[bytes], None]) -> ServegenClient:
+    """A client from its two files."""
+    lines = Lines.open(str(at), flag)
+    data = OpenedFile(str(at.with_name(f"{name}-dataset.json")), flag)
+    hash_bytes(f"{lines.digest()} {data.digest()}".encode())
+    windows = _windows(lines)
+    content = b"".join(chunk for _, chunk in data.chunks())
+    try:
+        table = msgspec.json.decode(content, type=dict[int, dict[str, Any]])
+    except NOT_JSON as error:
+        raise data.refusal(json_fault(content, error)) from None
+    lengths = {
+        begin: (
+            _histogram(data, begin, fields, "input_tokens"),
+            _histogram(data, begin, fields, "output_tokens"),
+        )
+        for begin, fields in table.items()
+        if not _empty(fields)
+    }
+    if not lengths and any(window.rate_per_s > 0 for window in windows):
+        raise data.refusal("has no histogram of lengths")
+    return ServegenClient(name, windows, lengths)
+
+
+def _windows(lines: Lines) -> list[RateWindow]:
+    """The windows of a client's day; raises UsageError that names the row."""
+    begins: list[float] = []
+    rates: list[tuple[float, str, float]] = []
+    for i, cells in enumerate(row_cells(lines, 0, len(lines))):
+        if len(cells) != _COLUMNS:
+            raise lines.refusal(i, f"has {len(cells)} columns: t,rate,cv,pattern,shape,scale are expected")
+        try:
+            begin_s, rate, shape = float(cells[0]), float(cells[1]), float(cells[4])
+        except ValueError as error:
+            raise lines.refusal(i, f"{error}") from None
+        silent = rate == 0 or not cells[3]
+        if not (0 <= begin_s <= bounds.YEAR_S and 0 <= rate <= bounds.MOST_REQUESTS):
+            raise lines.refusal(i, "its time or its rate is out of bounds")
+        if begins and begin_s <= begins[-1]:
+            raise lines.refusal(i, f"its time {begin_s:g} is not after that of the row above")
+        if not silent and (cells[3] not in _GAPS or not 0 < shape <= bounds.MOST_SECONDS):
+            raise lines.refusal(i, f"its gaps are {cells[3]} of shape {shape:g}: Gamma or Weibull, above 0")
+        begins.append(begin_s)
+        rates.append((0.0 if silent else rate, cells[3], shape))
+    width = begins[1] - begins[0] if len(begins) > 1 else _LAST_WINDOW_S
+    ends = [*begins[1:], begins[-1] + width]
+    return [RateWindow(b, e, *rate) for b, e, rate in zip(begins, ends, rates, strict=True)]
+
+
+def _empty(fields: Mapping[str, Any]) -> bool:
+    return all(str(text).strip(" {}") == "" for text in fields.values())
+
+
+def _histogram(data: OpenedFile, begin: int, fields: Mapping[str, Any], name: str) -> LengthHistogram:
+    """One of a JSON file's histograms, each a string as "{45: 0.01, 46: 0.02}"; raises UsageError."""
+    text = fields.get(name)
+    if not isinstance(text, str):
+        raise data.refusal(
+            f"has no {name} at {begin}: only ServeGen's language and reason clients can be sent"
+        )
+    pairs = [_PAIR.fullmatch(part) for part in text.strip().strip("{}").split(",")]
+    lens = np.array([int(pair[1]) for pair in pairs if pair], np.int64)
+    weights = np.array([_weight(pair[2]) for pair in pairs if pair])
+    weights[lens == 0] = 0  # a request without tokens cannot be sent
+    if None in pairs or not weights.sum() > 0 or lens.max() > bounds.MOST_TOKENS:
+        raise data.refusal(f"its {name} at {begin} is not a histogram of lengths in tokens")
+    return LengthHistogram(lens[weights > 0], np.cumsum(weights[weights > 0]))
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return math.nan
+    return weight if 0 <= weight <= 1e15 else math.nan

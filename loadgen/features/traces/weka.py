@@ -1,0 +1,159 @@
+"""Weka: recorded sessions of coding agents, whose sub-agents' requests lie nested in the agent's.
+
+A row is a session: `id`, `block_size` (64), `hash_id_scope` and `requests`, each with `t` in seconds after
+the session's begin, `in`, `out` and the `hash_ids` of whole blocks; one of type `subagent` holds requests of
+its own. Their `t` is counted from the session's begin in published AgentX files and from the sub-agent's in
+those of kv-cache-tester: if any is earlier than its sub-agent's, the file is of the latter kind. Hashes of
+the scope `local`, the default, mean the same content only within their session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from loadgen.base import bounds
+from loadgen.base.arrays import Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.traces.blocks import scoped
+from loadgen.features.traces.trace_rows import Hashes, TraceRows
+from loadgen.plan.json_lines import Lines, json_fault
+
+_DEFAULT_BLOCK = 64
+_MOST_FILE_BYTES = 1 << 30
+_AGENT = "subagent"
+_AT_ONCE = "the {} sessions of the trace all begin at once, as in its file"
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=bounds.YEAR_S)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_TOKENS)]
+
+
+class WekaRequest(msgspec.Struct, gc=False, rename={"prompt": "in", "answer": "out"}):
+    """A request of an agent, or a sub-agent with requests of its own."""
+
+    t: _Seconds
+    type: str = "n"
+    prompt: _Count = 0
+    answer: _Count = 0
+    hash_ids: list[int] | None = None
+    requests: list[WekaRequest] | None = None
+
+
+class WekaSession(msgspec.Struct, gc=False):
+    """A row: what one agent and its sub-agents sent."""
+
+    requests: list[WekaRequest]
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=bounds.MOST_TOKENS)] = _DEFAULT_BLOCK
+    hash_id_scope: str = "local"
+
+
+class _SentRequest(msgspec.Struct, frozen=True, gc=False):
+    at_s: float  # after its session's begin
+    number: int  # of the row that it stands in
+    scope: int | None  # of its hashes; None: the whole file
+    request: WekaRequest
+
+
+def read(path: str, flag: str) -> TraceRows:
+    """The requests of a file in JSONL or JSON, by their times; raises UsageError that names the row.
+
+    Every session begins at once, as in the file.
+    """
+    lines = Lines.open(path, flag)
+    sessions = _sessions(lines)
+    blocks = sorted({session.block_size for _, session in sessions})
+    if len(blocks) > 1:
+        sizes = ", ".join(map(str, blocks))
+        raise lines.file.refusal(f"its sessions have blocks of {sizes} tokens: give a file for each size")
+    relative = any(_before_its_agent(session.requests) for _, session in sessions)
+    found = list(_requests(sessions, relative))
+    found.sort(key=lambda sent: sent.at_s)
+    kept = [sent for sent in found if sent.request.prompt and sent.request.answer]
+    if not kept:
+        raise lines.file.refusal("no request has tokens in its prompt and in its answer")
+    times_s = np.array([sent.at_s for sent in kept])
+    hashes, starts = _hashes(lines, kept)
+    numbers = np.array([sent.number for sent in kept], np.int64)
+    left_out = len(found) - len(kept)
+    return TraceRows(
+        np.rint((times_s - times_s[0]) * SECOND_NS).astype(np.int64),
+        np.array([sent.request.prompt for sent in kept], np.int64),
+        np.array([sent.request.answer for sent in kept], np.int64),
+        numbers,
+        hashes,
+        starts,
+        path,
+        lines.digest(),
+        blocks[0],
+        len(found),
+        {"no token in the prompt or in the answer": left_out} if left_out else {},
+        (_AT_ONCE.format(len(sessions)),) if len(sessions) > 1 else (),
+        sessions=numbers,
+    )
+
+
+def _sessions(lines: Lines) -> list[tuple[int, WekaSession]]:
+    """The sessions of a file, and the row of each: a row each, or one JSON text of one or of a list."""
+    try:
+        msgspec.json.decode(lines[0])
+    except NOT_JSON:
+        return list(enumerate(_whole(lines), 1))
+    if lines[0].lstrip().startswith(b"["):
+        return list(enumerate(_whole(lines), 1))
+    return [(lines.number(i), session) for i, session in enumerate(lines.decoded(WekaSession))]
+
+
+def _whole(lines: Lines) -> list[WekaSession]:
+    """The sessions of a file that is one JSON text over many lines."""
+    if lines.file.bytes > _MOST_FILE_BYTES:
+        raise lines.file.refusal("is JSON of more than 1 GiB: write a session a line (JSONL)")
+    text = b"".join(chunk for _, chunk in lines.file.chunks())
+    try:
+        if text.lstrip().startswith(b"["):
+            return msgspec.json.decode(text, type=list[WekaSession])
+        return [msgspec.json.decode(text, type=WekaSession)]
+    except NOT_JSON as error:
+        raise lines.file.refusal(json_fault(text, error)) from None
+
+
+def _before_its_agent(requests: list[WekaRequest]) -> bool:
+    """Whether a sub-agent's request has an earlier time than the sub-agent."""
+    agents = [(entry.t, entry.requests) for entry in requests if entry.requests]
+    return any(inner.t < t for t, nested in agents for inner in nested) or any(
+        _before_its_agent(nested) for _, nested in agents
+    )
+
+
+def _requests(sessions: list[tuple[int, WekaSession]], relative: bool) -> Iterator[_SentRequest]:
+    for scope, (number, session) in enumerate(sessions):
+        shared = session.hash_id_scope == "global"
+        for at_s, request in _flat(session.requests, 0.0, relative):
+            yield _SentRequest(at_s, number, None if shared else scope, request)
+
+
+def _flat(requests: list[WekaRequest], begin_s: float, relative: bool) -> Iterator[tuple[float, WekaRequest]]:
+    """The requests of an agent and of those nested in it, with the time of each."""
+    for entry in requests:
+        if entry.requests is not None:
+            yield from _flat(entry.requests, begin_s + entry.t if relative else begin_s, relative)
+        elif entry.type != _AGENT:
+            yield begin_s + entry.t, entry
+
+
+def _hashes(lines: Lines, sent: list[_SentRequest]) -> tuple[Hashes, Int64]:
+    """The hashes of each request, made different between scopes, and where each request's begin."""
+    counts = [len(each.request.hash_ids or ()) for each in sent]
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    hashes = np.empty(int(starts[-1]), np.int64)
+    for each, begin, count in zip(sent, starts.tolist(), counts, strict=False):
+        try:
+            ids = np.array(each.request.hash_ids or [], np.int64)
+        except OverflowError:
+            why = f"{lines.path} row {each.number}: hash_ids holds a number of more than 63 bits"
+            raise UsageError(f"{lines.flag} {why}") from None
+        hashes[begin : begin + count] = ids if each.scope is None else scoped(ids, each.scope)
+    return hashes, starts

@@ -1,0 +1,285 @@
+"""Lines: the rows of a JSONL file, found once and read when they are needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.base.arrays import Int64
+from loadgen.base.errors import UsageError
+from loadgen.base.paths import expand_path
+from loadgen.base.untrusted import NOT_JSON
+from loadgen.features.data.plain_faults import plain
+
+MOST_ROW_BYTES = 64 << 20
+_CHUNK_BYTES = 4 << 20
+_BOM = b"\xef\xbb\xbf"
+_NEWLINE = 10
+_NO_BLANK = np.array([bool(bytes([byte]).strip()) for byte in range(256)])
+_SHORT_BYTES = 8  # a longer line of blanks alone is refused as a row
+# What a file begins with that is no text, and what to do.
+_MAGIC = {
+    b"\x1f\x8b": "is compressed (gzip): unzip it first",
+    b"\x28\xb5\x2f\xfd": "is compressed (zstd): unpack it first",
+    b"\xfd7zXZ\x00": "is compressed (xz): unpack it first",
+    b"BZh": "is compressed (bzip2): unpack it first",
+    b"PK\x03\x04": "is a zip archive: unpack it first",
+    b"\x04\x22\x4d\x18": "is compressed (lz4): unpack it first",
+    b"\xff\xfe": "is UTF-16: convert it to UTF-8",
+    b"\xfe\xff": "is UTF-16: convert it to UTF-8",
+}
+T = TypeVar("T")
+
+
+class OpenedFile:
+    """A regular file of text, open for reading at any place; raises UsageError where it cannot be.
+
+    Read, not mapped: a mapped file that is cut short ends the process, and its pages count as ours.
+    """
+
+    first_row = 1  # the number of its first row
+
+    def __init__(self, path: str, flag: str) -> None:
+        self.path, self.flag = path, flag
+        at = expand_path(path)
+        try:
+            descriptor = _opened(at)
+        except OSError as error:
+            raise self.refusal(f"{error.strerror}: give a file that can be read") from None
+        status = self._held(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise self.refusal("is a directory: give a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise self.refusal("is not a regular file: give one")
+        if not status.st_size:
+            raise self.refusal("is empty")
+        head = self.read(0, 8)
+        for magic, why in _MAGIC.items():
+            if head.startswith(magic):
+                raise self.refusal(why)
+        self.begin = len(_BOM) if head.startswith(_BOM) else 0  # of what is not a byte order mark
+
+    def _held(self, descriptor: int) -> os.stat_result:
+        """Keep a file open as long as this is used."""
+        weakref.finalize(self, os.close, descriptor)
+        self._descriptor, self.begin = descriptor, 0
+        status = os.fstat(descriptor)
+        self.bytes = status.st_size
+        self._modified_ns = status.st_mtime_ns
+        return status
+
+    def refusal(self, why: str, row: int | None = None) -> UsageError:
+        """The error that names flag and file, and a row by its line, counted from 1."""
+        where = self.path if row is None else f"{self.path} row {row}"
+        return UsageError(f"{self.flag} {where}: {why}")
+
+    def read(self, begin: int, size: int) -> bytes:
+        """The bytes at a place; raises UsageError where the file has changed since it was opened."""
+        status = os.fstat(self._descriptor)
+        if status.st_size != self.bytes or status.st_mtime_ns != self._modified_ns:
+            raise self.refusal("changed while it was read: run again when it is complete")
+        try:
+            return os.pread(self._descriptor, size, begin)
+        except OSError as error:
+            raise self.refusal(f"{error.strerror}") from None
+
+    def first_character(self) -> bytes:
+        """The first byte that is no blank, of the first few KiB; b"" where all are."""
+        return self.read(self.begin, 4096).lstrip()[:1]
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Its bytes after a byte order mark, a few MiB at a time, and where each piece begins."""
+        at = self.begin
+        while at < self.bytes:
+            chunk = self.read(at, min(_CHUNK_BYTES, self.bytes - at))
+            if not chunk:
+                raise self.refusal("ends before its size: run again when it is complete")
+            yield at, chunk
+            at += len(chunk)
+
+    def digest(self) -> str:
+        """A blake2b hash of all its bytes, a byte order mark left out."""
+        hashed = hashlib.blake2b(digest_size=16)
+        for _, chunk in self.chunks():
+            hashed.update(chunk)
+        return hashed.hexdigest()
+
+
+class Lines:
+    """The rows of a JSONL file, a row a line; those that are blank are left out.
+
+    `begins` and `ends` are int64[rows]: each row's place in the file, in bytes.
+    """
+
+    def __init__(self, file: OpenedFile) -> None:
+        self.file = file
+        self.path, self.flag = file.path, file.flag
+        self.begins, self.ends, self._numbers = _found(file)
+        if not len(self.begins):
+            raise file.refusal("holds no rows: every line is blank")
+        self._digest = ""
+
+    @classmethod
+    def open(cls, path: str, flag: str) -> Lines:
+        """The rows of a file that a flag names; raises UsageError where it is no text of such lines."""
+        return cls(OpenedFile(path, flag))
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __getitem__(self, i: int) -> bytes:
+        """Row i without its line end; raises UsageError where the file has changed."""
+        begin = int(self.begins[i])
+        return self.file.read(begin, int(self.ends[i]) - begin)
+
+    def number(self, i: int) -> int:
+        """The line of row i, counted from 1, as an editor does."""
+        line = i if self._numbers is None else int(self._numbers[i])
+        return line + self.file.first_row
+
+    def where(self, i: int) -> str:
+        """Row i by file and line, as `data.jsonl row 17`."""
+        return f"{self.path} row {self.number(i)}"
+
+    def refusal(self, i: int, why: str) -> UsageError:
+        """The error that names flag, file and row."""
+        return self.file.refusal(why, self.number(i))
+
+    def rows(self) -> Iterator[bytes]:
+        """Every row in order, read in large pieces; raises UsageError where the file has changed."""
+        return self.span(0, len(self))
+
+    def span(self, begin: int, stop: int) -> Iterator[bytes]:
+        """The rows from `begin` until before `stop`, read in large pieces."""
+        while begin < stop:
+            first = int(self.begins[begin])
+            end = int(np.searchsorted(self.ends, first + _CHUNK_BYTES, "right"))
+            end = min(max(end, begin + 1), stop)
+            piece = self.file.read(first, int(self.ends[end - 1]) - first)
+            places = zip(
+                (self.begins[begin:end] - first).tolist(),
+                (self.ends[begin:end] - first).tolist(),
+                strict=True,
+            )
+            for row_begin, row_end in places:
+                yield piece[row_begin:row_end]
+            begin = end
+
+    def decoded(self, kind: type[T]) -> Iterator[T]:
+        """Every row in order, decoded from JSON; raises UsageError that names a row which is not such."""
+        decode = msgspec.json.Decoder(kind).decode
+        for i, row in enumerate(self.rows()):
+            try:
+                yield decode(row)
+            except NOT_JSON as error:
+                raise self.refusal(i, json_fault(row, error)) from None
+
+    def digest(self) -> str:
+        """A blake2b hash of the file's bytes."""
+        self._digest = self._digest or self.file.digest()
+        return self._digest
+
+
+def json_fault(row: bytes, error: Exception, name: str = "") -> str:
+    """Why bytes are no JSON of the type that was expected, in a few words; `name` is that of the value."""
+    if isinstance(error, msgspec.ValidationError):
+        return plain(error, row, name)
+    return f"{name}: {_syntax(row, error)}" if name else _syntax(row, error)
+
+
+def _syntax(row: bytes, error: Exception) -> str:
+    try:
+        json.loads(row, parse_constant=_refused_constant)
+    except json.JSONDecodeError as fault:
+        return f"is not valid JSON: {fault.msg} (column {fault.colno})"
+    except RecursionError:
+        return "is nested too deep"
+    except ValueError as fault:  # a constant that is no JSON, or an integer without an end
+        return f"is not valid JSON: {fault}"
+    if isinstance(error, RecursionError):
+        return "is nested too deep"
+    return "is not valid JSON: it holds half of a surrogate pair"
+
+
+def _refused_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _opened(path: Path) -> int:
+    # A FIFO without a writer must not hold us.
+    waits_not = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    return os.open(path, os.O_RDONLY | waits_not | getattr(os, "O_CLOEXEC", 0))
+
+
+def _found(file: OpenedFile) -> tuple[Int64, Int64, Int64 | None]:
+    """Where rows begin and end, and each one's line; None: every line but a last one is a row."""
+    breaks = np.concatenate(list(_breaks(file)))
+    begins = np.concatenate(([file.begin], breaks + 1)).astype(np.int64)
+    ends = np.concatenate((breaks, [file.bytes])).astype(np.int64)
+    kept = ends > begins
+    short = np.flatnonzero(kept & (ends - begins < _SHORT_BYTES))
+    kept[short] = _written(file, begins[short], ends[short])
+    gapless = kept[:-1].all()
+    return begins[kept], ends[kept], None if gapless else np.flatnonzero(kept).astype(np.int64)
+
+
+def _written(file: OpenedFile, begins: Int64, ends: Int64) -> NDArray[np.bool_]:
+    """Which of some short lines hold more than blanks, bool[lines]; they are read in large pieces."""
+    written = np.zeros(len(begins), np.bool_)
+    at = 0
+    while at < len(begins):
+        first = int(begins[at])
+        stop = max(int(np.searchsorted(ends, first + _CHUNK_BYTES, "right")), at + 1)
+        piece = np.frombuffer(file.read(first, int(ends[stop - 1]) - first), np.uint8)
+        places, last = begins[at:stop] - first, ends[at:stop] - first - 1
+        for offset in range(_SHORT_BYTES - 1):
+            written[at:stop] |= _NO_BLANK[piece[np.minimum(places + offset, last)]]
+        at = stop
+    return written
+
+
+def _breaks(file: OpenedFile) -> Iterator[Int64]:
+    """Where lines end, by pieces of the file; raises UsageError of a line that is too long or not UTF-8."""
+    cut = b""  # the first bytes of a character that the piece before it cut
+    count, line_begin = 0, file.begin
+    for at, chunk in file.chunks():
+        found = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == _NEWLINE) + at
+        first_end = int(found[0]) if len(found) else at + len(chunk)
+        if first_end - line_begin > MOST_ROW_BYTES:
+            raise file.refusal(f"is longer than {MOST_ROW_BYTES >> 20} MiB: is the file JSONL?", count + 1)
+        try:
+            cut = _unfinished(cut + chunk, at + len(chunk) == file.bytes)
+        except UnicodeDecodeError as error:
+            row = count + int(np.searchsorted(found, at + len(chunk) - len(error.object) + error.start)) + 1
+            raise file.refusal("is not UTF-8: convert the file to it", row) from None
+        count += len(found)
+        line_begin = int(found[-1]) + 1 if len(found) else line_begin
+        yield found
+
+
+def _unfinished(text: bytes, last: bool) -> bytes:
+    """The bytes at the end of a piece of UTF-8 that begin a character; raises UnicodeDecodeError."""
+    if text.isascii():
+        return b""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        if (
+            last
+            or error.end < len(text)
+            or len(text) - error.start > 3
+            or "unexpected end" not in error.reason
+        ):
+            raise
+        return text[error.start :]
+    return b""

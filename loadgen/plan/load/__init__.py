@@ -1,1 +1,0 @@
-"""Load: how many requests a workload sends, when, of which kinds, and which of them it ends early."""

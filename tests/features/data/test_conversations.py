@@ -1,0 +1,251 @@
+"""Conversations: rows become turns, a recorded answer a request, and what breaks the schema is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.data_files import jsonl, planned
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.features.data.conversations import Conversations
+from loadgen.features.data.recorded_turns import RecordedTurns
+from loadgen.plan.json_lines import Lines
+
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
+CALL = {"id": "bash:0", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1}'}}
+RESULT = {"tool_call_id": "bash:0", "content": "out"}
+CHAT_API = {"backend": "openai-chat"}
+MLPERF = os.environ.get("MLPERF_EDGE_AGENTIC", "")
+
+
+def row(turn: int, role: str, conversation: str = "a", **fields: Any) -> dict[str, Any]:
+    return {"conversation_id": conversation, "turn": turn, "role": role, **fields}
+
+
+USER = row(1, "user", content="hi", system="be kind", tools=TOOLS)
+CALLING = row(2, "assistant", reasoning_content="hm", tool_calls=[CALL])
+ANSWERED = row(3, "tool", tool_results=[RESULT], delay_seconds=0.5, temperature=0.7, max_new_tokens=9)
+LAST = row(4, "assistant", content="done")
+WHOLE = [USER, CALLING, ANSWERED, LAST]
+SYSTEM = {"role": "system", "content": "be kind"}
+ASKED = {"role": "user", "content": "hi"}
+
+
+def bodies(path: str, **keys: Any) -> list[dict[str, Any]]:
+    plan = planned(path, **CHAT_API, **keys)
+    return [json.loads(plan.body(i)) for i in range(len(plan))]
+
+
+def test_an_answer_is_asked_for_with_what_was_recorded_before_it(tmp_path: Path) -> None:
+    shared = {"model": "served", "stream": True, "stream_options": {"include_usage": True}, "tools": TOOLS}
+    called = {"role": "assistant", "reasoning_content": "hm", "tool_calls": [CALL]}
+    assert bodies(jsonl(tmp_path, WHOLE)) == [
+        {**shared, "messages": [SYSTEM, ASKED]},
+        {
+            **shared,
+            "messages": [SYSTEM, ASKED, called, {"role": "tool", **RESULT}],
+            "temperature": 0.7,
+            "max_completion_tokens": 9,
+        },
+    ]
+
+
+def test_the_requests_of_a_conversation_are_one_session(tmp_path: Path) -> None:
+    rows = [{**turn, "conversation_id": name} for turn in WHOLE for name in "ab"]
+    made = planned(jsonl(tmp_path, rows), num_prompts=6, **CHAT_API)
+    assert made.sessions is not None
+    assert made.sessions.tolist() == [0, 0, 1, 1, 2, 2]
+    assert made.turns is not None
+    assert made.turns.begins.tolist() == [0, 2, 4, 6]
+    assert made.turns.delays_ns.tolist() == [0, 500_000_000] * 3
+
+
+def test_values_keep_their_bytes(tmp_path: Path) -> None:
+    raw = b'{"conversation_id":"a","turn":1,"role":"user","content":"\\u00e9","tools":[{"x":  1.0}]}'
+    answer = b'{"conversation_id":"a","turn":2,"role":"assistant","content":""}'
+    body = planned(jsonl(tmp_path, [raw, answer]), **CHAT_API).body(0)
+    assert b'"messages":[{"role":"user","content":"\\u00e9"}]' in body
+    assert b'"tools":[{"x":  1.0}]' in body
+
+
+def test_each_result_of_parallel_tools_is_a_message(tmp_path: Path) -> None:
+    second = {**CALL, "id": "bash:1"}
+    results = [{"tool_call_id": "bash:1", "content": "b"}, RESULT]
+    rows = [USER, {**CALLING, "tool_calls": [CALL, second]}, row(3, "tool", tool_results=results), LAST]
+    assert bodies(jsonl(tmp_path, rows))[1]["messages"][3:] == [{"role": "tool", **each} for each in results]
+
+
+def test_conversations_may_be_interleaved(tmp_path: Path) -> None:
+    other = [row(1, "user", "b", content="x"), row(2, "assistant", "b", content="y")]
+    path = jsonl(tmp_path, [USER, other[0], CALLING, other[1], ANSWERED, LAST])
+    found = Conversations(Lines.open(path, "--dataset-path"))
+    assert len(found) == 2
+    assert found.rows.tolist() == [0, 2, 4, 5, 1, 3]
+    assert found.generated.tolist() == [[0, 1], [1, 1], [0, 3]]
+    assert [len(body["messages"]) for body in bodies(path)] == [2, 4, 1]
+    assert found.with_tools == 0
+    assert [turn.delay_s for turn in found.before(0, 4).turns] == [0, 0, 0.5, 0]
+
+
+@loop_over(
+    ("client", "answer", "keys", "sent"),
+    [
+        ({}, {}, {}, None),
+        ({"max_new_tokens": 5}, {}, {}, 5),
+        ({"max_completion_tokens": 6, "max_new_tokens": 5}, {}, {}, 6),
+        ({}, {"output_tokens": 7}, {}, 7),
+        ({"max_tokens": 8}, {"output_tokens": 7}, {}, 8),
+        ({"max_tokens": 8}, {}, {"custom_output_len": 3}, 3),
+    ],
+)
+def test_the_length_is_that_of_the_clients_turn(
+    tmp_path: Path, client: dict[str, Any], answer: dict[str, Any], keys: dict[str, Any], sent: int | None
+) -> None:
+    path = jsonl(tmp_path, [{**USER, **client}, {**row(2, "assistant", content="a"), **answer}])
+    assert bodies(path, **keys)[0].get("max_completion_tokens") == sent
+
+
+def test_a_turn_keeps_its_own_model(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [{**USER, "model": "lora"}, *WHOLE[1:]])
+    assert [body["model"] for body in bodies(path)] == ["lora", "served"]
+
+
+@loop_over(
+    ("rows", "why"),
+    [
+        (
+            [row(1, "assistant", content="a")],
+            "1: begins with the role 'assistant': give ",
+        ),
+        (
+            [USER, row(2, "user", content="b")],
+            "2: has turn 1 of role 'user', then the role ",
+        ),
+        (
+            [USER, USER],
+            "2: turn 1 comes twice, or after turn 1: order the rows by turn",
+        ),
+        (
+            [USER, ANSWERED],
+            "2: turn 2 is missing before turn 3: give the whole conversation",
+        ),
+        ([row(2, "user", content="a")], "1: turn 1 is missing before turn 2"),
+        ([row(0, "user", content="a")], "1: turn is 0: give 1 or more"),
+        ([USER, row(2, "bot")], '2: role is "bot": not one of its values'),
+        (
+            [USER, CALLING, row(3, "tool", tool_results=[{**RESULT, "tool_call_id": "x"}])],
+            "3: a tool",
+        ),
+        (
+            [USER, LAST | {"turn": 2}, ANSWERED],
+            "3: a tool result without a call: no call 'b",
+        ),
+        (
+            [USER, CALLING, row(3, "tool", tool_results=[])],
+            "3: a tool's turn has no `tool_r",
+        ),
+        ([row(1, "user")], "1: a user's turn has no `content`"),
+        (
+            [USER, row(2, "assistant")],
+            "2: an assistant's turn has neither `content` nor ",
+        ),
+        (
+            [USER, CALLING, {**ANSWERED, "system": "be bad"}],
+            "3: its `system` is not that ",
+        ),
+        (
+            [USER, CALLING, {**ANSWERED, "delay_seconds": -1}],
+            "3: delay_seconds is -1: give 0 or more",
+        ),
+        ([{**USER, "n": 2}], "1: n is 2: not one of its values"),
+        ([{**USER, "conversation_id": 5}], "1: conversation_id is 5: give a text"),
+        (
+            [USER, {"prompt": "a", "output_tokens": 1}],
+            "2: is of the kind prompts (keys 'prompt', 'output_to",
+        ),
+    ],
+)
+def test_what_breaks_the_schema_is_named(tmp_path: Path, rows: list[dict[str, Any]], why: str) -> None:
+    path = jsonl(tmp_path, rows)
+    with pytest.raises(UsageError) as error:
+        planned(path, **CHAT_API)
+    message = str(error.value).replace("conversation 'a': ", "")
+    assert message.startswith(f"--dataset-path {path} row {why}")
+
+
+@loop_over(
+    ("rows", "message"),
+    [
+        (
+            [row(1, "assistant", content="a")],
+            "1: conversation 'a': begins with the role 'assistant': give 'user'",
+        ),
+        (
+            [*WHOLE, LAST],
+            "5: conversation 'a': turn 4 comes twice, or after turn 4: order the rows by turn",
+        ),
+        (
+            [USER, CALLING, LAST],
+            "3: conversation 'a': turn 3 is missing before turn 4: give the whole conversation, turns 1, 2, "
+            "3, …",
+        ),
+        (
+            [USER, row(2, "assistant", content="b"), ANSWERED],
+            "3: conversation 'a': a tool result without a call: no call 'bash:0' before it",
+        ),
+        ([USER, row(2, "bot")], "2: conversation 'a': role is \"bot\": not one of its values"),
+        ([row(1, "user", content="")], "1: conversation 'a': a user's turn has no `content`"),
+        (
+            [row(2, "user", content="x")],
+            "1: conversation 'a': turn 1 is missing before turn 2: give the whole"
+            " conversation, turns 1, 2, 3, …",
+        ),
+        (
+            [*WHOLE, row(1, "user", "b", content="x")],
+            "5: conversation 'b': has no assistant's turn: nothing would be generated",
+        ),
+        (
+            [row(1, "user", "b", content="x"), *WHOLE],
+            "1: conversation 'b': has no assistant's turn: nothing would be generated",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_row_and_conversation(
+    tmp_path: Path, rows: list[dict[str, Any]], message: str
+) -> None:
+    path = jsonl(tmp_path, rows)
+    with pytest.raises(UsageError) as error:
+        planned(path, **CHAT_API)
+    assert str(error.value) == f"--dataset-path {path} row {message}"
+
+
+@pytest.mark.skipif(not MLPERF, reason="MLPERF_EDGE_AGENTIC does not name agentic_coding_2.5h.jsonl")
+def test_mlperfs_edge_conversations_are_read_whole() -> None:
+    made = planned(MLPERF, **CHAT_API)
+    assert made.turns is not None
+    assert (made.facts.rows, len(made.turns), len(made)) == (2014, 20, 1007)
+    assert made.turns.delays_ns.sum() / 1e9 == pytest.approx(636.4, abs=0.05)
+    assert int((made.turns.delays_ns > 0).sum()) == 987
+
+
+def test_conversations_without_an_answer_or_for_another_api_are_refused(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [USER])
+    with pytest.raises(UsageError, match="has no assistant's turn: nothing would be generated"):
+        planned(path, **CHAT_API)
+    path = jsonl(tmp_path, WHOLE)
+    with pytest.raises(UsageError, match="holds conversations, and requests go to /v1/completions: use"):
+        planned(path)
+
+
+def test_the_first_request_with_tools_or_a_system_prompt_is_known(tmp_path: Path) -> None:
+    plain = [row(1, "user", "b", content="x"), row(2, "assistant", "b", content="y")]
+    path = jsonl(tmp_path, [*plain, *WHOLE])
+    for keys, features in [({}, {"tools": 1, "system": 1}), ({"num_prompts": 1}, {})]:
+        made = planned(path, **CHAT_API, **keys).requests
+        assert isinstance(made, RecordedTurns)
+        assert made.features == features

@@ -1,0 +1,270 @@
+"""`loadgen data`: what would be sent is shown, of random prompts and files alike, and nothing is sent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.data_files import planned
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.engines.engines import ENGINES
+from loadgen.features.data import named_file
+from loadgen.plan import plan, profile
+from loadgen.plan.plan_inputs import ModelTarget, Seed
+
+DATA = Path(__file__).parents[2] / "data" / "datasets"
+
+SEEDED = ["--seed", "7"]
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["data", *words, *SEEDED]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shown(capsys, *words, "--json"))
+    return found
+
+
+@loop_over(
+    ("words", "lines"),
+    [
+        (
+            "--num-prompts 5",
+            [
+                "kind          random, sent as ids to /v1/completions",
+                "requests      5",
+                "prompts       1,024 tokens each",
+                "answers       128 tokens each",
+                "arrivals      all at once",
+            ],
+        ),
+        (
+            "--num-prompts 100 --random-range-ratio 0.5 --input-len 100 --max-concurrency 4",
+            ["prompts       P50 101, P90 143, P99 149, max 150 tokens; mean 99.6, sd 29.9, min"],
+        ),
+        ("--max-concurrency 4", ["arrivals      as answers come, 4 at a time"]),
+        (
+            "--request-rate 10 --burstiness inf --num-prompts 11",
+            ["arrivals      1.0 s, 10 requests/s; coefficient of variation of the gaps 0.00"],
+        ),
+    ],
+)
+def test_random_prompts_are_shown(words: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    printed = shown(capsys, *words.split()).splitlines()
+    assert [line for line in lines if line not in printed] == []
+    assert [line for line in printed if len(line) > 80] == []
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = as_json(capsys, "--num-prompts", "3", "--input-len", "4", "--request-rate", "2")
+    assert (found["kind"], found["requests"], found["seed"]) == ("random", 3, 7)
+    assert found["input_tokens"]["most"] == found["input_tokens"]["least"] == 4
+    assert found["arrivals"]["instants"] == 3
+    assert len(found["example"]["prompt"]) == 4
+    assert found == as_json(capsys, "--num-prompts", "3", "--input-len", "4", "--request-rate", "2")
+
+
+@loop_over(
+    ("words", "message"),
+    [
+        ("f.jsonl --trace g", "f.jsonl and --trace are two files: leave out one of them"),
+        ("f.jsonl --dataset-path g", "f.jsonl and --dataset-path are two files"),
+        ("--profile smoke,chat", "--profile: one profile at a time"),
+        ("--base-url http://h:1", "unknown flag --base-url"),
+        (
+            "--dataset-name sharegpt --dataset-path s.json",
+            "--dataset-name sharegpt counts and filters its rows by tokens, which needs a tokenizer, and "
+            "none is given: pass --tokenizer with a directory or a name of the Hugging Face Hub (the model's "
+            "own, or one like it: usage then has the server's count)\n",
+        ),
+        (
+            "--dataset-name custom --dataset-path c.jsonl --backend openai",
+            "--dataset-name custom renders the model's chat template here, as vLLM does, which needs a "
+            "tokenizer, and none is given: pass --tokenizer, or",
+        ),
+        (
+            "--dataset-name sharegpt --dataset-path s.json --model m",
+            "--dataset-name sharegpt counts and "
+            "filters its rows by tokens, which needs a tokenizer, and none of m is on this machine: pass",
+        ),
+        (
+            "--prompt-format corpus",
+            "--prompt-format corpus sends text, which needs a tokenizer, and none is given: pass",
+        ),
+        ("--hf-split x", "--hf-split of `vllm bench serve` is not supported"),
+        ("--export-requests .", "--export-requests .: is a directory: give the name of a file"),
+        ("--export-requests no/f.jsonl", "--export-requests: cannot write no/f.jsonl: No such file"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("s.json").write_text('[{"conversations": []}]', "utf-8")
+    Path("c.jsonl").write_text('{"prompt": "a"}', "utf-8")
+    assert cli.main(["data", *words.split()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"loadgen: {message}")
+    assert said.count("\n") == 1
+
+
+@loop_over(
+    ("name", "content", "traced"),
+    [
+        ("a.jsonl", '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": []}', True),
+        ("b.jsonl", '\n{"id": "x", "requests": []}', True),
+        ("c.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", True),
+        ("d.csv", "Timestamp,Model,Request tokens,Response tokens\n", True),
+        ("e.jsonl", '{"prompt": "timestamp"}', False),
+        ("f.jsonl", '{"messages": []}', False),
+        ("g.json", '[{"conversations": []}]', False),
+        ("h.csv", "prompt,output_tokens\n", False),
+        ("i.jsonl", "", False),
+        ("j.jsonl", "{", False),
+    ],
+)
+def test_a_trace_is_known_by_its_first_row(name: str, content: str, traced: bool) -> None:
+    Path(name).write_text(content, "utf-8")
+    assert named_file.is_trace(name) is traced
+
+
+def test_a_directory_is_a_trace_and_a_missing_file_none() -> None:
+    Path("d").mkdir()
+    assert [named_file.is_trace(name) for name in ("d", "nowhere")] == [True, False]
+
+
+def test_the_text_of_a_body_is_its_messages() -> None:
+    parts = [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": parts}]
+    assert named_file.text_of(json.dumps({"messages": messages}).encode()) == "a\nb"
+    assert named_file.text_of(b'{"prompt": "c"}') == "c"
+
+
+def test_one_is_not_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.jsonl").write_text(
+        "".join(
+            f'{{"timestamp": {i}, "input_length": {length}, "output_length": 1, "hash_ids": [1]}}\n'
+            for i, length in enumerate((5, 5, 90))
+        ),
+        "utf-8",
+    )
+    words = ["--trace-format", "mooncake", "--trace-max-input-len", "20"]
+    lines = shown(capsys, "f.jsonl", *words).splitlines()
+    assert [line for line in lines if line.startswith(("left out ", "answers "))] == [
+        "left out      1 row: longer than --trace-max-input-len",
+        "answers       1 token each",
+    ]
+
+
+def test_the_plan_is_written_as_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--num-prompts", "3", "--input-len", "4", "--output-len", "2", "--export-requests", "out.jsonl"]
+    lines = shown(capsys, *words).splitlines()
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text("utf-8").splitlines()]
+    assert [(len(row["prompt"]), row["output_tokens"]) for row in rows] == [(4, 2)] * 3
+    (digest,) = (line.split()[1].strip(",") for line in lines if line.startswith("plan "))
+    assert f"requests: out.jsonl, 3 rows of token ids; plan {digest}" in lines
+    assert "sent by: loadgen bench --dataset-path out.jsonl --ignore-eos" in lines
+
+
+@pytest.mark.usefixtures("engines")
+def test_a_run_writes_the_plan_that_it_sends(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--quiet --preset instant --num-prompts 3 --input-len 4 --output-len 2 --export-requests f.jsonl"
+    assert cli.main(["bench", *words.split()]) == 0
+    printed = capsys.readouterr().out
+    (run,) = Path("runs").iterdir()
+    facts = json.loads((run / "result.json").read_text("utf-8"))["loadgen"]
+    assert f"requests: f.jsonl, 3 rows of token ids; plan {facts['plan_digest']}" in printed
+    assert len(Path("f.jsonl").read_text("utf-8").splitlines()) == 3
+
+
+@pytest.mark.whole
+@loop_over("words", ["--repeat 2", "--profile smoke,chat"])
+def test_one_file_has_one_plan(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--export-requests", "f.jsonl", "--quiet", *words.split()]) == 2
+    assert "--export-requests writes one plan" in capsys.readouterr().err
+    assert not Path("f.jsonl").exists()
+
+
+def test_conversations_are_shown_as_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(DATA / "mlperf_edge_agentic_excerpt.jsonl")
+    printed = shown(capsys, file, "--max-concurrency", "2").splitlines()
+    lines = [
+        "kind          conversations, sent to /v1/chat/completions",
+        "requests      7",
+        "sessions      1; 7 turns each",
+        "recorded      1 user, 7 assistant, 6 tool, 7 tool calls, 1 conversations with tools",
+        "arrivals      sessions as answers come, 2 at a time",
+    ]
+    unfolded = " ".join(" ".join(printed).split())
+    assert [line for line in lines if " ".join(line.split()) not in unfolded] == []
+    found = as_json(capsys, file)
+    assert found["sessions"]["turns"] == {"least": 7, "mean": 7, "most": 7}
+    assert found["recorded"] == {
+        "user": 1,
+        "assistant": 7,
+        "tool": 6,
+        "tool calls": 7,
+        "conversations with tools": 1,
+    }
+
+
+@loop_over(
+    ("words", "lines"),
+    [
+        (
+            "--think-time 3 --max-concurrency 2",
+            [
+                "sessions 5; 4 turns each",
+                "delays 15 of 20 turns wait, 3 s on average, 3 s at most, 45.0 s in",
+            ],
+        ),
+        (
+            "--num-prompts 6",
+            ["sessions 2; 3.0 turns each, 2 to 4", "delays none: a turn is due at the end of"],
+        ),
+        ("--users 3 --user-rate 0.5", ["arrivals 3 users, each with a turn due every 2 s"]),
+        ("--request-rate 10 --burstiness inf", ["arrivals 0.4 s, 10 sessions/s; coefficient of variation"]),
+    ],
+)
+def test_turns_that_are_made_here_are_shown(
+    words: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = shown(capsys, "--turns", "4", "--num-sessions", "5", *words.split())
+    unfolded = " ".join(printed.split())
+    assert [line for line in lines if line not in unfolded] == []
+
+
+def test_turns_are_exported_as_conversations_that_are_sent_alike(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lens = "--input-len 9 --output-len 4 --random-prefix-len 5"
+    words = f"--turns 3 --num-sessions 2 {lens} --think-time 2 --export-requests f.jsonl"
+    printed = shown(capsys, *words.split())
+    assert "requests: f.jsonl, 12 rows of conversations; plan" in printed
+    assert "sent by: loadgen bench --dataset-path f.jsonl --ignore-eos --backend openai-chat" in printed
+    keys = {"turns": 3, "num_sessions": 2, "input_len": 9, "output_len": 4, "prefix_len": 5, "think_time": 2}
+    first = plan.make(profile.build(keys), ModelTarget(ENGINES[0], "served"), Seed(7, chosen=True))
+    again = planned("f.jsonl", ignore_eos=True, backend="openai-chat")
+    assert [again.payload(i) for i in range(6)] == [first.payload(i) for i in range(6)]
+    assert first.turns is not None
+    assert again.turns is not None
+    assert again.turns.delays_ns.tolist() == first.turns.delays_ns.tolist()
+
+
+def test_bodies_of_sessions_are_exported_without_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(DATA / "mlperf_edge_agentic_excerpt.jsonl")
+    printed = " ".join(shown(capsys, file, "--export-requests", "f.jsonl").split())
+    assert "f.jsonl, 7 rows of whole bodies; plan" in printed
+    assert "which request follows which answer, and after what delay, is not in it: each row is" in printed

@@ -1,0 +1,274 @@
+"""The lines of a report on its data: each is of facts alone, and random prompts have what they always had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import made_data
+from builders.loops import loop_over
+from builders.made_cases import INPUT, changed, closed, observed, open_loop, run
+from loadgen.features.data import data_lines
+from loadgen.figures.record import UNKNOWN
+from loadgen.plan.data_facts import DataFacts
+from loadgen.report import report
+from loadgen.report.run_directory import Result
+from loadgen.verdict.evidence import RunEvidence
+from loadgen.verdict.run_facts import Facts
+
+FILE = {"dataset_path": "rows.jsonl"}
+TRACE = {"trace": "trace.jsonl", "max_concurrency": None}
+SKIPPED = {"fewer than 2 turns": 1200, "longer than 2,048 tokens": 3}
+BOTH = DataFacts(input=made_data.lengths(1023.4, 819, 1229), output=made_data.lengths(1023.4, 819, 1229))
+SPREAD = made_data.lengths(1023.4, 819, 1229)
+
+
+def result(case: RunEvidence) -> Result:
+    return Result(case.facts, case.records)
+
+
+def of_file(**facts: Any) -> RunEvidence:
+    return run(None, FILE, **{"data": made_data.data(), "prompt_format": "text", **facts})
+
+
+def of_trace(rate_per_s: float = 100.0, **schedule: Any) -> RunEvidence:
+    data = made_data.trace(rate_per_s, **schedule)
+    return run(open_loop(), TRACE, data=data)
+
+
+@loop_over(
+    ("facts", "prompts"),
+    [
+        pytest.param(
+            {"prompt_format": "ids", "ids_source": "the tokenizer"},
+            "ids, random token ids of exactly the planned length, from the tokenizer",
+            id="ids, as ever",
+        ),
+        pytest.param(
+            {"prompt_format": "text-vllm", "tokenizer": "DIR"},
+            "text-vllm, text whose length depends on the server's tokenizer, made with the tokenizer DIR",
+            id="random text, as ever",
+        ),
+        pytest.param(
+            {"prompt_format": "words", "data": DataFacts(text="common words")},
+            "words, text of common words, as long as asked by the server's own count",
+            id="words",
+        ),
+        pytest.param(
+            {"prompt_format": "corpus", "data": DataFacts(text="book.txt"), "tokenizer": "DIR"},
+            "corpus, text of book.txt, of exactly the planned length by the tokenizer DIR",
+            id="a corpus",
+        ),
+        pytest.param(
+            {"prompt_format": "text", "data": made_data.data(skipped=SKIPPED, clipped=2, repeated=20)},
+            "sharegpt, 320 of 640 rows of rows.jsonl (0123456789ab); left out 1,203 (fewer than 2 turns: "
+            "1,200; longer than 2,048 tokens: 3); 2 clipped; 20 requests send a row again; as the file "
+            "has them",
+            id="rows of a file",
+        ),
+        pytest.param(
+            {"prompt_format": "ids", "ids_source": "V", "data": made_data.trace()},
+            "trace, 320 of 640 rows of trace.jsonl (0123456789ab); ids, random token ids of exactly the "
+            "planned length, from V",
+            id="a trace",
+        ),
+        pytest.param(
+            {
+                "prompt_format": "text",
+                "tokenizer": "DIR",
+                "data": DataFacts(kind="prefix_repetition", text="random tokens, decoded"),
+            },
+            "prefix_repetition; random tokens, decoded, lengths by the tokenizer DIR",
+            id="no file",
+        ),
+        pytest.param(
+            {"prompt_format": "ids", "ids_source": "V", "data": made_data.data("trace", repeated=7)},
+            "trace, 320 of 640 rows of rows.jsonl (0123456789ab); 7 requests have an earlier prompt; ids, "
+            "random token ids of exactly the planned length, from V",
+            id="a trace's own repeats",
+        ),
+    ],
+)  # fmt: skip
+def test_the_prompts_are_named_by_kind_and_file(facts: dict[str, Any], prompts: str) -> None:
+    assert data_lines.prompts(run(**facts).facts) == prompts
+
+
+@loop_over(
+    ("case", "lines"),
+    [
+        pytest.param(run(), [], id="random, all alike"),
+        pytest.param(run(data=DataFacts(input=made_data.lengths())), [], id="planned, all alike"),
+        pytest.param(
+            run(None, {"range_ratio": "0.2", "compat": "sglang"}, data=BOTH),
+            [
+                "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), "
+                "uniform by --random-range-ratio 0.2 (compat sglang); answers 819 to 1,229 tokens, mean "
+                "1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), uniform by --random-range-ratio 0.2 (compat "
+                "sglang)"
+            ],
+            id="a range ratio",
+        ),
+        pytest.param(
+            run(None, {"input_dist": "normal:mean=1024,sd=100"}, data=DataFacts(input=SPREAD)),
+            [
+                "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229), "
+                "by --input-dist normal:mean=1024,sd=100"
+            ],
+            id="a distribution",
+        ),
+        pytest.param(
+            of_file(data=made_data.data(input=SPREAD)),
+            [
+                "lengths: prompts 819 to 1,229 tokens, mean 1,023.4 sent (P50 1,023, P90 1,229, P99 1,229); "
+                "answers 11 tokens each"
+            ],
+            id="a file",
+        ),
+        pytest.param(
+            of_file(data=made_data.data("bodies", input=None, output=None)),
+            ["lengths: prompts 100 tokens each, by the server's count; answers without a limit"],
+            id="lengths that only the server knows",
+        ),
+        pytest.param(
+            run(changed(closed(), input_tokens=UNKNOWN), FILE, data=made_data.data(input=None, output=None)),
+            ["lengths: prompts of unknown length; answers without a limit"],
+            id="lengths that are not known",
+        ),
+        pytest.param(
+            of_file(data=made_data.data(output=made_data.lengths(11, 11, 11, known=300))),
+            [
+                "lengths: prompts 100 tokens each; answers 11 tokens each; 20 of 320 requests without a "
+                "length of their own"
+            ],
+            id="some without a limit",
+        ),
+        pytest.param(
+            run(changed(closed(), 2, input_tokens=INPUT + 1), prompt_format="words"),
+            [
+                "lengths: prompts 100.0 tokens asked on average, 100.5 by the server's count (+0.50 %; sd "
+                "0.5, 100 to 101)"
+            ],
+            id="words, by the server's count",
+        ),
+        pytest.param(
+            run(
+                None,
+                {"range_ratio": "0.2"},
+                prompt_format="words",
+                data=DataFacts(input=made_data.lengths(99.5, 80, 120)),
+            ),
+            [
+                "lengths: prompts 99.5 tokens asked on average (80 to 120, uniform by --random-range-ratio "
+                "0.2 (compat vllm)), 100.0 by the server's count (+0.50 %; sd 0.0, 100 to 100)"
+            ],
+            id="words of many lengths",
+        ),
+        pytest.param(
+            run(changed(closed(), input_tokens=UNKNOWN), prompt_format="words"),
+            ["lengths: prompts 100.0 tokens asked on average; the server counted none"],
+            id="words that no one counted",
+        ),
+    ],
+)  # fmt: skip
+def test_lengths_are_those_that_were_sent(case: RunEvidence, lines: list[str]) -> None:
+    assert [line for line in data_lines.lines(result(case)) if line.startswith("lengths")] == lines
+
+
+@loop_over(
+    ("case", "lines"),
+    [
+        pytest.param(run(), [], id="random prompts share nothing"),
+        pytest.param(
+            run(None, {"prefix_len": 100}, window=observed(prefix_hits=16000)),
+            [
+                "reuse: 50.0 % of the prompt tokens expected (cache empty at first, without a limit); 50.0 % "
+                "cached by the server's counters (16,000 of 32,000)"
+            ],
+            id="a shared prefix",
+        ),
+        pytest.param(
+            run(changed(closed(), cached_tokens=40), FILE, data=made_data.data(reusable=0.412)),
+            [
+                "reuse: 41.2 % of the prompt tokens expected (cache empty at first, without a limit); 40.0 % "
+                "cached by usage (12,800 of 32,000); 0.0 % cached by the server's counters (0 of 32,000)"
+            ],
+            id="by usage and by counters",
+        ),
+        pytest.param(
+            run(None, FILE, data=made_data.data(reusable=0.412), window=None),
+            [
+                "reuse: 41.2 % of the prompt tokens expected (cache empty at first, without a limit); the "
+                "server reports no cached tokens"
+            ],
+            id="not reported",
+        ),
+        pytest.param(
+            run(changed(closed(), cached_tokens=25), FILE, data=made_data.data(), window=None),
+            ["reuse: 25.0 % cached by usage (8,000 of 32,000)"],
+            id="not known before",
+        ),
+        pytest.param(run(None, FILE, data=made_data.data()), [], id="neither"),
+    ],
+)
+def test_expected_reuse_stands_next_to_the_cached(case: RunEvidence, lines: list[str]) -> None:
+    assert [line for line in data_lines.lines(result(case)) if line.startswith("reuse")] == lines
+
+
+@loop_over(
+    ("schedule", "line"),
+    [
+        pytest.param(
+            {}, "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average", id="whole"
+        ),
+        pytest.param(
+            {"start_s": 600.0, "end_s": 1200.0, "speed_up": 2.0, "idle_cap_s": 5.0, "idle_cut_s": 12.0},
+            "mooncake, 600 s to 1,200 s of the trace, 320 requests in 3.2 s at 2 × its speed; 100 requests/s "
+            "on average; 12.0 s cut out of gaps longer than 5 s",
+            id="a window, faster",
+        ),
+        pytest.param(
+            {"start_s": 600.0, "grid_s": 3.0, "instants": 40},
+            "mooncake, 600 s to its end of the trace, 320 requests in 3.2 s; 100 requests/s on average; 40 "
+            "instants on a grid of 3 s, sent as bursts",
+            id="a grid",
+        ),
+        pytest.param(
+            {"grid_s": 3.0, "instants": 40, "spread": True},
+            "mooncake, the whole trace, 320 requests in 3.2 s; 100 requests/s on average; 40 instants on a "
+            "grid of 3 s, spread over it",
+            id="a grid that is spread",
+        ),
+        pytest.param(
+            {"rate_per_s": 0.0},
+            "mooncake, the whole trace, 320 requests in 0.0 s; all at one time",
+            id="one instant",
+        ),
+    ],
+)  # fmt: skip
+def test_a_traces_times_are_one_line(schedule: dict[str, Any], line: str) -> None:
+    found = list(data_lines.lines(result(of_trace(**schedule))))
+    assert found[-1] == f"schedule: {line}"
+
+
+def test_the_short_report_has_a_line_of_a_file_and_none_of_random() -> None:
+    case = of_file(data=made_data.data(skipped=SKIPPED))
+    line = "prompts: sharegpt, 320 of 640 rows of rows.jsonl (0123456789ab); left out 1,203\n"
+    assert line in report.short(result(case), "runs/r")
+    assert "prompts: " not in report.short(result(run()), "runs/r")
+
+
+def test_a_traces_report_has_how_late_it_was_sent() -> None:
+    text = report.render(result(of_trace()))
+    assert "send delay 0.00 ms mean, 0.00 P50, 0.00 P99, 0.00 max (due → sent)" in " ".join(text.split())
+    assert "Request rate configured (RPS):           100.00" in text
+
+
+def test_facts_of_earlier_versions_are_of_random_prompts() -> None:
+    case = run(prompt_format="ids", ids_source="the tokenizer")
+    stored = {key: value for key, value in case.facts.json().items() if key != "data"}
+    facts = Facts.stored(stored)
+    assert facts.data == DataFacts()
+    assert data_lines.prompts(facts) == data_lines.prompts(case.facts)
+    assert list(data_lines.lines(Result(facts, case.records))) == []
+    assert facts.planned_rate_per_s == case.facts.profile.request_rate

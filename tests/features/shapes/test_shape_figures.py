@@ -1,0 +1,218 @@
+"""Shape figures: each stage and each class has the figures of its own requests, by stored facts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.made_runs import MS, run
+from loadgen.base.rule import Severity
+from loadgen.base.structs import replace
+from loadgen.features.shapes import request_classes, shape_figures
+from loadgen.features.shapes.processes import process_of
+from loadgen.figures.record import Record, Records
+from loadgen.figures.steady_state import Unsteady
+from loadgen.plan import profile
+from loadgen.plan.streams import RandomStream, arrival_rng
+from loadgen.report import report, request_rows
+from loadgen.report.run_directory import Result
+from loadgen.study.compare.comparability import find_differences
+from loadgen.study.run_summary import of_run
+from loadgen.transport.failure import USER_CANCELLED, Failure, FailureKind
+from loadgen.verdict.evidence import RunEvidence
+
+BEGIN_NS = 10**12
+STAGES = "rate 2 for 2s, 0 for 1s, 10 for 1s"
+CLASSES = [
+    {"name": "long", "share": "30%", "input_len": 64, "output_len": 2},
+    {"name": "short", "share": "70%", "input_len": 8, "output_len": 2},
+]
+
+
+def answered(index: int, due_ns: int, late_ns: int = 0, first_ns: int = 100 * MS) -> Record:
+    """A request of two tokens, the second 100 ms after the first."""
+    sent_ns = BEGIN_NS + due_ns + late_ns
+    arrival_ns = np.array([sent_ns + first_ns, sent_ns + first_ns + 100 * MS], np.int64)
+    return Record(
+        index, 0, BEGIN_NS + due_ns, sent_ns, int(arrival_ns[-1]), arrival_ns=arrival_ns,
+        tokens=np.ones(2, np.int64), input_tokens=64, output_tokens=2, usage=True,
+    )  # fmt: skip
+
+
+def shaped(late_ns: int = 0, **keys: Any) -> Result:
+    """A run whose requests were sent as its profile plans them, each `late_ns` later."""
+    made = profile.build({"name": "made", "burstiness": math.inf, **keys})
+    stream = RandomStream(7, made.name)
+    count = made.num_prompts or round(made.mean_rate_per_s * (made.duration or 0))
+    offsets_ns = process_of(made, count).offsets_ns(count, arrival_rng(stream))
+    records = [answered(index, due_ns, late_ns) for index, due_ns in enumerate(offsets_ns.tolist())]
+    return replace(run(profile=made, requests=count), records=Records.of(records))
+
+
+def test_each_stage_has_the_requests_that_were_due_in_it() -> None:
+    rows = shaped(schedule=STAGES).by_stage
+    assert [(row.name, row.begin_s, row.end_s, row.requests, row.rate_per_s) for row in rows] == [
+        ("rate 2", 0.0, 2.0, 4, 2.0),
+        ("rate 0", 2.0, 3.0, 0, 0.0),
+        ("rate 10", 3.0, 4.0, 10, 10.0),
+    ]
+    # Each request takes 0.2 s, of which those of the last stage overlap with the next two.
+    assert [row.mean_in_flight for row in rows] == pytest.approx([0.4, 0.0, 1.9])
+    assert [row.most_in_flight for row in rows] == [1, 0, 2]
+    assert [row.p99_ttft_ms for row in rows] == pytest.approx([100.0, math.nan, 100.0], nan_ok=True)
+    assert [row.p99_e2el_ms for row in rows] == pytest.approx([200.0, math.nan, 200.0], nan_ok=True)
+
+
+def test_a_late_request_belongs_to_the_stage_in_which_it_was_due() -> None:
+    rows = shaped(late_ns=600 * MS, schedule=STAGES).by_stage
+    assert [row.requests for row in rows] == [4, 0, 10]
+    assert [row.rate_per_s for row in rows] == [1.5, 1.0, 4.0]  # when they were sent
+    assert rows[0].mean_ttft_ms == pytest.approx(100.0)
+    assert rows[0].mean_ttft_intended_ms == pytest.approx(700.0)
+
+
+def cut_off(end_s: float, late_ns: int = 0, **keys: Any) -> Result:
+    """The same run, stopped at a time: what was sent before is cut off then, nothing is sent later."""
+    whole, end_ns = shaped(late_ns, **keys), BEGIN_NS + round(end_s * 10**9)
+    records = [answered(index, due_ns, late_ns) for index, due_ns in _due(whole)]
+    sent = [record for record in records if record.sent_ns < end_ns]
+    for record in sent:
+        record.end_ns = min(record.end_ns, end_ns)
+    return replace(
+        whole,
+        facts=replace(whole.facts, interrupted=True, cut_short="Ctrl-C"),
+        records=Records.of(sent),
+    )
+
+
+STOPPED: list[tuple[float, list[tuple[str, float, int, float]], list[str]]] = [
+    # Cut off in the middle of an answer: the second request's of the first stage.
+    (0.6, [("rate 2", 0.6, 2, 2 / 0.6)], ["rate 0", "rate 10"]),
+    # In the pause: the next request would have followed at its end, the last answer has ended before.
+    (2.5, [("rate 2", 1.7, 4, 4 / 1.7)], ["rate 0", "rate 10"]),
+    (3.45, [("rate 2", 2.0, 4, 2.0), ("rate 0", 3.0, 0, 0.0), ("rate 10", 3.45, 5, 5 / 0.45)], []),
+    (9.0, [("rate 2", 2.0, 4, 2.0), ("rate 0", 3.0, 0, 0.0), ("rate 10", 4.0, 10, 10.0)], []),
+]
+
+
+@pytest.mark.parametrize(("end_s", "rows", "missing"), STOPPED)
+def test_the_stages_of_a_stopped_run_end_where_it_did(
+    end_s: float, rows: list[tuple[str, float, int, float]], missing: list[str]
+) -> None:
+    result = cut_off(end_s, schedule=STAGES)
+    found = [(row.name, row.end_s, row.requests, row.rate_per_s) for row in result.by_stage]
+    assert [row[:3] for row in found] == [row[:3] for row in rows]
+    assert [row[3] for row in found] == pytest.approx([row[3] for row in rows])
+    assert shape_figures.unreached(result.facts, result.by_stage) == missing
+
+
+def test_a_stopped_closed_loop_ends_when_its_next_request_was_due() -> None:
+    keys = {"schedule": "concurrency 4 for 9s, 8 for 9s", "max_concurrency": 8, "num_prompts": 24}
+    made = run(profile=profile.build({"name": "made", **keys}), cut_short="Ctrl-C", interrupted=True)
+    (row,) = made.by_stage
+    ends_ns = np.sort(made.records.end_ns[made.records.end_ns > made.records.sent_ns.max()])
+    assert row.end_s == pytest.approx((ends_ns[0] - made.records.intended_ns.min()) / 10**9)
+    assert row.mean_in_flight == pytest.approx(4.0, rel=0.02)  # the drain is no part of it
+    assert shape_figures.unreached(made.facts, made.by_stage) == ["concurrency 8"]
+
+
+def test_a_shard_has_the_stages_of_the_whole_plan() -> None:
+    whole = shaped(schedule=STAGES)
+    part = replace(whole, records=Records.of([answered(i, due) for i, due in _due(whole) if i % 2]))
+    assert [(row.begin_s, row.requests) for row in part.by_stage] == [(0.0, 2), (2.0, 0), (3.0, 5)]
+
+
+def _due(of: Result) -> list[tuple[int, int]]:
+    due_ns = (of.records.intended_ns - BEGIN_NS).tolist()
+    return list(zip(of.records.index.tolist(), due_ns, strict=True))
+
+
+def test_a_ramp_of_concurrency_is_read_in_quarters() -> None:
+    keys = {"schedule": "concurrency 1 to 8 over 4s", "max_concurrency": 8, "num_prompts": 24}
+    names = [row.name for row in run(profile=profile.build({"name": "made", **keys})).by_stage]
+    assert names == [f"concurrency {2 * part + 1} to {2 * part + 2}" for part in range(4)]
+
+
+def test_a_ramp_is_no_trend_of_the_server() -> None:
+    result = shaped(schedule=STAGES)
+    evidence = RunEvidence(result.facts, result.records, result.metrics)
+    assert (evidence.uneven, evidence.paced, evidence.closed_loop) == (True, True, False)
+    assert evidence.tpot_trend() is None
+    assert evidence.first_tpot() is None
+
+
+def test_runs_of_two_schedules_are_not_the_same_load() -> None:
+    one, other = (of_run(Path("r"), shaped(schedule=text)) for text in (STAGES, "rate 3 for 3s, 5 for 1s"))
+    assert [finding.rule.severity for finding in find_differences(one, one)] == []
+    assert Severity.REFUSED in {finding.rule.severity for finding in find_differences(one, other)}
+
+
+def test_a_ramp_of_requests_is_read_in_quarters() -> None:
+    keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 40.0}
+    rows = shaped(num_prompts=40, **keys).by_stage
+    assert [row.requests for row in rows] == [10, 10, 10, 10]
+    assert [row.name for row in rows] == [
+        "rate 1 to 10", "rate 11 to 20", "rate 21 to 30", "rate 31 to 40",
+    ]  # fmt: skip
+    assert rows[-1].rate_per_s == pytest.approx(10 / sum(1 / rate for rate in [*range(32, 41), 40]))
+
+
+def test_a_load_that_changes_has_no_steady_state() -> None:
+    steady = shaped(schedule=STAGES).steady
+    assert steady == Unsteady(f"the load changes ({STAGES})")
+    assert shape_figures.by_stage(run().facts, run().records, run().ask) == []
+
+
+def test_lateness_is_a_distribution_over_all_that_was_sent() -> None:
+    records = Records.of([answered(i, 0, late_ns=i * MS) for i in range(101)])
+    assert shape_figures.lateness(records) == "50.00 ms mean, 50.00 P50, 99.00 P99, 100.00 max"
+    assert shape_figures.lateness(Records.of([])) == ""
+
+
+def test_ttft_from_when_due_stands_next_to_ttft_from_sent() -> None:
+    text = " ".join(report.render(shaped(late_ns=600 * MS, schedule=STAGES)).split())
+    assert "TTFT from when due: 700.00 ms mean, 700.00 P99 (from sent: 100.00 ms mean, 100.00 P99)" in text
+    assert "TTFT from when due" not in report.render(shaped(schedule=STAGES))
+
+
+def mixed() -> Result:
+    """Two classes, of which the short ones answer sooner; one long one fails, one short one is cancelled."""
+    keys: dict[str, Any] = {"cancel_rate": "2%", "cancel_after": "2tok", "goodput": ["ttft:80"]}
+    made = shaped(request_rate=10.0, num_prompts=50, classes=CLASSES, **keys)
+    numbers = request_classes.drawn(made.facts.profile.classes, RandomStream(7, "made"), 50)
+    records = [answered(i, i * 100 * MS, first_ns=(100, 50)[kind] * MS) for i, kind in enumerate(numbers)]
+    records[numbers.tolist().index(0)].failure = Failure(FailureKind.TRUNCATED, "cut")
+    records[numbers.tolist().index(1)].failure = USER_CANCELLED
+    return replace(made, records=Records.of(records))
+
+
+def test_each_class_has_figures_of_its_own_requests() -> None:
+    result = mixed()
+    long, short = result.by_class
+    assert long.requests + short.requests == 50
+    assert (long.failed, short.failed) == (1, 0)
+    assert (long.cancelled, short.cancelled) == (0, 1)
+    assert (long.mean_ttft_ms, short.mean_ttft_ms) == pytest.approx((100.0, 50.0))
+    assert (long.p99_e2el_ms, short.p99_e2el_ms) == pytest.approx((200.0, 150.0))
+    assert (long.good, short.good) == (0, short.requests - 1)
+    assert (long.completed, short.completed) == (long.requests - 1, short.requests - 1)
+    assert long.input_tokens == 64 * (long.requests - 1)
+    assert [row["name"] for row in result.json()["loadgen"]["by_class"]] == ["long", "short"]
+
+
+def test_each_exported_row_has_its_class() -> None:
+    result = mixed()
+    rows = [row["class"] for batch in request_rows.rows(result) for row in batch]
+    assert [rows.count(row.name) for row in result.by_class] == [row.requests for row in result.by_class]
+
+
+def test_vllms_keys_of_a_ramp_are_those_vllm_writes() -> None:
+    keys: dict[str, Any] = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 40.0}
+    result = shaped(num_prompts=40, **keys)
+    assert {key: result.json()[key] for key in keys} == keys
+    assert "ramp-up-linear-1qps-40qps" in result.filename()
+    assert "ramp_up_strategy" not in run().json()

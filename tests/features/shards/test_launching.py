@@ -1,0 +1,254 @@
+"""Launching shards elsewhere: a manifest by Kubernetes' own schema, scripts for Slurm and MPI."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.fleet import shards_command
+from loadgen.run.options import parse
+
+yaml: Any = importlib.import_module("yaml")  # neither has types
+kubernetes_validate: Any = importlib.import_module("kubernetes_validate")
+JOB = "--k8s --shards 3 --image registry.example/loadgen:1 --claim runs"
+FLAGS = "--base-url http://llm:8000 --num-prompts 10 --max-concurrency 4 --seed 7"
+VERSIONS = ("1.29", "1.33", "1.36")
+NOW_S = 1_800_000_000
+
+
+class Stopped:
+    """Clocks that stand still."""
+
+    def now_ns(self) -> int:
+        return 0
+
+    def wall_ns(self) -> int:
+        return NOW_S * 10**9 + 999
+
+
+def printed(line: str, flags: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert shards_command.main([*shlex.split(line), "--", *shlex.split(flags)], Stopped()) == 0
+    return capsys.readouterr().out
+
+
+def manifest(line: str, flags: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found = yaml.safe_load(printed(line, flags, capsys))
+    assert isinstance(found, dict)
+    return found
+
+
+def pod(job: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    return found
+
+
+@loop_over("version", VERSIONS)
+@loop_over("more", ["", "--name a-b --namespace bench --secret keys/openai --memory 4Gi --start-in 30"])
+def test_kubernetes_own_schema_takes_the_manifest(
+    version: str, more: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = manifest(f"{JOB} {more}", FLAGS, capsys)
+    kubernetes_validate.validate(job, version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**job, "spec": {**job["spec"], "shards": 3}}, version, strict=True)
+
+
+def test_each_index_is_a_shard_of_the_same_plan_and_start(capsys: pytest.CaptureFixture[str]) -> None:
+    job = manifest(f"{JOB} --start-in 30", FLAGS, capsys)
+    assert {key: job["spec"][key] for key in ("completions", "parallelism", "completionMode")} == {
+        "completions": 3,
+        "parallelism": 3,
+        "completionMode": "Indexed",
+    }
+    assert job["spec"]["backoffLimitPerIndex"] == 0
+    assert pod(job)["restartPolicy"] == "Never"
+    (container,) = pod(job)["containers"]
+    assert container["command"] == [
+        *("loadgen", "bench", *FLAGS.split()),
+        *("--shard", "auto/3", "--start-at", str(NOW_S + 30)),
+        *("--run-dir", f"/runs/loadgen-{NOW_S + 30}", "--quiet"),
+    ]
+    assert "env" not in container
+    assert container["resources"]["requests"]["cpu"] == "2"
+    assert pod(job)["volumes"] == [{"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}]
+    assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/runs"}]
+
+
+def test_the_api_key_is_taken_from_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    (container,) = pod(manifest(f"{JOB} --secret keys/openai", FLAGS, capsys))["containers"]
+    (key,) = container["env"]
+    assert key == {
+        "name": "OPENAI_API_KEY",
+        "valueFrom": {"secretKeyRef": {"name": "keys", "key": "openai"}},
+    }
+
+
+@loop_over(
+    "word",
+    ["$(HOME)", "$$(HOME)", "$", 'a "b": c', "# no comment", "- x", "ünï", "yes", "1e3", "{}", "a\\b", "'"],
+)
+def test_every_flag_arrives_as_it_was_given(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (container,) = pod(manifest(JOB, f"{FLAGS} --label {shlex.quote(word)}", capsys))["containers"]
+    label = container["command"][container["command"].index("--label") + 1]
+    assert label.replace("$$", "$") == word  # as Kubernetes reads it
+    assert label.count("$") == 2 * word.count("$")
+
+
+def test_a_seed_is_drawn_where_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = FLAGS.replace("--seed 7", "")
+    seeds = {
+        parse(pod(manifest(JOB, flags, capsys))["containers"][0]["command"][2:-7]).seed for _ in range(3)
+    }
+    assert len(seeds) == 3
+    assert None not in seeds
+
+
+@pytest.mark.whole
+@loop_over("way", ["--slurm", "--mpi"])
+def test_a_script_is_a_shells_and_begins_all_together(way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script = printed(f"{way} --shards 3 --start-in 9 --name x", f"{FLAGS} --label 'a b$c'", capsys)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    started = next(line for line in script.splitlines() if "loadgen bench" in line)
+    words = shlex.split(started[started.index("loadgen bench") :])
+    added = ["--shard", "auto", "--start-at", "$start", "--run-dir", "$runs", "--quiet"]
+    assert words == ["loadgen", "bench", *FLAGS.split(), "--label", "a b$c", *added]
+    assert "start=$(( $(date +%s) + 9 ))" in script
+    assert "loadgen merge" in script
+    counted = {"--slurm": "#SBATCH --ntasks=3\n", "--mpi": "mpirun -n 3 "}[way]
+    assert counted in script
+
+
+@loop_over(
+    ("line", "message"),
+    [
+        (f"--shards 3 -- {FLAGS}", "one of the arguments --k8s --slurm --mpi is required"),
+        (f"--k8s --mpi --shards 3 -- {FLAGS}", "not allowed with argument"),
+        (f"--mpi -- {FLAGS}", "--shards"),
+        (f"--mpi --shards 0 -- {FLAGS}", "1 to 100000"),
+        (f"--k8s --shards 3 --claim c -- {FLAGS}", "--k8s needs --image"),
+        (f"--k8s --shards 3 --image i -- {FLAGS}", "--k8s needs --claim, a PersistentVolumeClaim"),
+        (f"{JOB} --name Über -- {FLAGS}", "--name Über: give lower-case letters"),
+        (f"{JOB} --memory lots -- {FLAGS}", "--memory lots: give bytes, or a size as 512Mi or 2Gi"),
+        (f"{JOB} --secret key -- {FLAGS}", "--secret key: give NAME/KEY"),
+        (f"--slurm --shards 3 --image i -- {FLAGS}", "--image goes with --k8s"),
+        (f"{JOB} --start-in 90000 -- {FLAGS}", "1 to 86400"),
+        (f"{JOB}", "pass its --base-url after --"),
+        (f"{JOB} -- --num-prompts 3", "pass its --base-url after --"),
+        (f"{JOB} -- {FLAGS} --shard 0/3", "leave out --shard: each shard is given its own"),
+        (f"{JOB} -- {FLAGS} --start-at +5", "leave out --start-at"),
+        (f"{JOB} -- {FLAGS} --run-dir r", "leave out --run-dir"),
+        (f"{JOB} -- {FLAGS} --max-concurrency 2", "--max-concurrency 2 has slots for no more than 2"),
+        (
+            f"{JOB} -- --base-url http://h --profile low-load",
+            "--max-concurrency 1 has slots for no more than 1",
+        ),
+        (f"{JOB} -- {FLAGS} --repeat 2", "leave out --repeat"),
+        (f"{JOB} -- {FLAGS} --nonsense", "unknown flag --nonsense"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["shards", *shlex.split(line)]) == 2
+    refused = capsys.readouterr()
+    assert refused.out == ""
+    assert message in refused.err
+
+
+def test_a_header_is_said_to_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    shards_command.main([*shlex.split(JOB), "--", *FLAGS.split(), "--header", "X-Team=a"], Stopped())
+    assert "--header is printed as it was given (X-Team)" in capsys.readouterr().err
+
+
+ODD_TEXTS = [
+    *("nightly 😀", "\U0010ffff", "é ü 中文", "\x85\u2028\u2029", "\ufeff\ufffe\uffff", "\x7f\x80\x9f"),
+    *("a\tb\nc\rd", 'quoted "x" \\n \\U0001F600', "$(date) $HOME $$", "null", "yes", "1e3", "- # : {", "~"),
+]
+
+
+@loop_over("text", ODD_TEXTS)
+@loop_over("loader", ["SafeLoader", "CSafeLoader"])
+def test_any_text_of_a_flag_is_read_from_the_manifest_as_given(
+    text: str, loader: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = shlex.join([*shlex.split(FLAGS), "--label", text])
+    job = yaml.load(printed(JOB, flags, capsys), getattr(yaml, loader))
+    words = pod(job)["containers"][0]["command"]
+    assert words[words.index("--label") + 1] == text.replace("$", "$$")
+
+
+def test_a_manifest_is_ascii_and_has_no_surrogates(capsys: pytest.CaptureFixture[str]) -> None:
+    manifest_text = printed(JOB, f"{FLAGS} --label 'x 😀 é'", capsys)
+    assert manifest_text.isascii()
+    assert '"x \\U0001f600 \\u00e9"' in manifest_text
+
+
+WAYS = [JOB, "--slurm --shards 2", "--mpi --shards 2"]
+
+
+@loop_over("way", WAYS)
+@loop_over(
+    ("flags", "message"),
+    [
+        ("--base-url http://user:urlPassw0rd@h:8000", "put the credentials into --header"),
+        ("--base-url http://:urlPassw0rd@h:8000", "put the credentials into --header"),
+        ("--base-url 'http://h:8000?key=urlPassw0rd'", "leave out what follows the ? or #"),
+        ("--base-url ftp://h", "is not a valid URL"),
+        ("--base-url http://a --base-url http://u:urlPassw0rd@b", "put the credentials into --header"),
+        ("--base-url http://u:urlPassw0rd@b --base-url http://u:urlPassw0rd@b", "put the credentials"),
+        ("--base-url http://h --metadata urlPassw0rd", "write KEY=VALUE"),
+        ("--base-url http://h --layout none-such", "none-such"),
+        ("--base-url http://h --header authorization=urlPassw0rd --api-key-env K", "leave out --api-key-env"),
+        ("--base-url http://h --api-key-file f --api-key-env K", "give one of them"),
+    ],
+)
+def test_what_bench_refuses_is_refused_by_every_way_and_not_shown(
+    way: str, flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *shlex.split(flags), "--num-prompts", "4"]) == 2
+    by_bench = capsys.readouterr().err
+    assert cli.main(["shards", *shlex.split(way), "--", *shlex.split(flags), "--num-prompts", "4"]) == 2
+    refused = capsys.readouterr()
+    assert message in refused.err
+    assert refused.err.splitlines()[-1] == by_bench.splitlines()[-1]
+    assert refused.out == ""
+    if "--metadata" not in flags:
+        assert "urlPassw0rd" not in refused.err
+
+
+@loop_over(
+    ("flags", "named"),
+    [
+        ("""--extra-body '{"api_key":"sk-bodySECRET"}'""", ["--extra-body"]),
+        ("""--extra-body '{"a": {"authToken": "bodySECRET"}}'""", ["--extra-body"]),
+        (
+            '--chat-template-kwargs \'{"secret": "kwSECRET"}\' --backend openai-chat',
+            ["--chat-template-kwargs"],
+        ),
+        ("--metadata token=metaSECRET", ["--metadata"]),
+        ("--label token=labelSECRET --metadata api_key=metaSECRET", ["--label", "--metadata"]),
+        ("--metadata gpu=H100 --label nightly --extra-body '{\"guided\": 3}'", []),
+    ],
+)
+@loop_over("way", WAYS)
+def test_a_flag_that_is_printed_with_a_key_is_named(
+    way: str, flags: str, named: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shards_command.main([*shlex.split(way), "--", *shlex.split(f"{FLAGS} {flags}")], Stopped()) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines if "is printed as it was given" in line] == named
+
+
+@loop_over("name", ["a b", "$(x)", "a;b", "", "-x", "x" * 101, "a\nb"])
+@loop_over("way", ["--slurm", "--mpi"])
+def test_a_name_that_a_script_cannot_hold_is_refused(
+    way: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["shards", way, "--shards", "2", f"--name={name}", "--", *FLAGS.split()]) == 2
+    assert "--name" in capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""Merge clocks: times of several machines become those of one; how sure that is decides what is doubted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import made_cases, shard_runs
+from builders.loops import loop_over
+from builders.made_cases import open_loop, rate
+from builders.shard_runs import HERE, elsewhere, named, part, shard
+from loadgen.base.structs import replace
+from loadgen.features.shards import merge
+from loadgen.features.shards.merge_clocks import ClockShift, ClockSpan, shifts
+from loadgen.features.shards.merge_records import Shifted
+from loadgen.figures.record import Records
+from loadgen.report import report
+from loadgen.report.run_directory import Result
+from loadgen.verdict.run_facts import ClockReading, ShardFacts
+
+MS, S = 10**6, 10**9
+WALL, DRIVER = "wall clock", "the driver's clock"
+
+
+def reading(offset_ns: int, error_ns: int = 0, reference: str = WALL, boot: str = "b") -> ClockReading:
+    return ClockReading(boot=boot, offset_ns=offset_ns, error_ns=error_ns, reference=reference)
+
+
+def of_clock(before: ClockReading, after: ClockReading | None, number: int = 1) -> ShardFacts:
+    return shard(number, 2, before=before, after=after)
+
+
+FIRST = of_clock(reading(10 * S, 2 * MS, boot="a"), reading(10 * S, 1 * MS, boot="a"), 0)
+
+
+@loop_over(
+    ("before", "after", "shift"),
+    [
+        pytest.param(
+            reading(5 * S, boot="a"), reading(6 * S, boot="a"), ClockShift(), id="of the same boot: the same"
+        ),
+        pytest.param(
+            reading(7 * S, 3 * MS),
+            reading(7 * S, 1 * MS),
+            ClockShift(-3 * S, 5 * MS, WALL),
+            id="another, that did not drift",
+        ),
+        pytest.param(
+            reading(7 * S, 3 * MS),
+            reading(7 * S + 8 * MS, 3 * MS),
+            ClockShift(-3 * S + 4 * MS, 9 * MS, WALL),
+            id="one that drifted: the middle, and half of it",
+        ),
+        pytest.param(
+            reading(7 * S, 3 * MS), None, ClockShift(-3 * S, 15 * MS, WALL), id="killed: it may have drifted"
+        ),
+        pytest.param(
+            reading(7 * S, 3 * MS), reading(7 * S, -1), ClockShift(-3 * S, -1, WALL), id="not known how well"
+        ),
+        pytest.param(
+            reading(7 * S, 3 * MS, DRIVER),
+            None,
+            ClockShift(150 * S, -1, "wall clock and the driver's clock"),
+            id="another reference: both begin at once",
+        ),
+    ],
+)
+def test_clocks_are_compared_by_their_readings(
+    before: ClockReading, after: ClockReading | None, shift: ClockShift
+) -> None:
+    spans = [ClockSpan(FIRST, 200 * S, 300 * S), ClockSpan(of_clock(before, after), 50 * S, 150 * S)]
+    assert shifts(spans) == [ClockShift(), shift]
+
+
+def test_a_shard_without_requests_moves_no_other() -> None:
+    empty, other = of_clock(reading(7 * S, reference=DRIVER), None, 0), of_clock(reading(9 * S), None)
+    moved = shifts([ClockSpan(empty), ClockSpan(other, 50 * S, 60 * S), ClockSpan(FIRST, 49 * S, 59 * S)])
+    assert moved[1] == ClockShift()
+    assert moved[2] == ClockShift(1 * S, 3 * MS, WALL)
+
+
+def test_no_boot_is_known_to_be_the_same() -> None:
+    unknown = of_clock(reading(10 * S, boot=""), reading(10 * S, boot=""))
+    spans = [ClockSpan(unknown), ClockSpan(unknown)]
+    assert shifts(spans)[1] == ClockShift(0, 0, WALL)
+
+
+def on(run: Result, number: int, ahead_ns: int, **reading: Any) -> Result:
+    """One of two shards, on a machine whose clock is ahead by so much."""
+    mine = part(run, number, 2, shard=elsewhere(number, 2, ahead_ns, **reading))
+    return Result(mine.facts, Records.joined(Shifted(mine.records, ahead_ns).parts()))
+
+
+def merged(run: Result, ahead_ns: int, **reading: Any) -> Result:
+    return merge.merge_results(named([part(run, 0, 2), on(run, 1, ahead_ns, **reading)]))
+
+
+CASE = made_cases.run(open_loop(), rate(100))
+RUN = Result(CASE.facts, CASE.records)
+
+
+def test_shards_of_two_clocks_are_the_run_of_one() -> None:
+    both = merged(RUN, 5 * S, error_ns=MS)
+    assert both.records.pack() == RUN.records.pack()
+    assert both.metrics == RUN.metrics
+    row = both.facts.shards[1]
+    assert (row.offset_ns, row.error_ns, row.reference) == (-5 * S, MS + HERE.error_ns, WALL)
+    assert [finding.rule.code for finding in both.verdict.findings] == []
+    said = " ".join(report.render(both).split())
+    assert (
+        "merged from 2 of 2 shards; times of 1 moved to the clock of the first shard by wall clock, "
+        "± 1 ms at most; no latency depends on it"
+    ) in said
+    explained = " ".join(report.render(both, explain=True).split())
+    assert "shard 1/2: 160 requests, 0.01 of a core busy, times moved by -5.000000 s ± 1 ms" in explained
+
+
+@pytest.mark.parametrize(
+    ("error_ns", "evidence"),
+    [
+        (25 * MS, "shard 1/2 at an offset that is known to ± 25 ms to the clock of the first one: duration"),
+        (-1, "shard 1/2 at an unknown offset to the clock of the first one: duration, throughput, conc"),
+    ],
+)
+def test_a_clock_that_is_not_known_well_is_doubted_and_no_latency_is(error_ns: int, evidence: str) -> None:
+    both = merged(RUN, 5 * S, error_ns=error_ns)
+    (finding,) = both.verdict.grave
+    assert finding.rule.code == "clock-offset"
+    assert finding.evidence.startswith(evidence)
+    assert "latencies are not" in finding.evidence
+    assert both.metrics.ttft == RUN.metrics.ttft
+
+
+def test_latencies_do_not_depend_on_the_offset_at_all() -> None:
+    right = merged(RUN, 5 * S)
+    shards = [part(RUN, 0, 2), on(RUN, 1, 5 * S)]
+    wrong_reading = elsewhere(1, 2, 5 * S + 40 * MS)
+    wrong = merge.merge_results(
+        named([shards[0], Result(replace(shards[1].facts, shard=wrong_reading), shards[1].records)])
+    )
+    latencies = ("ttft", "tpot", "itl", "e2el", "queue_time", "token_time", "total_output_tokens")
+    assert all(getattr(right.metrics, name) == getattr(wrong.metrics, name) for name in latencies)
+    assert right.metrics.duration_s != wrong.metrics.duration_s
+
+
+def test_shards_that_began_apart_are_doubted() -> None:
+    late = part(RUN, 1, 2)
+    moved = Result(late.facts, Records.joined(Shifted(late.records, 3 * S).parts()))
+    apart = merge.merge_results(named([part(RUN, 0, 2), moved]))
+    assert "shards-started-apart" in [finding.rule.code for finding in apart.verdict.grave]
+    closed = made_cases.run()
+    run = Result(closed.facts, closed.records)
+    second = shard_runs.part(run, 1, 2)
+    moved = Result(second.facts, Records.joined(Shifted(second.records, 3 * S).parts()))
+    apart = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
+    (found,) = (f for f in apart.verdict.grave if f.rule.code == "shards-started-apart")
+    assert found.evidence == "2 shards began 3000 ms apart: all were to send their part of the plan at once"
+
+
+@pytest.mark.parametrize(("began_ms", "apart"), [(2000, []), (3500, ["shards-started-apart"])])
+def test_a_shard_may_begin_with_the_stage_that_has_its_first_slot(began_ms: int, apart: list[str]) -> None:
+    stages = {"schedule": "concurrency 1 for 2s, 8 for 1m", "max_concurrency": None, "num_prompts": None}
+    staged = made_cases.run(workload=stages)
+    run = Result(staged.facts, staged.records)
+    second = shard_runs.part(run, 1, 2)
+    moved = Result(second.facts, Records.joined(Shifted(second.records, began_ms * MS).parts()))
+    both = merge.merge_results(named([shard_runs.part(run, 0, 2), moved]))
+    codes = [finding.rule.code for finding in both.verdict.grave]
+    assert [code for code in codes if code == "shards-started-apart"] == apart

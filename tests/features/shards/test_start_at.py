@@ -1,0 +1,196 @@
+"""Start at: instants as they are written, the wait for them, and processes that are late."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+from builders.loops import loop_over
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.features.shards import start_at
+from loadgen.features.shards.start_at import PlannedStart, Punctual, StartWait, lead_s
+from loadgen.run.measure import TransportOptions
+from loadgen.run.progress import Display
+from loadgen.run.signals import SIGNALS, Stopped, StopRequest
+from loadgen.transport.sending.job import Target
+
+S = 1_000_000_000
+NOW_S = 1_800_000_000
+TARGET = Target("http", "127.0.0.1", 1, "/", (2, ("127.0.0.1", 1)), ())
+
+
+class Clocks:
+    """A machine's clocks, which go on only while something sleeps."""
+
+    def __init__(self, wall_s: float = NOW_S, on_sleep: Callable[[], None] = lambda: None) -> None:
+        self.mono_ns, self.ahead_ns, self.on_sleep = 5 * S, int(wall_s * S) - 5 * S, on_sleep
+
+    def now_ns(self) -> int:
+        return self.mono_ns
+
+    def wall_ns(self) -> int:
+        return self.mono_ns + self.ahead_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.mono_ns += max(round(seconds * S), 1)
+        self.on_sleep()
+
+
+@loop_over(
+    ("text", "expected"),
+    [
+        ("1800000060", PlannedStart(1_800_000_060 * S)),
+        ("1800000060.25", PlannedStart(1_800_000_060 * S + S // 4)),
+        ("1800000060.0000000019", PlannedStart(1_800_000_060 * S + 1)),
+        ("+2.5", PlannedStart(NOW_S * S + 5 * S // 2, True)),
+        ("2027-01-15T08:01:00Z", PlannedStart(1_800_000_060 * S)),
+        ("2027-01-15T10:01:00.000001+02:00", PlannedStart(1_800_000_060 * S + 1000)),
+        ("20270115T080100Z", PlannedStart(1_800_000_060 * S)),
+    ],
+)
+def test_an_instant_is_read(text: str, expected: PlannedStart) -> None:
+    assert start_at.read(text, Clocks()) == expected
+
+
+@loop_over("text", ["", "soon", "-5", "1e9", "2027-01-15T08:01:00", "inf", "nan", "+", "9" * 30])
+def test_what_is_no_instant_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no instant: give seconds since 1970"):
+        start_at.read(text, Clocks())
+
+
+@loop_over(
+    ("ahead_s", "message"),
+    [
+        (-3, r"was 3\.0 s ago: give a later instant, the same to all shards"),
+        (0, r"was 0\.0 s ago"),
+        (86_401, "is 24 hours ahead: give one within a day"),
+        (10**9, "is 277778 hours ahead"),
+    ],
+)
+def test_an_instant_past_or_absurd_is_refused(ahead_s: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PlannedStart((NOW_S + ahead_s) * S).check(NOW_S * S)
+
+
+@loop_over(
+    ("text", "message"),
+    [
+        ("0001-01-01T00:00:00+23:59", "-62135683140.000 s since 1970 was 63935683140.0 s ago"),
+        ("9999-12-31T23:59:59-23:59", "253402387139.000 s since 1970 is 69889552 hours ahead"),
+        ("9" * 12, "999999999999.000 s since 1970 is 277277778 hours ahead"),
+        ("2608-01-01T00:00:00Z", "is 5092576 hours ahead: give one within a day"),
+        ("0001-01-01T00:00:00Z", "s ago: give a later instant"),
+    ],
+)
+def test_an_instant_beyond_the_calendar_is_refused_in_words(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        start_at.read(text, Clocks()).check(NOW_S * S)
+
+
+@loop_over(("connections", "seconds"), [(0, 1.0), (1, 1.0005), (10_000, 6.0), (10**6, 30.0)])
+def test_many_connections_are_opened_sooner(connections: int, seconds: float) -> None:
+    assert lead_s(connections) == seconds
+
+
+def in_a_child(do: Callable[[], list[int]]) -> list[int]:
+    """What a forked process returns."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(write, " ".join(map(str, do())).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        return [int(word) for word in pipe.read().split()]
+
+
+def wait(
+    start_s: float, clocks: Clocks, interrupts: StopRequest | None = None, connections: int = 0
+) -> StartWait:
+    return StartWait(
+        PlannedStart(round((NOW_S + start_s) * S)),
+        connections,
+        Display(),
+        interrupts or SIGNALS,
+        clocks,
+        clocks.sleep,
+    )
+
+
+def test_the_start_is_the_instant_on_the_monotonic_clock() -> None:
+    clocks = Clocks()
+    begun = wait(60, clocks).begun(TransportOptions(TARGET))
+    assert clocks.mono_ns == 64 * S
+    assert isinstance(begun.part.start, Punctual)
+    assert (begun.part.start.instant_ns, begun.gone()) == (65 * S, False)
+
+
+def test_counters_are_read_before_the_connections_are_opened() -> None:
+    clocks = Clocks()
+    waiting = wait(60, clocks, connections=10_000)
+    waiting.until(3)
+    assert clocks.mono_ns == (65 - 6 - 3) * S
+    waiting.begun(TransportOptions(TARGET))
+    assert clocks.mono_ns == (65 - 6) * S
+
+
+def test_a_wall_clock_that_is_set_meanwhile_counts() -> None:
+    clocks = Clocks()
+    clocks.on_sleep = lambda: setattr(clocks, "ahead_ns", (NOW_S + 20 - 5) * S)
+    begun = wait(60, clocks).begun(TransportOptions(TARGET))
+    assert isinstance(begun.part.start, Punctual)
+    assert begun.part.start.instant_ns == 45 * S
+
+
+def test_without_an_instant_nothing_waits_or_changes() -> None:
+    clocks, options = Clocks(), TransportOptions(TARGET)
+    free = StartWait(None, 1, Display(), SIGNALS, clocks, clocks.sleep)
+    free.until(10)
+    assert free.begun(options) is options
+    assert clocks.mono_ns == 5 * S
+
+
+def test_a_stop_ends_the_wait() -> None:
+    stop, clocks = StopRequest(), Clocks()
+    clocks.on_sleep = lambda: stop.make(2)
+    with pytest.raises(Stopped):
+        wait(60, clocks, stop).until(1)
+    assert clocks.mono_ns < 6 * S
+
+
+def test_an_instant_that_has_passed_is_an_error() -> None:
+    clocks = Clocks(NOW_S + 3.25)
+    with pytest.raises(
+        MeasureError, match=r"not ready until 3\.2 s after --start-at .*: nothing was measured"
+    ):
+        wait(0, clocks).begun(TransportOptions(TARGET))
+
+
+@pytest.mark.whole
+@loop_over(("ready_s", "late"), [(64.9, False), (65.0, False), (66.5, True)])
+def test_a_process_that_is_late_never_begins_and_ends_the_run(ready_s: float, late: bool) -> None:
+    begun = wait(60, Clocks()).begun(replace(TransportOptions(TARGET), gone=lambda: True))
+    assert begun.gone()  # as before
+    start = begun.part.start
+    assert start.begin_ns(99 * S) == 65 * S  # of the parent, which sends nothing
+    asked_ns = (int(ready_s * S), int(ready_s * S) + 9 * S)
+    assert in_a_child(lambda: [start.begin_ns(ns) for ns in asked_ns]) == [0 if late else 65 * S] * 2
+    if late:
+        with pytest.raises(MeasureError, match=r"not ready until 1\.5 s after"):
+            begun.gone()
+    else:
+        assert begun.gone()
+
+
+@pytest.mark.whole
+def test_the_parent_learns_that_its_child_is_late() -> None:
+    start = Punctual(10)
+    for ready_ns, late_ns in ((9, 0), (10, 0), (25, 15), (12, 15), (9, 15), (30, 20)):
+        assert in_a_child(partial(lambda ns: [start.begin_ns(ns)], ready_ns)) == [0 if late_ns else 10]
+        assert start.late_ns == late_ns

@@ -1,0 +1,107 @@
+"""Cancellations: which requests of a plan are cancelled, and how people write it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.plan import profile
+from loadgen.plan.cancellations import drawn
+from loadgen.plan.streams import RandomStream
+from loadgen.settings.cancel_point import CancelPoint, parse_point, parse_rate
+
+POINT = CancelPoint(after_ns=2_000_000_000)
+STREAM = RandomStream(7, "p")
+
+
+@loop_over(
+    ("text", "share"),
+    [("10%", 0.1), ("0.1", 0.1), (".5", 0.5), (" 2.5 % ", 0.025), ("1", 1.0)],
+)
+def test_a_rate_is_a_share_or_a_percentage(text: str, share: float) -> None:
+    assert parse_rate(text) == pytest.approx(share)
+
+
+@loop_over("text", ["0", "0%", "101%", "10", "-1%", "ten", "", "nan", "1e-3"])
+def test_a_rate_that_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no share"):
+        parse_rate(text)
+
+
+@loop_over(
+    ("text", "point"),
+    [
+        ("2s", CancelPoint(after_ns=2_000_000_000)),
+        ("0.5 s", CancelPoint(after_ns=500_000_000)),
+        ("250ms", CancelPoint(after_ns=250_000_000)),
+        ("2m", CancelPoint(after_ns=120_000_000_000)),
+        ("0.5h", CancelPoint(after_ns=1_800_000_000_000)),
+        ("50tok", CancelPoint(after_tokens=50)),
+    ],
+)
+def test_a_point_is_a_time_or_a_number_of_tokens(text: str, point: CancelPoint) -> None:
+    assert parse_point(text) == point
+
+
+@loop_over("text", ["2", "s", "0s", "-1s", "2min", "0tok", "1.5tok", "25h", "50 tokens", ""])
+def test_a_point_that_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cancelled after|neither"):
+        parse_point(text)
+
+
+@loop_over(
+    ("text", "words"),
+    [
+        ("1tok", "1 token message"),
+        ("50tok", "50 token messages"),
+        ("0.5ms", "0.5 ms"),
+        ("200ms", "0.2 s"),
+        ("2m", "120 s"),
+    ],
+)
+def test_a_point_is_shown_in_the_unit_that_reads_best(text: str, words: str) -> None:
+    assert str(parse_point(text)) == words
+
+
+@pytest.mark.parametrize(("value", "share"), [(0.1, "0.1"), (1, "1"), ("10%", "10%")])
+def test_a_profile_may_give_the_share_as_a_number(value: object, share: str) -> None:
+    assert profile.build({"cancel_rate": value, "cancel_after": "2s"}).cancel_rate == share
+
+
+def test_a_longer_plan_has_the_same_requests_cancelled_and_more() -> None:
+    short, long = (drawn(0.3, POINT, STREAM, count).chosen for count in (40, 400))
+    assert (long[:40] == short).all()
+
+
+def test_the_share_is_that_of_the_requests_within_chance() -> None:
+    count = drawn(0.1, POINT, STREAM, 100_000).count
+    assert abs(count - 10_000) < 4 * np.sqrt(100_000 * 0.1 * 0.9)
+
+
+def test_another_seed_cancels_others() -> None:
+    first, second = (drawn(0.5, POINT, RandomStream(seed), 200).chosen for seed in (1, 2))
+    assert (first != second).any()
+
+
+@loop_over(
+    ("keys", "words"),
+    [
+        ({"cancel_rate": "10%"}, "--cancel-rate needs --cancel-after 2s"),
+        ({"cancel_after": "2s"}, "--cancel-after needs --cancel-rate 10%"),
+        ({"cancel_rate": "0", "cancel_after": "2s"}, "--cancel-rate '0': no share of the requests"),
+        ({"cancel_rate": True, "cancel_after": "2s"}, "--cancel-rate True: input should be a valid string"),
+        (
+            {"cancel_rate": "10%", "cancel_after": "2"},
+            "--cancel-after '2': neither a time nor a whole number of",
+        ),
+        ({"cancel_rate": "10%", "cancel_after": "5tok", "stream": False}, "give a time instead"),
+        ({"prefill_concurrency": 2, "stream": False}, "leave out --disable-stream"),
+        ({"prefill_concurrency": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused_by_name(keys: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        profile.build(keys)
+    assert words in str(refused.value)
