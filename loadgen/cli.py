@@ -94,7 +94,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "ladder": _main_of("loadgen.run.ladder"),
     "data": _main_of("loadgen.features.data.data_command"),
     "profiles": _profiles,
-    "report": _main_of("loadgen.study.pages.command"),
+    "report": _main_of("loadgen.study.pages.report_command"),
     "compare": _main_of("loadgen.study.compare.compare_command"),
     "audit": _main_of("loadgen.study.audit.command"),
     "shards": _main_of("loadgen.fleet.shards_command"),

@@ -25,7 +25,7 @@ from loadgen.run.selftest.command import _parser as selftest_parser
 from loadgen.settings.other_clients.lookup import CLIENTS
 from loadgen.study.audit.command import audit_parser
 from loadgen.study.compare.compare_command import compare_parser
-from loadgen.study.pages.command import report_parser
+from loadgen.study.pages.report_command import report_parser
 from loadgen.study.series import arms, file
 from loadgen.study.series.command import campaign_parser
 from loadgen.study.series.limit.command import limit_parser

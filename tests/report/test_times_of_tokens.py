@@ -23,7 +23,7 @@ from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.run_section import account
+from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import of_json, of_run
 from loadgen.study.series.sweep import sweeping
 
@@ -88,7 +88,7 @@ def _figures(part: Any, path: str = "") -> Iterator[tuple[str, float]]:
 def _seen(result: Result) -> dict[str, list[str]]:
     """What each report has of the times of tokens, by its name."""
     reported = of_run(Path("x"), result)
-    shown = account(reported, "a", draw=True)
+    shown = make_account(reported, "a", draw=True)
     stored = json.loads(json.dumps(result.json()))
     derived = ("metrics", "by_stage", "by_class", "by_turn", "by_target", "steady_state", "reconciliation")
     trees = {
@@ -121,7 +121,9 @@ def _seen(result: Result) -> dict[str, list[str]]:
         **seen,
         **{name: _SHOWN.findall(_without_verdict(text)) for name, text in texts.items()},
         "tables of the page": [key for key in cells if _OF_TOKENS.search(key)],
-        "distributions": [key for key in ("ttft", "tpot", "itl") if len(run_charts.latency_ms(result, key))],
+        "distributions": [
+            key for key in ("ttft", "tpot", "itl") if len(run_charts.select_latencies_ms(result, key))
+        ],
     }
 
 

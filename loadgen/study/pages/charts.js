@@ -149,7 +149,7 @@
         return path;
       };
       this.curves.forEach((curve, i) => {
-        // As in sample_charts: samples are joined only where they are denser than a line is wide.
+        // As in run_charts: samples are joined only where they are denser than a line is wide.
         const apart = curve.form === "line" && this.top === undefined && !this.reset.hidden
           && curve.xs.filter((x) => this.seen(x)).length < JOINED;
         curves[i].setAttribute("d", line(curve, apart || curve.form === "points"));

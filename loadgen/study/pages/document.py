@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,26 +15,16 @@ from loadgen.study.compare.limits import ComparedLimits, limit_table, limit_titl
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.model import ComparedLoad
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
-from loadgen.study.pages import comparison_charts, formatting, load_charts
-from loadgen.study.pages.limit_section import LimitSection, limit_sections
+from loadgen.study.pages import load_charts
+from loadgen.study.pages.comparison_section import LEVELS, Compared, make_compared, plot_ladders
+from loadgen.study.pages.limit_section import LimitSection, make_limit_sections
 from loadgen.study.pages.load_charts import LoadSection, load_section
-from loadgen.study.pages.panel import Panel
-from loadgen.study.pages.run_section import Account, account
+from loadgen.study.pages.page_parts import Panel
+from loadgen.study.pages.run_section import Account, make_account
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import FailedCell
 
 MOST_DRAWN = 32  # runs whose own pictures a page holds
-
-
-class Compared(msgspec.Struct, frozen=True):
-    """One load's comparison and its pictures."""
-
-    anchor: str
-    title: str
-    comparison: ComparedLoad
-    tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
-    bars: tuple[Panel, ...]
-    distributions: tuple[Panel, ...]
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -65,7 +55,7 @@ class Document(msgspec.Struct, frozen=True):
         return any(account.simulated for account in self.accounts)
 
 
-def document(
+def compose_document(
     reported: Sequence[Reported],
     comparisons: Sequence[ComparedLoad] = (),
     failures: Sequence[FailedCell] = (),
@@ -80,14 +70,14 @@ def document(
 
     `alone` are the comparisons of runs that are of no search, if not all are: others are shown as loads.
     """
-    reported = _ordered(reported, comparisons)
-    drawn = _drawn(reported)
+    reported = _sort_as_tables(reported, comparisons)
+    drawn = _select_drawn(reported)
     accounts = tuple(
-        account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
+        make_account(run, f"run-{number}", draw=number in drawn) for number, run in enumerate(reported, 1)
     )
     swept = loads.arrange_loads(comparisons)
     named = {id(run): line.shown_name for each in comparisons for line in each.lines for run in line.runs}
-    pictures = _sweeps(reported, named, swept)
+    pictures = _plot_all_loads(reported, named, swept)
     section = load_section(swept, pictures)
     shown = [
         comparison
@@ -96,17 +86,17 @@ def document(
     ]
     levels = Counter(run.level for run in reported if run.level)
     return Document(
-        title=_title(reported),
-        subtitle=_subtitle(reported),
-        compared=tuple(_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
+        title=_make_title(reported),
+        subtitle=_make_subtitle(reported),
+        compared=tuple(make_compared(comparison, number) for number, comparison in enumerate(shown, 1)),
         fits=rankings.fit_table(shown) if any(len(comparison.lines) > 1 for comparison in shown) else None,
         loads=section,
         sweeps=() if section is not None else pictures,
         accounts=accounts,
-        levels=tuple((level, levels[level]) for level in formatting.LEVELS if levels[level]),
+        levels=tuple((level, levels[level]) for level in LEVELS if levels[level]),
         failures=tuple(failures),
         errors=tuple(errors),
-        limits=limit_sections(limits),
+        limits=make_limit_sections(limits),
         compared_limits=tuple(
             (limit_title(each), limit_table(each)) for each in compared_limits if len(each.rows) > 1
         ),
@@ -114,48 +104,29 @@ def document(
     )
 
 
-def _sweeps(reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads) -> tuple[Panel, ...]:
+def _plot_all_loads(
+    reported: Sequence[Reported], named: Mapping[int, str], swept: SweptLoads
+) -> tuple[Panel, ...]:
     """Pictures of load and of input lengths, a curve a row; of settings under one load a point each."""
 
     def row(run: Reported) -> str:
         return named.get(id(run), run.name)
 
-    of_load = tuple(load_charts.sweeps(reported, row))
+    of_load = tuple(load_charts.plot_loads(reported, row))
     if not of_load:
         tabled = [run for point in swept.points for run in point.line.runs]
-        of_load = tuple(load_charts.settings(tabled, row))
-    return (*of_load, *comparison_charts.ladders(reported, row))
+        of_load = tuple(load_charts.plot_settings(tabled, row))
+    return (*of_load, *plot_ladders(reported, row))
 
 
-def _ordered(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
+def _sort_as_tables(reported: Sequence[Reported], comparisons: Sequence[ComparedLoad]) -> list[Reported]:
     """The runs as the tables have them, row by row; what no table has stays behind, as it came."""
     rows = [run for comparison in comparisons for line in comparison.lines for run in line.runs]
     places = {id(run): place for place, run in enumerate(rows)}
     return sorted(reported, key=lambda run: places.get(id(run), len(rows)))
 
 
-def _compared(comparison: ComparedLoad, number: int) -> Compared:
-    return Compared(
-        anchor=f"load-{number}",
-        title=describe_load(comparison.load),
-        comparison=comparison,
-        tables=tuple(_tables(comparison)),
-        bars=tuple(comparison_charts.comparison(comparison)),
-        distributions=tuple(comparison_charts.distributions(comparison)),
-    )
-
-
-def _tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
-    ranking, effects = rankings.ranking_table(comparison), rankings.quantization_table(comparison)
-    if len(ranking.body) > 1:
-        yield "Ranking", ranking
-    if len(effects.columns) > 3:  # more than one quantization
-        yield "Effect of quantization", effects
-    if (turns := loads.turn_table(comparison)) is not None:
-        yield loads.TITLE, turns
-
-
-def _drawn(reported: Sequence[Reported]) -> set[int]:
+def _select_drawn(reported: Sequence[Reported]) -> set[int]:
     """The numbers of the runs that are drawn: the first of each row and load, then the second of each, …"""
     seen: Counter[tuple[str, object]] = Counter()
     turns = []
@@ -167,7 +138,7 @@ def _drawn(reported: Sequence[Reported]) -> set[int]:
     return {number for _, number in sorted(turns)[:MOST_DRAWN]}
 
 
-def _title(reported: Sequence[Reported]) -> str:
+def _make_title(reported: Sequence[Reported]) -> str:
     campaigns = {run.cell.campaign for run in reported if run.cell is not None}
     names = list(dict.fromkeys(run.name for run in reported))
     if len(campaigns) == 1:
@@ -175,7 +146,7 @@ def _title(reported: Sequence[Reported]) -> str:
     return " and ".join(names) if 0 < len(names) < 3 else f"{len(names)} checkpoints"
 
 
-def _subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
+def _make_subtitle(reported: Sequence[Reported]) -> tuple[str, ...]:
     parts = [f"{len(reported)} runs" if len(reported) != 1 else describe_load(reported[0].load)]
     for names in ((run.engine for run in reported), (run.machine for run in reported)):
         parts += filter(None, [list_first([*dict.fromkeys(filter(None, names))], 1)])

@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import repeat
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from loadgen.study.pages.lettering import Box, fitted, placed, width
-from loadgen.study.pages.palette import DASHES, MARKERS, SERIES
-from loadgen.study.pages.panel import Bar, Curve, CurveStyle, Floats, Panel, Spans
+from loadgen.base.layout import cut_middle
+from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Floats, Panel, Spans
 
 WIDTH = 340  # so wide that a telephone shows the letters readable
 _HEIGHT, _BAR, _LEGEND, _TITLE = 226, 38, 17, 24
 _EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 44, 10, 26, 40
-_LINE, _DOT, _MARK = 1.6, 3.4, 5.5
+_LINE, _DOT, MARK_SIZE = 1.6, 3.4, 5.5
 DOTS_OPACITY = 0.75
 _TEXT = 11.0  # letters: no smaller on a telephone 390 px wide
 _SAMPLE = 27  # what stands before a name in a legend
@@ -26,6 +26,41 @@ _FULL, _HALF = WIDTH - _EDGE - _RIGHT - _SAMPLE, (WIDTH - 2 * _EDGE) // 2 - _SAM
 _DOWNS, _DOWN = (-4.0, 11.0, -15.0, 22.0, -26.0, 33.0), (12.0,)
 _MOST_TICKS = 6
 _BARS_WIDTH = WIDTH - _EDGE - _RIGHT
+
+# Colours that people with any colour vision tell apart (after Okabe and Ito 2008), and a dash to each.
+_LIGHT_SERIES = ("#0069b4", "#c84800", "#007a5a", "#a3457e", "#9a6700", "#2a8fbd", "#5b5b5b", "#7b3fb5")
+_DARK_SERIES = ("#5cb2f0", "#ff9358", "#3ccfa0", "#ec9dca", "#ecc04c", "#8bd8ff", "#bdbdbd", "#c3a0f5")
+SERIES = tuple(f"s{number}" for number in range(1, len(_LIGHT_SERIES) + 1))  # roles of curves, in turn
+# A dash is what is drawn, left out, drawn, ..., in widths of the line.
+DASHES: tuple[tuple[float, ...], ...] = (
+    (), (5, 1.6), (1.4, 1.4), (6, 1.6, 1.4, 1.6), (9, 2), (3, 1, 1, 1, 1, 1), (2.5, 2.5), (7, 1, 1, 1),
+)  # fmt: skip
+# A mark is its corners, the angle of the first in degrees, and the radius of every other one (of a star < 1).
+MARKERS: tuple[tuple[int, float, float], ...] = (
+    (20, 0, 1), (4, 45, 1), (3, -90, 1), (4, 0, 1), (3, 90, 1), (10, -90, 0.45), (8, 45, 0.45), (5, -90, 1),
+)  # fmt: skip
+# A page's variables have the names of these roles; `band` is behind what stands out, `faint` labels axes.
+LIGHT = {
+    "paper": "#ffffff", "text": "#1d2329", "faint": "#59636e", "grid": "#e2e6ea", "band": "#eef3f8",
+    "wait": "#b3bac2", "prefill": "#c84800", "decode": "#0069b4", "failed": "#c01048",
+    **dict(zip(SERIES, _LIGHT_SERIES, strict=True)),
+}  # fmt: skip
+DARK = {
+    "paper": "#15191e", "text": "#e4e8ec", "faint": "#9aa5b0", "grid": "#2b323a", "band": "#1d2732",
+    "wait": "#5a6570", "prefill": "#ff9358", "decode": "#5cb2f0", "failed": "#ff6b93",
+    **dict(zip(SERIES, _DARK_SERIES, strict=True)),
+}  # fmt: skip
+# Of DejaVu Sans, the widest that is in use, in shares of the letters' size; what is not here is _OTHER_WIDTH.
+_WIDTHS = {
+    **dict.fromkeys("ijl'|.,:; ", 0.32),
+    **dict.fromkeys("()[]{}ftr-/", 0.40),
+    **dict.fromkeys("mwMW%@", 0.98),
+    **dict.fromkeys("ABCDEFGHKNOPQRUVXYZ&", 0.72),
+    **dict.fromkeys("=+×÷~<>≤±", 0.84),
+}
+_OTHER_WIDTH = 0.64
+_RISE, _FALL = 0.8, 0.22  # of letters over and below their baseline
+_NEAR = 5.0  # from a point to its label
 
 
 class Part(StrEnum):
@@ -97,31 +132,33 @@ class Axis(msgspec.Struct, frozen=True):
     def ticks(self, whole: bool = False) -> Floats:
         """Round values on the axis."""
         if self.log:
-            return log_ticks(10.0**self.low, 10.0**self.high)
-        return linear_ticks(self.low, self.high, _MOST_TICKS, whole)
+            return choose_log_ticks(10.0**self.low, 10.0**self.high)
+        return choose_linear_ticks(self.low, self.high, _MOST_TICKS, whole)
 
 
-def draw(panel: Panel, titled: bool = False) -> Drawing:
+def draw_panel(panel: Panel, titled: bool = False) -> Drawing:
     """The panel's picture; `titled` writes its title above."""
     head = _TITLE * titled
     title = [Text(_EDGE, 17, panel.title, "text", 12, bold=True)] * titled
     if panel.bars:
         height = head + 6 + _BAR * len(panel.bars) + 10
-        return Drawing(height, (*title, *_bars(panel.bars, head + 6)))
-    x, y = _x_axis(panel), _y_axis(panel, head)
-    legend = _legend_rows(panel)
-    shapes = [*title, *_frame(panel, x, y)]
+        return Drawing(height, (*title, *_draw_bars(panel.bars, head + 6)))
+    x, y = _make_x_axis(panel), _make_y_axis(panel, head)
+    legend = _arrange_legend(panel)
+    shapes = [*title, *_draw_frame(panel, x, y)]
     for index, curve in enumerate(panel.curves):
-        shapes += _curve(curve, index, x, y)
-    shapes += [_spans(spans, x, y) for spans in panel.spans]
-    taken = [Box.around(point, _MARK / 2) for curve in panel.curves for point in _marks(curve, x, y)]
+        shapes += _draw_curve(curve, index, x, y)
+    shapes += [_draw_spans(spans, x, y) for spans in panel.spans]
+    taken = [
+        Box.around(point, MARK_SIZE / 2) for curve in panel.curves for point in _place_marks(curve, x, y)
+    ]
     for curve in panel.curves:
-        shapes += _labels(curve, x, y, taken)
-    shapes += _legend(legend, head + _HEIGHT)
+        shapes += _draw_labels(curve, x, y, taken)
+    shapes += _draw_legend(legend, head + _HEIGHT)
     return Drawing(head + _HEIGHT + _LEGEND * len(legend), tuple(shapes), axes=(x, y))
 
 
-def linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
+def choose_linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Floats:
     """Round values between two, `most` and one more at most; whole numbers if asked for."""
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
@@ -130,7 +167,7 @@ def linear_ticks(low: float, high: float, most: int, whole: bool = False) -> Flo
     return np.arange(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1) * step
 
 
-def log_ticks(low: float, high: float) -> Floats:
+def choose_log_ticks(low: float, high: float) -> Floats:
     """Round values between two on a logarithmic axis, fewer a decade the more decades; else both ends."""
     decades = math.log10(high / low)
     parts = (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.8 else (1.0, 2.0, 5.0)
@@ -140,7 +177,7 @@ def log_ticks(low: float, high: float) -> Floats:
     return inside if len(inside) else np.array([low, high])
 
 
-def _x_axis(panel: Panel) -> Axis:
+def _make_x_axis(panel: Panel) -> Axis:
     left, right = float(_LEFT), float(WIDTH - _RIGHT)
     if panel.x_end is not None:
         return Axis(-0.015 * panel.x_end, 1.015 * panel.x_end, left, right)
@@ -153,7 +190,7 @@ def _x_axis(panel: Panel) -> Axis:
     return Axis(low - margin, high + margin, left, right, log)
 
 
-def _y_axis(panel: Panel, head: float) -> Axis:
+def _make_y_axis(panel: Panel, head: float) -> Axis:
     """Downwards for a timeline, else from zero up."""
     top, bottom = float(head + _TOP), float(head + _HEIGHT - _BOTTOM)
     if panel.spans:
@@ -165,27 +202,27 @@ def _y_axis(panel: Panel, head: float) -> Axis:
     return Axis(-0.012 * high, high, bottom, top)
 
 
-def _frame(panel: Panel, x: Axis, y: Axis) -> Iterator[Polyline | Text]:
+def _draw_frame(panel: Panel, x: Axis, y: Axis) -> Iterator[Polyline | Text]:
     """What is behind the curves: the band, the grid, and what the axes show."""
     top, bottom = min(y.start, y.end), max(y.start, y.end)
     if panel.band is not None:
         left, right = x.px(np.array(panel.band)).tolist()
-        yield Polyline(_box(left, top, right, bottom), fill="band", part=Part.BAND)
+        yield Polyline(_outline_box(left, top, right, bottom), fill="band", part=Part.BAND)
     across, up = x.ticks(), y.ticks(whole=bool(panel.spans) or panel.y_label == "requests")
     x_px, y_px = x.px(across), y.px(up)
-    grid = [_segments(x_px, top, x_px, bottom), _segments(x.start, y_px, x.end, y_px)]
+    grid = [_make_segments(x_px, top, x_px, bottom), _make_segments(x.start, y_px, x.end, y_px)]
     yield Polyline(np.concatenate(grid), "grid", 0.7, part=Part.GRID)
     yield Polyline(np.array([(x.start, bottom), (x.end, bottom)]), "faint", 0.8, part=Part.BASE)
     for px, value in zip(x_px.tolist(), across.tolist(), strict=True):
-        yield Text(px, bottom + 14, tick(value), anchor="middle", part=Part.X_TICK)
+        yield Text(px, bottom + 14, format_tick(value), anchor="middle", part=Part.X_TICK)
     for px, value in zip(y_px.tolist(), up.tolist(), strict=True):
-        yield Text(_LEFT - 5, px + 4, tick(value), anchor="end", part=Part.Y_TICK)
+        yield Text(_LEFT - 5, px + 4, format_tick(value), anchor="end", part=Part.Y_TICK)
     yield Text(_EDGE, top - 12, panel.y_label)
     x_label = f"{panel.x_label} (log)" if x.log else panel.x_label
     yield Text(WIDTH - _RIGHT, bottom + 31, x_label, anchor="end", part=Part.X_LABEL)
 
 
-def tick(value: float) -> str:
+def format_tick(value: float) -> str:
     """A value at an axis, as 20k."""
     for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
@@ -193,68 +230,68 @@ def tick(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _style(index: int) -> tuple[str, tuple[float, ...]]:
+def _choose_style(index: int) -> tuple[str, tuple[float, ...]]:
     """Colour and dash of the curve of an index."""
     return SERIES[index % len(SERIES)], tuple(_LINE * part for part in DASHES[index % len(DASHES)])
 
 
-def _curve(curve: Curve, index: int, x: Axis, y: Axis) -> Iterator[Polyline]:
+def _draw_curve(curve: Curve, index: int, x: Axis, y: Axis) -> Iterator[Polyline]:
     place = index if curve.of is None else curve.of
-    colour, dash = _style(place)
+    colour, dash = _choose_style(place)
     if curve.form is CurveStyle.POINTS:
-        size = _MARK if curve.labels else _DOT
-        yield Polyline(_at(curve.x, curve.y, x, y), colour, size, dots=True, part=Part.CURVE)
+        size = MARK_SIZE if curve.labels else _DOT
+        yield Polyline(_place_points(curve.x, curve.y, x, y), colour, size, dots=True, part=Part.CURVE)
         return
     line = curve.corners() if curve.form is not CurveStyle.MARKS else (curve.x[:0], curve.y[:0])
-    yield Polyline(_at(*line, x, y), colour, _LINE, dash, part=Part.CURVE)
-    for point, empty in zip(_marks(curve, x, y), curve.hollow or repeat(False), strict=False):
-        yield _marker(point, place, "paper" if empty else colour)
+    yield Polyline(_place_points(*line, x, y), colour, _LINE, dash, part=Part.CURVE)
+    for point, empty in zip(_place_marks(curve, x, y), curve.hollow or repeat(False), strict=False):
+        yield _draw_marker(point, place, "paper" if empty else colour)
 
 
-def _marks(curve: Curve, x: Axis, y: Axis) -> Floats:
+def _place_marks(curve: Curve, x: Axis, y: Axis) -> Floats:
     """Where a curve's marks are, (n, 2); none of curves without."""
     marked = curve.form in (CurveStyle.JOINED, CurveStyle.MARKS)
-    return _at(curve.x, curve.y, x, y) if marked else np.empty((0, 2))
+    return _place_points(curve.x, curve.y, x, y) if marked else np.empty((0, 2))
 
 
-def _marker(point: Floats, index: int, fill: str) -> Polyline:
+def _draw_marker(point: Floats, index: int, fill: str) -> Polyline:
     """A point of a curve: a polygon or a star, by index."""
     corners, turn, inner = MARKERS[index % len(MARKERS)]
     angles = math.radians(turn) + np.arange(corners + 1) * 2 * math.pi / corners
-    radii = np.where(np.arange(corners + 1) % 2, inner, 1.0) * 0.6 * _MARK
+    radii = np.where(np.arange(corners + 1) % 2, inner, 1.0) * 0.6 * MARK_SIZE
     outline = point + np.stack([np.cos(angles) * radii, np.sin(angles) * radii], axis=1)
-    return Polyline(outline, _style(index)[0], 1.0, fill=fill, part=Part.MARKER)
+    return Polyline(outline, _choose_style(index)[0], 1.0, fill=fill, part=Part.MARKER)
 
 
-def _labels(curve: Curve, x: Axis, y: Axis, taken: list[Box]) -> Iterator[Text]:
+def _draw_labels(curve: Curve, x: Axis, y: Axis, taken: list[Box]) -> Iterator[Text]:
     """What stands next to points, on their right while there is room; "" where there is none."""
     downs = _DOWN if curve.form is CurveStyle.POINTS else _DOWNS
-    for point, text in zip(_at(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
-        label = placed(text, (point[0], point[1]), downs, _TEXT, (x.start, x.end), taken)
+    for point, text in zip(_place_points(curve.x, curve.y, x, y).tolist(), curve.labels, strict=False):
+        label = place_label(text, (point[0], point[1]), downs, _TEXT, (x.start, x.end), taken)
         yield Text(label.x, label.y, label.text, size=_TEXT, anchor=label.anchor, part=Part.LABEL)
 
 
-def _spans(spans: Spans, x: Axis, y: Axis) -> Polyline:
+def _draw_spans(spans: Spans, x: Axis, y: Axis) -> Polyline:
     """All stretches of one kind as one outline: a page holds hundreds of them."""
     at = y.px(spans.at)
     width = float(np.clip(abs(y.end - y.start) / max(float(spans.at.max()), 1.0) * 0.62, 0.5, 9.0))
-    lines = _segments(x.px(spans.begin), at, x.px(spans.end), at)
+    lines = _make_segments(x.px(spans.begin), at, x.px(spans.end), at)
     return Polyline(lines, spans.tone.value, width, part=Part.SPANS)
 
 
-def _bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
+def _draw_bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
     """Bars from the top down, the name above each and its figure at its end."""
     values = [value for bar in bars for value in (bar.value, bar.high, bar.best) if value == value]
     scale = _BARS_WIDTH / (max([*values, 1e-12]) * 1.02)
     for row, bar in enumerate(bars):
         upper, lower, name_y = (top + _BAR * (row + share) for share in (0.45, 0.79, 0.29))
         middle = (upper + lower) / 2
-        room = _BARS_WIDTH - width(bar.text, _TEXT) - _RIGHT
-        yield Text(_EDGE, name_y, fitted(bar.name, room, _TEXT), "text")
+        room = _BARS_WIDTH - measure_text(bar.text, _TEXT) - _RIGHT
+        yield Text(_EDGE, name_y, fit_name(bar.name, room, _TEXT), "text")
         yield Text(WIDTH - _RIGHT, name_y, bar.text, anchor="end")
-        yield Polyline(_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
+        yield Polyline(_outline_box(_EDGE, upper, WIDTH - _RIGHT, lower), fill="grid")
         colour = SERIES[0] if row == 0 or not bars[0].name else SERIES[5]
-        yield Polyline(_box(_EDGE, upper, _EDGE + bar.value * scale, lower), fill=colour)
+        yield Polyline(_outline_box(_EDGE, upper, _EDGE + bar.value * scale, lower), fill=colour)
         if bar.low == bar.low and bar.high == bar.high:
             ends = np.array([(_EDGE + max(end, 0.0) * scale, middle) for end in (bar.low, bar.high)])
             yield Polyline(ends, "paper", 4.0)  # the line is seen on the bar and next to it
@@ -264,42 +301,108 @@ def _bars(bars: Sequence[Bar], top: float) -> Iterator[Polyline | Text]:
             yield Polyline(np.array([(best, upper - 3), (best, lower + 3)]), "failed", _LINE, (3.2, 1.6))
 
 
-def _legend_rows(panel: Panel) -> list[list[tuple[str, Polyline]]]:
+def _arrange_legend(panel: Panel) -> list[list[tuple[str, Polyline]]]:
     """Names with samples, two in a row where they are short; nothing where there is one curve."""
     sample = np.array([(0.0, 0.0), (22.0, 0.0)])
     entries = [(spans.name, Polyline(sample, spans.tone.value, 5.0)) for spans in panel.spans]
     own = [curve for curve in panel.curves if curve.of is None]
     if len(own) > 1 or (own and own[0].name and panel.y_top):
         for index, curve in enumerate(panel.curves):
-            colour, dash = _style(index)
+            colour, dash = _choose_style(index)
             if curve.of is not None:
                 continue
             if curve.form in (CurveStyle.POINTS, CurveStyle.MARKS):
-                entries.append((curve.name, Polyline(np.array([(11.0, 0.0)]), colour, _MARK, dots=True)))
+                entries.append((curve.name, Polyline(np.array([(11.0, 0.0)]), colour, MARK_SIZE, dots=True)))
             else:
                 entries.append((curve.name, Polyline(sample, colour, _LINE, dash)))
     entries = [entry for entry in entries if entry[0]]
-    in_a_row = 2 if all(width(name, _TEXT) <= _HALF for name, _ in entries) else 1
+    in_a_row = 2 if all(measure_text(name, _TEXT) <= _HALF for name, _ in entries) else 1
     return [entries[start : start + in_a_row] for start in range(0, len(entries), in_a_row)]
 
 
-def _legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Iterator[Polyline | Text]:
+def _draw_legend(rows: Sequence[Sequence[tuple[str, Polyline]]], top: float) -> Iterator[Polyline | Text]:
     for number, row in enumerate(rows):
         for place, (name, sample) in enumerate(row):
             left, baseline = _EDGE + place * (WIDTH - 2 * _EDGE) / 2, top + _LEGEND * number + 9
             yield msgspec.structs.replace(sample, points=sample.points + np.array([left, baseline - 3.5]))
-            yield Text(left + _SAMPLE, baseline, fitted(name, _FULL, _TEXT), "text")
+            yield Text(left + _SAMPLE, baseline, fit_name(name, _FULL, _TEXT), "text")
 
 
-def _at(x_values: Floats, y_values: Floats, x: Axis, y: Axis) -> Floats:
+def _place_points(x_values: Floats, y_values: Floats, x: Axis, y: Axis) -> Floats:
     return np.stack([x.px(x_values), y.px(y_values)], axis=1)
 
 
-def _box(left: float, top: float, right: float, bottom: float) -> Floats:
+def _outline_box(left: float, top: float, right: float, bottom: float) -> Floats:
     return np.array([(left, top), (right, top), (right, bottom), (left, bottom), (left, top)])
 
 
-def _segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y1: Floats | float) -> Floats:
+def _make_segments(x0: Floats | float, y0: Floats | float, x1: Floats | float, y1: Floats | float) -> Floats:
     """Each from (x0, y0) to (x1, y1), the pen lifted between them."""
     ends = np.broadcast_arrays(x0, y0, x1, y1, np.nan, np.nan)
     return np.stack(ends, axis=1).reshape(-1, 2).astype(np.float64)
+
+
+def measure_text(text: str, size: float) -> float:
+    """Pixels that a line takes, a few too many rather than too few."""
+    return size * sum(_WIDTHS.get(letter, _OTHER_WIDTH) for letter in text)
+
+
+def fit_name(name: str, most: float, size: float) -> str:
+    """A name in at most `most` pixels, its middle left out."""
+    letters = len(name)
+    while letters > 1 and measure_text(cut_middle(name, letters), size) > most:
+        letters -= 1
+    return cut_middle(name, letters)
+
+
+class Box(NamedTuple):
+    """A rectangle that is taken."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @classmethod
+    def around(cls, point: Floats, reach: float) -> Box:
+        """The square about a point (x, y)."""
+        x, y = point.tolist()
+        return cls(x - reach, y - reach, x + reach, y + reach)
+
+    def meets(self, other: Box) -> bool:
+        """Whether the two have a pixel in common."""
+        apart = self.right <= other.left or other.right <= self.left
+        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
+
+
+class Label(NamedTuple):
+    """Where a label stands: its baseline's end at `x`, which is `anchor`; "" where there was no room."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str
+
+
+def place_label(
+    text: str, point: tuple[float, float], downs: Sequence[float], size: float, ends: tuple[float, float],
+    taken: list[Box],
+) -> Label:  # fmt: skip
+    """A label on the right of a point or on its left, so far down as the first of `downs` that has room.
+
+    `ends` are those of the x axis; what it covers is added to `taken`.
+    """
+    sides = [(_NEAR, "start"), (-_NEAR, "end")]
+    if point[0] > ends[0] + 0.85 * (ends[1] - ends[0]):
+        sides.reverse()
+    long = measure_text(text, size)
+    for down in downs:
+        for aside, anchor in sides:
+            x, y = point[0] + aside, point[1] + down
+            left = x if anchor == "start" else x - long
+            box = Box(left, y - _RISE * size, left + long, y + _FALL * size)
+            inside = ends[0] <= box.left and box.right <= ends[1] + _NEAR
+            if inside and not any(box.meets(other) for other in taken):
+                taken.append(box)
+                return Label(text, x, y, anchor)
+    return Label("", point[0] + sides[0][0], point[1] + downs[0], sides[0][1])

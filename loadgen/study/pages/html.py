@@ -1,4 +1,4 @@
-"""Hypertext: the report as one HTML file that needs nothing but itself."""
+"""HTML: the report as one HTML file that needs nothing but itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ import jinja2
 from markupsafe import Markup
 
 from loadgen import __version__
-from loadgen.study.compare.model import ComparedLoad, Decision
-from loadgen.study.pages import formatting, inline_svg
+from loadgen.study.pages import picture_files
+from loadgen.study.pages.comparison_section import (
+    LEVELS,
+    SYMBOLS,
+    find_shared_remarks,
+    format_figure,
+    format_half_interval,
+    format_interval,
+    format_row_ratio,
+    select_own_marks,
+    summarise_line,
+)
 from loadgen.study.pages.document import Document
-from loadgen.study.pages.formatting import Entry, FigureTable
-from loadgen.study.pages.palette import DARK, LIGHT
-from loadgen.study.pages.panel import Panel
+from loadgen.study.pages.drawing import DARK, LIGHT
+from loadgen.study.pages.page_parts import Panel
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("page.js", "charts.js")
@@ -26,34 +35,37 @@ _OTHER_COLOURS = {  # added to those of the pictures: raised ground, links, and 
 }
 
 
-def render(document: Document) -> str:
+def render_page(document: Document) -> str:
     """The page; the same document gives the same bytes."""
     loader, undefined = jinja2.FileSystemLoader(_HERE), jinja2.StrictUndefined
     places = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
-    names = ("written", "spread", "ratio", "interval", "lead", "common", "marks")
-    places.filters.update({name: getattr(formatting, name) for name in names}, drawn=_drawn, exact=repr)
-    script = "".join(_without_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
+    filters = {
+        "written": format_figure, "spread": format_half_interval, "ratio": format_row_ratio,
+        "interval": format_interval, "lead": summarise_line, "common": find_shared_remarks,
+        "marks": select_own_marks, "drawn": _write_picture, "exact": repr,
+    }  # fmt: skip
+    places.filters.update(filters)
+    script = "".join(_strip_indents((_HERE / name).read_text("utf-8")) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     ladders = all(panel.key.startswith("ladder") for panel in document.sweeps)
     return places.get_template("page.html.j2").render(
         document=document,
         alone=len(document.accounts) == 1,
-        title=_title(document),
-        simulated=_simulated(document),
+        title=_make_title(document),
+        simulated=_describe_simulated(document),
         version=__version__,
-        levels=formatting.LEVELS,
-        symbols=formatting.SYMBOLS,
-        statistics=statistics,
+        levels=LEVELS,
+        symbols=SYMBOLS,
         sweeps_title="Speed over input length" if ladders else "Latency against throughput",
-        light=_variables(LIGHT, "light"),
-        dark=_variables(DARK, "dark"),
+        light=_write_variables(LIGHT, "light"),
+        dark=_write_variables(DARK, "dark"),
         style=Markup((_HERE / "page.css").read_text("utf-8")),  # nosec B704 # our own file
         script=Markup(script),  # nosec B704 # our own file
         script_digest=digest,
     ) + "\n"  # fmt: skip
 
 
-def _title(document: Document) -> str:
+def _make_title(document: Document) -> str:
     """The page's title: of one run its model and load; and whether any of it is simulated."""
     accounts = document.accounts
     title = accounts[0].headline if len(accounts) == 1 else document.title
@@ -64,7 +76,7 @@ def _title(document: Document) -> str:
     )
 
 
-def _simulated(document: Document) -> str:
+def _describe_simulated(document: Document) -> str:
     """What of the page no model ran for; "" if nothing."""
     presets = [account.simulated for account in document.accounts if account.simulated]
     if not presets:
@@ -76,39 +88,17 @@ def _simulated(document: Document) -> str:
     return f"{part}the embedded engine answered, with the timing of {timing}; no model ran"
 
 
-def _without_indents(script: str) -> str:
+def _strip_indents(script: str) -> str:
     """A script of ours, which has no text of several lines, without what only its readers need."""
     lines = (line.strip() for line in script.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
-def _drawn(panel: Panel, place: str) -> Markup:
+def _write_picture(panel: Panel, place: str) -> Markup:
     """An `<svg>` made by us: its texts are escaped where it is made."""
-    return Markup(inline_svg.inline(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
+    return Markup(picture_files.write_inline_svg(panel, f"{place}-{panel.key}-plot"))  # nosec B704 # escaped by ElementTree
 
 
-def _variables(colours: Mapping[str, str], theme: str) -> Markup:
+def _write_variables(colours: Mapping[str, str], theme: str) -> Markup:
     variables = "".join(f"--{role}:{colour};" for role, colour in colours.items())
     return Markup(variables + _OTHER_COLOURS[theme])  # nosec B704 # constants of ours
-
-
-def statistics(comparison: ComparedLoad) -> FigureTable | None:
-    """Everything known of each difference; None where there is no verdict on any."""
-    rows: list[tuple[Entry, ...]] = []
-    for figure in comparison.figures:
-        for line in comparison.lines:
-            effect = line.effects.get(figure.key)
-            if effect is None or effect.call is Decision.NONE:
-                continue
-            rows.append(
-                (
-                    f"{line.name}: {figure.label}",
-                    formatting.ratio(effect.ratio), formatting.interval(effect),
-                    f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
-                    f"{effect.units} {'pairs' if effect.paired else 'per side'}",
-                    formatting.detectable(effect),
-                    "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
-                )
-            )  # fmt: skip
-    titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
-    return FigureTable(titles, tuple(rows)) if rows else None

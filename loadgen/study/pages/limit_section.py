@@ -11,8 +11,7 @@ from loadgen.base.layout import Table
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.pages.formatting import FigureTable
-from loadgen.study.pages.panel import NAN, Curve, CurveStyle, Floats, Panel, is_wide
+from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, FigureTable, Floats, Panel, is_wide
 
 _TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
 
@@ -27,23 +26,23 @@ class LimitSection(msgspec.Struct, frozen=True):
     pictures: tuple[Panel, ...]
 
 
-def limit_sections(limits: Sequence[StoredLimit]) -> tuple[LimitSection, ...]:
+def make_limit_sections(limits: Sequence[StoredLimit]) -> tuple[LimitSection, ...]:
     """A section for each search, in their order."""
-    return tuple(_section(limit, f"limit-{number}") for number, limit in enumerate(limits, 1))
+    return tuple(_make_section(limit, f"limit-{number}") for number, limit in enumerate(limits, 1))
 
 
-def _section(limit: StoredLimit, anchor: str) -> LimitSection:
+def _make_section(limit: StoredLimit, anchor: str) -> LimitSection:
     record = limit.record
     return LimitSection(
         anchor=anchor,
         title=f"{limit.shown_name}, {limit_lines.headline(record)}",
         words=tuple(limit_lines.parts(record))[1:],
         runs=limit_lines.table(record),
-        pictures=tuple(_pictures(record, anchor)),
+        pictures=tuple(_plot_search(record, anchor)),
     )
 
 
-def _pictures(record: LimitRecord, anchor: str) -> Iterator[Panel]:
+def _plot_search(record: LimitRecord, anchor: str) -> Iterator[Panel]:
     """Each objective over the load with its bound and its limit, then goodput."""
     runs = sorted(record.runs, key=lambda run: (run.load, run.number))
     for place, objective in enumerate(record.objectives, 1):
@@ -54,12 +53,16 @@ def _pictures(record: LimitRecord, anchor: str) -> Iterator[Panel]:
             if figures.objective == objective and figures.value_ms is not None
         ]
         if shown:
-            yield _objective(record, f"{anchor}-objective-{place}", shown)
+            yield _plot_objective(record, f"{anchor}-objective-{place}", shown)
     if any(run.goodput_per_s for run in runs):
-        yield _goodput(record, f"{anchor}-goodput", [run for run in runs if run.goodput_per_s is not None])
+        yield _plot_goodput(
+            record, f"{anchor}-goodput", [run for run in runs if run.goodput_per_s is not None]
+        )
 
 
-def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]) -> Panel:
+def _plot_objective(
+    record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, ObjectiveFigures]]
+) -> Panel:
     """A percentile of each run with its upper bound against the limit, the interval of the answer a band."""
     runs = [run for run, _ in shown]
     loads = np.array([run.load for run in runs])
@@ -71,27 +74,27 @@ def _objective(record: LimitRecord, key: str, shown: Sequence[tuple[LimitRun, Ob
     figure = limit_lines.figure(objective)
     known = np.isfinite(bounds)
     ends = np.array([loads.min(), loads.max()])
-    whole, *apart = _curves(figure, runs, values)
+    whole, *apart = _make_curves(figure, runs, values)
     curves = [
         whole,
         Curve("its upper bound at 99 %", loads[known], bounds[known], CurveStyle.POINTS),
         Curve(f"limit, {limit_ms:g} ms", ends, np.full(2, limit_ms)),
         *apart,
     ]
-    band, above = _band(record, ends.tolist()), float(np.nanmax([values, bounds])) > _TOP * limit_ms
+    band, above = _find_band(record, ends.tolist()), float(np.nanmax([values, bounds])) > _TOP * limit_ms
     rows = tuple(
         (limit_lines.load(run.load), f"{value:,.4g}", f"{bound:,.4g}" if bound == bound else "–",
          limit_lines.outcome(run))
         for run, value, bound in zip(runs, values.tolist(), bounds.tolist(), strict=True)
     )  # fmt: skip
     return Panel(
-        key, f"{figure} over load", _unit(record), "ms", tuple(curves), x_log=is_wide(loads),
-        y_top=_TOP * limit_ms, band=band, caption=_caption(runs, band, above),
+        key, f"{figure} over load", _name_unit(record), "ms", tuple(curves), x_log=is_wide(loads),
+        y_top=_TOP * limit_ms, band=band, caption=_write_caption(runs, band, above),
         numbers=FigureTable(("load", figure, "at most, 99 %", ""), rows),
     )  # fmt: skip
 
 
-def _caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, above: bool = False) -> str:
+def _write_caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, above: bool = False) -> str:
     """What of a picture needs words: only what is in it."""
     sentences = ["A point per run."]
     if not all(run.passed for run in runs):
@@ -103,36 +106,36 @@ def _caption(runs: Sequence[LimitRun], band: tuple[float, float] | None, above: 
     return " ".join(sentences)
 
 
-def _goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
+def _plot_goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Panel:
     loads = np.array([run.load for run in runs])
     goodput = np.array([run.goodput_per_s for run in runs], np.float64)
     rows = tuple((limit_lines.load(run.load), f"{run.goodput_per_s:,.4g}") for run in runs)
-    band = _band(record, [float(loads.min()), float(loads.max())])
+    band = _find_band(record, [float(loads.min()), float(loads.max())])
     return Panel(
-        key, "Goodput over load", _unit(record), "requests/s",
-        tuple(_curves("goodput", runs, goodput)),
-        x_log=is_wide(loads), band=band, caption=_caption(runs, band),
+        key, "Goodput over load", _name_unit(record), "requests/s",
+        tuple(_make_curves("goodput", runs, goodput)),
+        x_log=is_wide(loads), band=band, caption=_write_caption(runs, band),
         numbers=FigureTable(("load", "requests/s within the objectives"), rows),
     )  # fmt: skip
 
 
-def _curves(name: str, runs: Sequence[LimitRun], values: Floats) -> Iterator[Curve]:
+def _make_curves(name: str, runs: Sequence[LimitRun], values: Floats) -> Iterator[Curve]:
     """The runs from load to load; by themselves those that were ended early as saturated, if any were."""
     forms = {False: (name, CurveStyle.JOINED, None), True: (f"{name}, saturated", CurveStyle.MARKS, 0)}
     for saturated, (title, form, of) in forms.items():
         own = [at for at, run in enumerate(runs) if run.saturated is saturated]
         if own or not saturated:
             x = np.array([runs[at].load for at in own])
-            labels = tuple(_label(runs[at]) for at in own)
+            labels = tuple(_label_run(runs[at]) for at in own)
             hollow = tuple(not runs[at].passed for at in own)
             yield Curve(title, x, values[own], form, labels, hollow, of)
 
 
-def _unit(record: LimitRecord) -> str:
+def _name_unit(record: LimitRecord) -> str:
     return "requests/s asked" if record.axis == "rate" else "concurrency"
 
 
-def _label(run: LimitRun) -> str:
+def _label_run(run: LimitRun) -> str:
     """What is to be known of a point in a word; "" of a plain one."""
     return (
         "saturated"
@@ -143,7 +146,7 @@ def _label(run: LimitRun) -> str:
     )
 
 
-def _band(record: LimitRecord, ends: Sequence[float]) -> tuple[float, float] | None:
+def _find_band(record: LimitRecord, ends: Sequence[float]) -> tuple[float, float] | None:
     """The interval of the answer as far as there were runs."""
     if record.limit is None or record.limit.value is None:
         return None

@@ -18,10 +18,9 @@ from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
-from loadgen.study.pages.comparison_charts import MOST_CURVES
-from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw
-from loadgen.study.pages.formatting import Entry, FigureTable, Number
-from loadgen.study.pages.panel import Curve, CurveStyle, Panel, is_wide
+from loadgen.study.pages.comparison_section import MOST_CURVES
+from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Entry, FigureTable, Number, Panel, is_wide
 from loadgen.study.run_summary import Reported, grouped
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
@@ -86,7 +85,7 @@ _SATURATED_SHOWN = "A saturated point is hollow: every token that arrived until 
 _SATURATED_LEFT_OUT = "Saturated points are left out: their latencies never settled."
 
 
-def sweeps(
+def plot_loads(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
     """Latency and speed against throughput, throughput and goodput against load, of several loads of a shape.
@@ -95,57 +94,59 @@ def sweeps(
     not drawn.
     """
     stems: set[str] = set()
-    for number, (shape, runs) in enumerate(grouped_by_shape(_timed(reported)).items(), 1):
+    for number, (shape, runs) in enumerate(grouped_by_shape(_select_timed(reported)).items(), 1):
         points = {
-            name: _points(group)
-            for name, group in _by_row(runs, named)
-            if len({_pressure(run.load) for run in group}) > 1
+            name: _make_points(group)
+            for name, group in _split_by_row(runs, named)
+            if len({_get_limits(run.load) for run in group}) > 1
         }
         if not points:
             continue
         drawn = dict(list(points.items())[:MOST_CURVES])
         every = [point for along in drawn.values() for point in along]
-        captions = [f"{shape.words}; {_label_words(every)}."]
+        captions = [f"{shape.words}; {_explain_labels(every)}."]
         if len(points) > len(drawn):
             captions.append(f"{len(drawn)} of {len(points)} checkpoints are drawn.")
         stem = f"{shape.stem}-{number}" if shape.spread or shape.stem in stems else shape.stem
         stems.add(stem)
         seen: set[str] = set()  # the pictures stand next to one another: a sentence is read once
-        for axes in _drawable(drawn):
-            yield _panel(axes, stem, drawn, captions, seen)
+        for axes in _select_axes(drawn):
+            yield _plot_points(axes, stem, drawn, captions, seen)
 
 
-def settings(
+def plot_settings(
     reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
 ) -> Iterator[Panel]:
     """Latency and speed against throughput, a labelled point a setting, where each had one load.
 
     A setting is a profile, a shape or a row. Nothing where there are fewer than two, or speeds of a ladder.
     """
-    shapes = grouped_by_shape(_timed(reported))
+    shapes = grouped_by_shape(_select_timed(reported))
     apart = [
         (name, shape, group) for shape, runs in shapes.items() for name, group in grouped(runs, named).items()
     ]
     if len(apart) < _FEWEST_SETTINGS or any(_SPEED_TABLE in run.figures for run in reported):
         return
-    words = [(group[0].load.name, shape.words, _at(group[0].load), name) for name, shape, group in apart]
+    words = [
+        (group[0].load.name, shape.words, _format_limits(group[0].load), name) for name, shape, group in apart
+    ]
     points = [
         msgspec.structs.replace(point, label=label)
         for (_, _, group), label in zip(apart, distinguished(words), strict=True)
-        for point in _points(group)
+        for point in _make_points(group)
     ]
     seen: set[str] = set()
-    for axes in _drawable({"": points}, loads=False):
+    for axes in _select_axes({"": points}, loads=False):
         captions = ["A labelled point for each setting."]
-        yield _panel(axes, "settings", {"": points}, captions, seen, CurveStyle.MARKS)
+        yield _plot_points(axes, "settings", {"": points}, captions, seen, CurveStyle.MARKS)
 
 
-def _by_row(
+def _split_by_row(
     runs: Sequence[Reported], named: Callable[[Reported], str]
 ) -> Iterator[tuple[str, list[Reported]]]:
     """The runs of each row; by profile, where it ran several under one load."""
     for name, group in grouped(runs, named).items():
-        by_load = grouped(group, lambda run: _pressure(run.load)).values()
+        by_load = grouped(group, lambda run: _get_limits(run.load)).values()
         if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
             by_profile = grouped(group, lambda run: run.load.name).items()
             yield from ((f"{name}, {profile}", own) for profile, own in by_profile)
@@ -153,14 +154,14 @@ def _by_row(
             yield name, group
 
 
-def _timed(reported: Iterable[Reported]) -> list[Reported]:
+def _select_timed(reported: Iterable[Reported]) -> list[Reported]:
     """The runs that have what every picture needs; of saturated ones the throughput."""
     keys = {False: (_THROUGHPUT, _TTFT, _TPOT), True: (_THROUGHPUT,)}
     held = ((run, run.held) for run in reported)
     return [run for run, figures in held if all(figures.get(key, 0.0) > 0 for key in keys[run.saturated])]
 
 
-def _drawable(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
+def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iterator[_Axes]:
     """The pictures for which every settled point has the figures, the first of each pair that can be drawn.
 
     Without `loads` not those over the load.
@@ -189,26 +190,26 @@ def _drawable(points: Mapping[str, Sequence[Point]], loads: bool = True) -> Iter
         )
 
 
-def _pressure(load: Load) -> tuple[float, float]:
+def _get_limits(load: Load) -> tuple[float, float]:
     """Requests at a time and requests a second, infinite where nothing limits them."""
     rate, limit = load.request_rate_per_s, load.max_concurrency
     return (math.inf if limit is None else float(limit), math.inf if rate is None else float(rate))
 
 
-def _at(load: Load) -> str:
+def _format_limits(load: Load) -> str:
     return load_table.at(load.max_concurrency, load.request_rate_per_s)
 
 
-def _points(runs: Sequence[Reported]) -> list[Point]:
+def _make_points(runs: Sequence[Reported]) -> list[Point]:
     """A point a load, from the lightest on."""
-    by_pressure = grouped(runs, lambda run: _pressure(run.load))
+    by_pressure = grouped(runs, lambda run: _get_limits(run.load))
     return [
-        _point(group, limit, rate)
+        _make_point(group, limit, rate)
         for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0])
     ]
 
 
-def _point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
+def _make_point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
     valid = [run for run in runs if run.level != INVALID]
     held = [run.held for run in valid or runs]
     values = {key: [figures.get(key) for figures in held] for key in _KEYS}
@@ -227,7 +228,7 @@ def _point(runs: Sequence[Reported], limit: float, rate: float) -> Point:
     return Point(figures, label, limit, rate, not valid, saturated)
 
 
-def _panel(
+def _plot_points(
     axes: _Axes,
     stem: str,
     points: Mapping[str, Sequence[Point]],
@@ -247,23 +248,23 @@ def _panel(
         for suffix, key in axes.curves:
             name = ", ".join(filter(None, (row, suffix)))
             # Of two percentiles labels stand next to the upper one.
-            curve = _curve(name, along, axes, key, form, labelled=key == axes.curves[-1][1])
+            curve = _make_curve(name, along, axes, key, form, labelled=key == axes.curves[-1][1])
             curves.append(curve)
-            rows += _rows(curve, along)
-    sentences, bands = _knees(curves) if axes.key == "throughput" else ([], [])
-    sentences = [*captions, *_remarks(every, axes), *sentences]
+            rows += _list_rows(curve, along)
+    sentences, bands = _find_knees(curves) if axes.key == "throughput" else ([], [])
+    sentences = [*captions, *_list_remarks(every, axes), *sentences]
     band = bands[0] if len(curves) == 1 and bands else None
     if axes.key == "speed" and len(every) > 1 and (len(points) > 1 or form is CurveStyle.MARKS):
-        curves.append(_front(every, axes))
+        curves.append(_find_front(every, axes))
         sentences.append("The line without points goes through those that no other beats in both.")
     saturated = {row: [point for point in along if point.saturated] for row, along in points.items()}
     if any(saturated.values()):
         shown = axes.key == "throughput"
         sentences.append(_SATURATED_SHOWN if shown else _SATURATED_LEFT_OUT)
         for place, (row, along) in enumerate(saturated.items() if shown else ()):
-            curve = _curve(_apart(row), along, axes, _THROUGHPUT, CurveStyle.MARKS, of=place)
+            curve = _make_curve(_name_saturated(row), along, axes, _THROUGHPUT, CurveStyle.MARKS, of=place)
             curves.append(curve)
-            rows += _rows(curve, along)
+            rows += _list_rows(curve, along)
     loads = np.concatenate([curve.x for curve in curves])
     unseen = [sentence for sentence in sentences if sentence not in seen]
     seen.update(unseen)
@@ -274,7 +275,7 @@ def _panel(
     )  # fmt: skip
 
 
-def _label_words(points: Sequence[Point]) -> str:
+def _explain_labels(points: Sequence[Point]) -> str:
     """What the points' labels are."""
     if all(math.isinf(point.rate) for point in points):
         return "labels are the concurrency"
@@ -283,7 +284,7 @@ def _label_words(points: Sequence[Point]) -> str:
     return "labels are the concurrency, or requests per second (/s)"
 
 
-def _curve(
+def _make_curve(
     name: str,
     points: Sequence[Point],
     axes: _Axes,
@@ -299,17 +300,17 @@ def _curve(
     return Curve(name, x, y, form, labels if labelled else (), hollow, of)
 
 
-def _rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+def _list_rows(curve: Curve, points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
     labels = (point.label for point in points)
     for label, x, y in zip(labels, curve.x.tolist(), curve.y.tolist(), strict=True):
         yield curve.name, label, f"{x:,.1f}", f"{y:,.2f}"
 
 
-def _apart(row: str) -> str:
+def _name_saturated(row: str) -> str:
     return ", ".join(filter(None, (row, "saturated")))
 
 
-def _remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
+def _list_remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
     """What is to be known of the points, and of the figure."""
     if any(point.invalid for point in points):
         yield f"The runs of a hollow point are {INVALID}."
@@ -319,7 +320,7 @@ def _remarks(points: Sequence[Point], axes: _Axes) -> Iterator[str]:
         yield "Of the whole server, since not every run knows how many GPUs it has."
 
 
-def _knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, float]]]:
+def _find_knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, float]]]:
     """Where each curve bends, in words, and its interval; nothing of one that is as well a straight line."""
     sentences, bands = [], []
     for curve in curves:
@@ -334,7 +335,7 @@ def _knees(curves: Sequence[Curve]) -> tuple[list[str], list[tuple[float, float]
     return sentences, bands
 
 
-def _front(points: Sequence[Point], axes: _Axes) -> Curve:
+def _find_front(points: Sequence[Point], axes: _Axes) -> Curve:
     """The points that none beats in both figures, from the left to the right."""
     key = axes.curves[0][1]
     front: list[tuple[float, float]] = []
@@ -445,7 +446,7 @@ def picture(section: LoadSection) -> tuple[Panel, Drawing]:
     shapes: list[Polyline | Text] = [Text(_EDGE, 20, heading, "text", 14, bold=True)]
     top = float(_HEADING)
     for start in range(0, len(section.pictures), _IN_A_ROW):
-        drawings = [draw(panel, titled=True) for panel in section.pictures[start : start + _IN_A_ROW]]
+        drawings = [draw_panel(panel, titled=True) for panel in section.pictures[start : start + _IN_A_ROW]]
         for place, drawing in enumerate(drawings):
             shapes += (_moved(shape, place * drawing.width, top) for shape in drawing.shapes)
         top += max(drawing.height for drawing in drawings)

@@ -10,105 +10,125 @@ from loadgen.base.errors import LOG_LINE
 from loadgen.base.layout import Table, escape_markdown
 from loadgen.base.printable import clean_line
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
-from loadgen.study.pages import formatting
-from loadgen.study.pages.document import Compared, Document
-from loadgen.study.pages.formatting import Number
+from loadgen.study.pages.comparison_section import (
+    LEVELS,
+    SYMBOLS,
+    Compared,
+    find_shared_remarks,
+    format_figure,
+    format_half_interval,
+    format_interval,
+    format_row_ratio,
+    select_own_marks,
+    summarise_line,
+)
+from loadgen.study.pages.document import Document
+from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import Account
 
 _FENCE = re.compile(r"`{3,}")
 
 
-def render(document: Document) -> str:
+def render_markdown(document: Document) -> str:
     """The whole report; names are escaped, so that none of them is markup."""
-    lines = [f"# {_cell(document.title)}", "", _cell(" · ".join(document.subtitle)), ""]
-    verdicts = [f"{formatting.LEVELS[level]} {count} {level}" for level, count in document.levels]
+    lines = [f"# {_escape(document.title)}", "", _escape(" · ".join(document.subtitle)), ""]
+    verdicts = [f"{LEVELS[level]} {count} {level}" for level, count in document.levels]
     if document.simulated:
         verdicts.append("SIMULATED: the embedded engine answered, no model ran")
     lines += ["**Verdict**: " + " · ".join(verdicts), ""] * bool(verdicts)
     for title, table in document.compared_limits:
-        lines += [f"## {_cell(title)}", "", *_words(table)]
+        lines += [f"## {_escape(title)}", "", *_write_words(table)]
     for search in document.limits:
-        lines += [f"## {_cell(search.title)}", "", *(f"- {_cell(words)}" for words in search.words), ""]
-        lines += _words(search.runs)
+        lines += [
+            f"## {_escape(search.title)}",
+            "",
+            *(f"- {_escape(words)}" for words in search.words),
+            "",
+        ]
+        lines += _write_words(search.runs)
     if document.loads is not None:
-        lines += [f"## {_cell(document.loads.title)}", "", *_words(document.loads.words)]
-        lines += [*(f"- {_cell(note)}" for note in document.loads.notes), ""]
+        lines += [f"## {_escape(document.loads.title)}", "", *_write_words(document.loads.words)]
+        lines += [*(f"- {_escape(note)}" for note in document.loads.notes), ""]
     for part in document.compared:
-        lines += _compared(part)
+        lines += _write_comparison(part)
     if document.fits is not None:
-        lines += ["## What fits which memory (GiB)", "", *_words(document.fits)]
-    lines += _missing(document)
+        lines += ["## What fits which memory (GiB)", "", *_write_words(document.fits)]
+    lines += _write_missing(document)
     if len(document.accounts) > 1:
-        lines += _runs(document.accounts)
+        lines += _write_runs(document.accounts)
     for account in document.accounts:
-        lines += _run(account, alone=len(document.accounts) == 1)
+        lines += _write_run(account, alone=len(document.accounts) == 1)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _compared(part: Compared) -> Iterator[str]:
+def _write_comparison(part: Compared) -> Iterator[str]:
     comparison = part.comparison
-    yield from (f"## {_cell(part.title)}", "")
+    yield from (f"## {_escape(part.title)}", "")
     for line in comparison.lines:
         effect = line.effects.get(comparison.headline)
         if effect is not None:
-            lead = _cell(formatting.lead(comparison, line))
-            yield f"- {formatting.SYMBOLS[effect.call]} **{effect.call}** {_cell(line.shown_name)}: {lead}"
-        for remark in (*formatting.marks(comparison, line), *filter(None, [line.answers]), *line.failures):
-            yield f"- {_cell(line.name)}: {_cell(remark.partition(LOG_LINE)[0])}"
-    for sentence, names in formatting.common(comparison).items():
-        yield f"- {_cell(names)}: {_cell(sentence)}"
+            lead = _escape(summarise_line(comparison, line))
+            yield f"- {SYMBOLS[effect.call]} **{effect.call}** {_escape(line.shown_name)}: {lead}"
+        for remark in (
+            *select_own_marks(comparison, line),
+            *filter(None, [line.answers]),
+            *line.failures,
+        ):
+            yield f"- {_escape(line.name)}: {_escape(remark.partition(LOG_LINE)[0])}"
+    for sentence, names in find_shared_remarks(comparison).items():
+        yield f"- {_escape(names)}: {_escape(sentence)}"
     yield ""
     roofline = any(line.roofline is not None for line in comparison.lines)
     titles = ["Checkpoint", *(figure.label for figure in comparison.figures)]
     titles += ["Roofline"] * roofline + ["Runs"]
-    yield from _table(titles, [_row(comparison, line, roofline) for line in comparison.lines])
+    yield from _write_table(titles, [_make_row(comparison, line, roofline) for line in comparison.lines])
     if comparison.baseline:
         yield (
-            f"Compared with {_cell(comparison.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
+            f"Compared with {_escape(comparison.baseline)}; ratio = row ÷ baseline with its 95 % confidence "
             f"interval; equivalent is within ± {100 * comparison.margin:g} %."
         )
         yield ""
     for remark in comparison.remarks:
-        yield from (_cell(remark), "")
+        yield from (_escape(remark), "")
     for title, table in part.tables:
-        yield from (f"### {title}", "", *_words(table))
+        yield from (f"### {title}", "", *_write_words(table))
 
 
-def _row(comparison: ComparedLoad, line: Line, roofline: bool) -> list[str]:
-    name = _cell(line.shown_name) + " (baseline)" * (line.name == comparison.baseline)
-    cells = [name, *(_figure(line, figure) for figure in comparison.figures)]
+def _make_row(comparison: ComparedLoad, line: Line, roofline: bool) -> list[str]:
+    name = _escape(line.shown_name) + " (baseline)" * (line.name == comparison.baseline)
+    cells = [name, *(_format_cell(line, figure) for figure in comparison.figures)]
     cells += [f"{100 * line.roofline:.0f} %" if line.roofline is not None else "–"] * roofline
     return [*cells, str(len(line.runs))]
 
 
-def _figure(line: Line, figure: ComparedFigure) -> str:
+def _format_cell(line: Line, figure: ComparedFigure) -> str:
     summary, effect = line.summaries.get(figure.key), line.effects.get(figure.key)
     if summary is None:
         return "–"
-    mean = f"{formatting.written(figure, summary.mean)} {formatting.spread(figure, summary)}".rstrip()
+    mean = f"{format_figure(figure, summary.mean)} {format_half_interval(figure, summary)}".rstrip()
     if effect is None or effect.ratio != effect.ratio:
         return mean
-    between = f" ({formatting.interval(effect)})" if formatting.interval(effect) else ""
-    ratio = f"{formatting.ratio(effect.ratio)}{between} {formatting.SYMBOLS[effect.call]}".removesuffix(" –")
+    between = f" ({format_interval(effect)})" if format_interval(effect) else ""
+    ratio = f"{format_row_ratio(effect.ratio)}{between} {SYMBOLS[effect.call]}".removesuffix(" –")
     return f"{mean}<br>{ratio}"
 
 
-def _missing(document: Document) -> Iterator[str]:
+def _write_missing(document: Document) -> Iterator[str]:
     if not document.lacks:
         return
     yield from ("## What is missing", "")
     for failed in document.failures:
         cell = failed.cell
         reason, *log = failed.reason.split(LOG_LINE)
-        yield f"- {_cell(cell.arm)}, {_cell(cell.profile)}, repeat {cell.repeat + 1}: {_cell(reason)}"
+        yield f"- {_escape(cell.arm)}, {_escape(cell.profile)}, repeat {cell.repeat + 1}: {_escape(reason)}"
         if log:  # an indented block, in which nothing is markup
             yield from ("", *(f"      {clean_line(line)}" for line in log), "")
     for missing in (*document.points, *document.errors):
-        yield f"- {_cell(missing)}"
+        yield f"- {_escape(missing)}"
     yield ""
 
 
-def _runs(accounts: Sequence[Account]) -> Iterator[str]:
+def _write_runs(accounts: Sequence[Account]) -> Iterator[str]:
     yield from ("## Runs", "")
     titles = ["Checkpoint", "Load", "Verdict", "Output tok/s", "TTFT ms", "TPOT ms"]
     keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
@@ -118,11 +138,11 @@ def _runs(accounts: Sequence[Account]) -> Iterator[str]:
         turn = f"{account.load}, {account.turn}" if account.turn else account.load
         values = [run.figure(key) for key in keys]
         figures = ["–" if value is None else f"{value:,.2f}" for value in values]
-        rows.append([_cell(run.name), _cell(turn), run.level or "–", *figures])
-    yield from _table(titles, rows)
+        rows.append([_escape(run.name), _escape(turn), run.level or "–", *figures])
+    yield from _write_table(titles, rows)
 
 
-def _run(account: Account, alone: bool) -> Iterator[str]:
+def _write_run(account: Account, alone: bool) -> Iterator[str]:
     if not (alone or account.doubts or account.command):
         return
     turn = f" ({account.turn})" if account.turn and not alone else ""
@@ -133,36 +153,37 @@ def _run(account: Account, alone: bool) -> Iterator[str]:
         yield from ("<details>", f"<summary>{html.escape(' '.join(summary.split()))}</summary>", "")
     for doubt in account.doubts:
         evidence = f": {doubt['evidence']}" if doubt["evidence"] else ""
-        remedy = f" *What to do:* {_cell(doubt['remedy'])}." if doubt["remedy"] else ""
-        yield f"- **{_cell(doubt['name'])}** {doubt['severity']}{_cell(evidence)}.{remedy}"
+        remedy = f" *What to do:* {_escape(doubt['remedy'])}." if doubt["remedy"] else ""
+        yield f"- **{_escape(doubt['name'])}** {doubt['severity']}{_escape(evidence)}.{remedy}"
     yield ""
     if account.latencies is not None and account.latencies.rows:
-        rows = [[entry.text if isinstance(entry, Number) else _cell(entry) for entry in row]
+        rows = [[entry.text if isinstance(entry, Number) else _escape(entry) for entry in row]
                 for row in account.latencies.rows]  # fmt: skip
-        yield from _table(account.latencies.titles, rows)
-    yield from _fenced(account.text)
+        yield from _write_table(account.latencies.titles, rows)
+    yield from _fence_text(account.text)
     if account.command:
-        yield from ("Run it again:", "", *_fenced(account.command))
+        yield from ("Run it again:", "", *_fence_text(account.command))
     if not alone:
         yield from ("</details>", "")
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _write_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(title or ' ' for title in titles)} |"
     yield f"| --- |{' ---: |' * (len(titles) - 1)}"
     yield from (f"| {' | '.join(row)} |" for row in rows)
     yield ""
 
 
-def _words(table: Table) -> Iterator[str]:
-    yield from _table(
-        [_cell(column.title) for column in table.columns], [list(map(_cell, row)) for row in table.body]
+def _write_words(table: Table) -> Iterator[str]:
+    yield from _write_table(
+        [_escape(column.title) for column in table.columns],
+        [list(map(_escape, row)) for row in table.body],
     )
     for note in table.notes:
-        yield from (_cell(note), "")
+        yield from (_escape(note), "")
 
 
-def _fenced(text: str) -> list[str]:
+def _fence_text(text: str) -> list[str]:
     """A text in a fence that is longer than any in it."""
     if not text:
         return []
@@ -170,6 +191,6 @@ def _fenced(text: str) -> list[str]:
     return [f"{fence}text", text, fence, ""]
 
 
-def _cell(text: str) -> str:
+def _escape(text: str) -> str:
     """One line of text that is no markup."""
     return escape_markdown(clean_line(" ".join(text.split()))).replace("#", r"\#")

@@ -1,4 +1,4 @@
-"""Forms: what is made of the places that were asked for, each form by itself."""
+"""Outputs: the forms of a report that were asked for, each written from the same runs, read once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from msgspec.structs import asdict
+
+from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
 from loadgen.base.layout import wrap_text
@@ -24,17 +28,23 @@ from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
 from loadgen.study.importers import sources
-from loadgen.study.pages import csv, inline_svg, load_charts, markdown
-from loadgen.study.pages.document import Document, document
-from loadgen.study.pages.drawing import Drawing, draw
-from loadgen.study.pages.panel import Panel
+from loadgen.study.pages import load_charts, markdown, picture_files
+from loadgen.study.pages.document import Document, compose_document
+from loadgen.study.pages.drawing import Drawing, draw_panel
+from loadgen.study.pages.page_parts import Panel
 from loadgen.study.run_summary import Reported
 
 _PLOT = "plot"
+_FIRST_COLUMNS = (
+    "name", "load", "requests", "input_len", "output_len", "asked_output_len", "max_concurrency",
+    "request_rate_per_s", "campaign", "server", "repeat", "start", "engine", "machine", "power_mode",
+    "started", "told_by", "source", "level", "doubts", "memory_bytes", "weight_bytes",
+    "joules_per_token", "plan_digest", "duration_s", "shape", "simulated",
+)  # fmt: skip
 _INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 
-def made(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
+def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
     given = _Given(asked, sources.read_sources(asked.places))
     for problem in given.read.errors:
@@ -81,7 +91,7 @@ class _Given:
     @cached_property
     def document(self) -> Document:
         read = self.read
-        return document(
+        return compose_document(
             self.reported,
             self.comparisons,
             read.failures,
@@ -119,19 +129,19 @@ class _Given:
             about, whole = load_charts.picture(section)
             yield about.key, about, whole
         for stem, panel in self.panels():
-            yield stem, panel, draw(panel, titled=True)
+            yield stem, panel, draw_panel(panel, titled=True)
 
 
-def _text(given: _Given) -> str:
+def _make_text(given: _Given) -> str:
     """Blocks where a layout is asked for, else searches, then the comparison of other runs and its gaps."""
     if not given.asked.layout:
-        return "\n".join(_texts(given))
+        return "\n".join(_make_texts(given))
     layout = result_block.layout(given.asked.layout)
     blocks = (result_block.render(run.figures, layout, run.selected) for run in given.reported)
     return "\n".join(f"{run.name}\n{block}\n" for run, block in zip(given.reported, blocks, strict=True))
 
 
-def _texts(given: _Given) -> Iterator[str]:
+def _make_texts(given: _Given) -> Iterator[str]:
     read = given.read
     for limit in read.limits:
         yield f"{clean_line(limit.shown_name)}\n{limit_lines.text(limit.record)}"
@@ -144,46 +154,64 @@ def _texts(given: _Given) -> Iterator[str]:
         yield "".join(f"{line}\n" for note in notes for line in wrap_text(note))
 
 
-def _html(given: _Given) -> str:
-    with _extra():
+def _write_html(given: _Given) -> str:
+    with _require_extra():
         from loadgen.study.pages import html
-    return _written(Path(given.asked.html), html.render(given.document))
+    return _write_file(Path(given.asked.html), html.render_page(given.document))
 
 
-def _png(given: _Given) -> str:
-    with _extra():
-        from loadgen.study.pages import plots
-    return _pictures(
-        given, Path(given.asked.png), "png", lambda panel, drawing, path: plots.save_drawing(drawing, path)
-    )
+def _write_png(given: _Given) -> str:
+    def save(panel: Panel, drawing: Drawing, path: Path) -> None:
+        picture_files.write_png(drawing, path)
+
+    with _require_extra():
+        return _write_pictures(given, Path(given.asked.png), "png", save)
 
 
 def _save_svg(panel: Panel, drawing: Drawing, path: Path) -> None:
-    _write_text(path, clean_text(inline_svg.standalone_drawing(drawing, panel)))
+    _write_text(path, clean_text(picture_files.write_svg(drawing, panel)))
 
 
-def _plot(given: _Given) -> str:
-    with _extra():
+def _make_plot(given: _Given) -> str:
+    with _require_extra():
         from loadgen.study.pages import terminal
     plain = bool(os.environ.get("NO_COLOR")) or not sys.stdout.isatty()
     section = given.document.loads
     searches = [panel for search in given.document.limits for panel in search.pictures]
     loads = [*searches, *(() if section is None else section.pictures)]
-    return terminal.plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
+    return terminal.render_plots(given.reported, shutil.get_terminal_size().columns, plain, loads)
+
+
+def render_csv(reported: Sequence[Reported]) -> str:
+    """A header and a row a run; figures under vLLM's keys, in full precision, empty where unknown."""
+    rows = [_make_csv_row(run) for run in reported]
+    return format_csv_table(
+        list(dict.fromkeys((*_FIRST_COLUMNS, *(key for row in rows for key in row)))), rows
+    )
+
+
+def _make_csv_row(run: Reported) -> dict[str, Any]:
+    cell = {} if run.cell is None else run.cell.model_dump()
+    started = run.started.isoformat() if run.started else None
+    changed = {"load": run.load.name, "started": started, "doubts": " ".join(run.doubts)}
+    about = {**cell, **asdict(run.load), **asdict(run), **changed}
+    return {**run.figures, **{key: about.get(key) for key in _FIRST_COLUMNS}}
 
 
 FORMS: dict[str, Callable[[_Given], str]] = {
-    "text": _text,
-    "html": _html,
-    "markdown": lambda given: _printed(given.asked.markdown, markdown.render(given.document)),
-    "csv": lambda given: _printed(given.asked.csv, csv.render(given.reported)),
-    "png": _png,
-    "svg": lambda given: _pictures(given, Path(given.asked.svg), "svg", _save_svg),
-    _PLOT: _plot,
+    "text": _make_text,
+    "html": _write_html,
+    "markdown": lambda given: _write_or_print(given.asked.markdown, markdown.render_markdown(given.document)),
+    "csv": lambda given: _write_or_print(given.asked.csv, render_csv(given.reported)),
+    "png": _write_png,
+    "svg": lambda given: _write_pictures(given, Path(given.asked.svg), "svg", _save_svg),
+    _PLOT: _make_plot,
 }
 
 
-def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, Drawing, Path], None]) -> str:
+def _write_pictures(
+    given: _Given, directory: Path, form: str, save: Callable[[Panel, Drawing, Path], None]
+) -> str:
     drawings = list(given.drawings())
     if not drawings:
         raise UsageError(
@@ -200,11 +228,11 @@ def _pictures(given: _Given, directory: Path, form: str, save: Callable[[Panel, 
     return ""
 
 
-def _printed(place: str, text: str) -> str:
-    return text if place == "-" else _written(Path(place), text)
+def _write_or_print(place: str, text: str) -> str:
+    return text if place == "-" else _write_file(Path(place), text)
 
 
-def _written(path: Path, text: str) -> str:
+def _write_file(path: Path, text: str) -> str:
     text = clean_text(text)
     done = "replaced" if path.is_file() else "wrote"
     try:
@@ -220,7 +248,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _extra() -> Iterator[None]:
+def _require_extra() -> Iterator[None]:
     """Where a library of the extra is imported; raises UsageError with the command that installs it."""
     try:
         yield

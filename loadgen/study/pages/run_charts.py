@@ -1,9 +1,10 @@
-"""Series: what there is to draw of one run: distributions, time, requests; samples are in `sample_charts`."""
+"""Run charts: what is drawn of one run: distributions, rates over time, its requests, and sampled sensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -14,16 +15,29 @@ from loadgen.figures.metrics import gaps
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.figures.steady_state import Steady
+from loadgen.host.sensor_summary import LEAST_SAMPLES, SampledSeries, thin_series
 from loadgen.report.run_directory import Result
-from loadgen.study.pages import sample_charts
-from loadgen.study.pages.formatting import FigureTable
-from loadgen.study.pages.panel import Curve, CurveStyle, Floats, Panel, Spans, Tone, over_seconds
-from loadgen.study.pages.sample_charts import measured_window
+from loadgen.report.sample_file import of_gauges
+from loadgen.study.pages.page_parts import (
+    Curve,
+    CurveStyle,
+    FigureTable,
+    Floats,
+    Panel,
+    Spans,
+    Tone,
+    plot_over_seconds,
+)
 
 MOST_POINTS = 400  # over time
 MOST_RANKS = 240  # of a distribution
 MOST_BINS = 150  # of time
 MOST_REQUESTS = 300  # of a timeline
+MOST_SAMPLES = 400  # samples of a series
+DENSE_SAMPLES = 150  # samples of a series, from which on they are nearer to each other than a line is wide
+MOST_SERIES = 8  # of a chart: as many as there are colours
+_GAP = 5.0  # times the median between two samples: over a longer one there is no line
+_GIB = 2.0**30
 _COUNTED = {"tpot": "requests of several tokens", "itl": "gaps between messages"}  # the others: requests
 _RANKS = (50, 90, 99, 99.9)
 _TOKENS_A_BIN = 10  # of fewer the plot would show the steps of the server, one by one
@@ -32,12 +46,12 @@ _STEPS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
             120.0, 300.0, 600.0)  # fmt: skip
 
 
-def panels(run: Result) -> list[Panel]:
+def plot_run(run: Result) -> list[Panel]:
     """Everything drawn of a run of ours."""
-    return [*distributions([("", [run])]), *over_time(run), *timeline(run), *sample_charts.panels(run)]
+    return [*plot_distributions([("", [run])]), *plot_over_time(run), *plot_timeline(run), *plot_samples(run)]
 
 
-def latency_ms(run: Result, key: str) -> Floats:
+def select_latencies_ms(run: Result, key: str) -> Floats:
     """The samples of a latency over successful requests, as Metrics counts them; any order."""
     records = run.counted
     each = PerRequest.of(records, run.ask)
@@ -48,11 +62,13 @@ def latency_ms(run: Result, key: str) -> Floats:
     return gaps(records, each.ok)[0] / MS_NS if run.ask.times_tokens else np.zeros(0)
 
 
-def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
+def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Panel]:
     """A panel a latency, a curve a group: the share of requests (or gaps) that took at most so long."""
     for figure in (figure for figure in LATENCIES if figure.chart):
         key, title = figure.key, figure.chart
-        pooled = [(name, np.concatenate([latency_ms(run, key) for run in runs])) for name, runs in groups]
+        pooled = [
+            (name, np.concatenate([select_latencies_ms(run, key) for run in runs])) for name, runs in groups
+        ]
         ordered = [(name, np.sort(values)) for name, values in pooled if len(values)]
         if not ordered:
             continue
@@ -68,7 +84,7 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
             title,
             "ms",
             "cumulative %",
-            (*(ecdf(name, values) for name, values in ordered), *_percentiles(ordered)),
+            (*(make_ecdf(name, values) for name, values in ordered), *_mark_percentiles(ordered)),
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
             caption=f"Cumulative share of {_COUNTED.get(key, 'requests')}; n = {counted}{pooled_runs}.",
@@ -76,7 +92,7 @@ def distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterator[Pa
         )
 
 
-def _percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
+def _mark_percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
     """Marks on a curve that stands alone, with their values."""
     if len(ordered) == 1:
         values = ordered[0][1]
@@ -86,7 +102,7 @@ def _percentiles(ordered: Sequence[tuple[str, Floats]]) -> Iterator[Curve]:
         yield Curve("", x, np.array(shown), CurveStyle.POINTS, labels)
 
 
-def ecdf(name: str, ordered: Floats) -> Curve:
+def make_ecdf(name: str, ordered: Floats) -> Curve:
     """The empirical distribution of ordered values in at most MOST_RANKS points, the tail kept dense."""
     n = len(ordered)
     if n <= MOST_RANKS:
@@ -97,32 +113,32 @@ def ecdf(name: str, ordered: Floats) -> Curve:
     return Curve(name, ordered[places], (places + 1) * 100.0 / n)
 
 
-def over_time(run: Result) -> Iterator[Panel]:
+def plot_over_time(run: Result) -> Iterator[Panel]:
     """Tokens a second, requests under way, and the time to first token against the moment of sending."""
-    measured = measured_window(run.records)
+    measured = find_window(run.records)
     if measured is None:
         return
     records, sent, (begin_ns, window_s) = run.records, run.records.sent, measured
     steady = run.steady
     band = (steady.begin_s, steady.end_s) if isinstance(steady, Steady) else None
-    panels = [_in_flight(records, sent, begin_ns, window_s)]
+    panels = [_plot_in_flight(records, sent, begin_ns, window_s)]
     if len(records.arrival_ns):
-        panels.insert(0, _rate(records, begin_ns, window_s, shaded=band is not None))
+        panels.insert(0, _plot_rate(records, begin_ns, window_s, shaded=band is not None))
     each = PerRequest.of(records, run.ask)
     begun = each.has_ttft
     if begun.any():
         sent_s = (records.sent_ns[begun] - begin_ns) / SECOND_NS
-        panels.append(_first_tokens(sent_s, each.ttft_ns[begun] / MS_NS))
+        panels.append(_plot_first_tokens(sent_s, each.ttft_ns[begun] / MS_NS))
     yield from (replace(panel, x_end=window_s, band=band) for panel in panels)
 
 
-def step_s(window_s: float, bins: int = MOST_BINS) -> float:
+def choose_step_s(window_s: float, bins: int = MOST_BINS) -> float:
     """A round length of time that cuts a window into at most `bins` parts and at least a third of that."""
     return next((step for step in _STEPS_S if window_s / step <= bins), window_s / bins)
 
 
-def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
-    step = step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
+def _plot_rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Panel:
+    step = choose_step_s(window_s, int(np.clip(records.tokens.sum() / _TOKENS_A_BIN, 10, MOST_BINS)))
     bins = max(1, round(window_s / step))  # the last takes what is over: half a step more or less
     at = ((records.arrival_ns - begin_ns) / (step * SECOND_NS)).astype(np.int64).clip(0, bins - 1)
     tokens = np.bincount(at, weights=records.tokens, minlength=bins)
@@ -132,12 +148,12 @@ def _rate(records: Records, begin_ns: int, window_s: float, shaded: bool) -> Pan
     curve = Curve("tokens/s", edges, np.append(rate, rate[-1]), CurveStyle.STEPS)
     steady = "; the shaded part is the steady state" if shaded else ""
     caption = f"Tokens received per second, in bins of {step:g} s{steady}."
-    return over_seconds(
+    return plot_over_seconds(
         "tokens-over-time", "Output tokens over time", "tokens/s", (curve,), caption, {"tokens/s": rate}
     )
 
 
-def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> Panel:
+def _plot_in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> Panel:
     starts = np.sort(records.sent_ns[sent])
     ends = np.sort(np.maximum(records.end_ns, records.sent_ns)[sent])
     if 2 * len(starts) <= MOST_POINTS:
@@ -147,37 +163,39 @@ def _in_flight(records: Records, sent: Bool, begin_ns: int, window_s: float) -> 
         y: Floats
         x, y, caption = (at - begin_ns) / SECOND_NS, held.astype(np.float64), "Requests in flight"
     else:
-        step = step_s(window_s)
+        step = choose_step_s(window_s)
         edges = begin_ns + np.arange(int(np.ceil(window_s / step)) + 1) * step * SECOND_NS
         # ∫ requests under way from the edge's left on: Σ max(0, edge − start) − Σ max(0, edge − end)
-        area = _ramp(starts, edges) - _ramp(ends, edges)
+        area = _integrate_ramps(starts, edges) - _integrate_ramps(ends, edges)
         y = np.diff(area) / (step * SECOND_NS)
         x, y = (edges - begin_ns) / SECOND_NS, np.append(y, y[-1])
         caption = f"Requests in flight, mean over bins of {step:g} s"
     curve, title = Curve("requests", x, y, CurveStyle.STEPS), "Requests in flight over time"
-    return over_seconds("concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y})
+    return plot_over_seconds(
+        "concurrency-over-time", title, "requests", (curve,), f"{caption}.", {"requests": y}
+    )
 
 
-def _ramp(times_ns: Int64, edges: Floats) -> Floats:
+def _integrate_ramps(times_ns: Int64, edges: Floats) -> Floats:
     before = np.searchsorted(times_ns, edges, "right")
     sums = np.concatenate([[0.0], np.cumsum(times_ns - times_ns[0], dtype=np.float64)])
     area: Floats = before * (edges - times_ns[0]) - sums[before]
     return area
 
 
-def _first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
+def _plot_first_tokens(at_s: Floats, ttft_ms: Floats) -> Panel:
     caption = "One point per request, at its send time."
     curves: tuple[Curve, ...] = (Curve("TTFT", at_s, ttft_ms, CurveStyle.POINTS),)
     if len(at_s) > MOST_POINTS:
-        caption, curves = _binned(at_s, ttft_ms)
+        caption, curves = _bin_over_time(at_s, ttft_ms)
     title, values = "Time to first token over time", {"ms": ttft_ms}
-    panel = over_seconds("ttft-over-time", title, "ms", curves, caption, values)
+    panel = plot_over_seconds("ttft-over-time", title, "ms", curves, caption, values)
     return replace(panel, x_label="s, when sent")
 
 
-def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
+def _bin_over_time(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
     """Median and longest of each stretch of time that has any."""
-    step = step_s(max(float(at_s.max()), 1e-3))
+    step = choose_step_s(max(float(at_s.max()), 1e-3))
     order = np.argsort(at_s, kind="stable")
     bins = (at_s[order] / step).astype(np.int64)
     first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1]))
@@ -190,7 +208,7 @@ def _binned(at_s: Floats, values: Floats) -> tuple[str, tuple[Curve, ...]]:
     return f"{len(at_s):,} requests: median and maximum of those sent in each {step:g} s.", curves
 
 
-def timeline(run: Result) -> Iterator[Panel]:
+def plot_timeline(run: Result) -> Iterator[Panel]:
     """Each request a line: waiting to be sent, until its first token, until its last."""
     records = run.records
     sent = np.flatnonzero(records.sent)
@@ -224,3 +242,119 @@ def timeline(run: Result) -> Iterator[Panel]:
     numbers, caption = FigureTable(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
     y_label = "request, in order of sending"
     yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)
+
+
+class _SampleChart(msgspec.Struct, frozen=True):
+    """One chart: its unit, what a value is divided by, and how each quantity in it is called."""
+
+    key: str
+    title: str
+    unit: str
+    quantities: dict[str, str]
+    divisor: float = 1.0
+    caption: str = "Sensors of this machine."
+
+
+_REPORTED = "Gauges reported by the server in /metrics."
+_SAMPLE_CHARTS = (
+    _SampleChart("server-requests", "Requests in the server", "requests",
+           {"running": "running", "waiting": "waiting"}, caption=_REPORTED),
+    _SampleChart("server-kv-cache", "KV cache in use", "%", {"kv_cache_usage": "KV cache"}, 0.01, _REPORTED),
+    _SampleChart("memory", "Memory", "GiB",
+           {"server_bytes": "server", "device_bytes": "all processes", "rss_bytes": "host, RSS",
+            "pss_bytes": "host, PSS", "system_bytes": "whole machine"}, _GIB),
+    _SampleChart("power", "Power", "W", {"board_w": "", "power_w": "", "rail_w": ""}),
+    _SampleChart("temperature", "Temperature", "°C", {"temperature_c": ""}),
+    _SampleChart("clocks", "Clocks", "MHz", {"sm_mhz": "SM", "memory_mhz": "memory"}),
+)  # fmt: skip
+
+
+def find_window(records: Records) -> tuple[int, float] | None:
+    """When the first request was sent, and the seconds until the last ended; None if none was."""
+    sent = records.sent
+    if not sent.any():
+        return None
+    begin_ns = int(records.sent_ns[sent].min())
+    end_ns = int(np.maximum(records.end_ns, records.sent_ns)[sent].max())
+    return (begin_ns, (end_ns - begin_ns) / 1e9) if end_ns > begin_ns else None
+
+
+def plot_samples(run: Result) -> Iterator[Panel]:
+    """A chart of each kind that was sampled often enough, over the seconds since the run began."""
+    measured = find_window(run.records)
+    if measured is None:
+        return
+    every = _cut_to_run(run, *measured)
+    for chart in _SAMPLE_CHARTS:
+        series = [each for each in _select_series(chart, every) if len(each.values) >= LEAST_SAMPLES]
+        if series:
+            yield replace(_plot_series(chart, series, measured[0]), x_end=measured[1])
+
+
+def list_rarely_sampled(run: Result) -> list[str]:
+    """What was sampled too rarely for a chart, in a line, and what could not be read."""
+    measured = find_window(run.records)
+    if measured is None:
+        return []
+    every, window_s = _cut_to_run(run, *measured), measured[1]
+    rare: dict[int, list[str]] = {}
+    for chart in _SAMPLE_CHARTS:
+        counts = [len(each.values) for each in _select_series(chart, every)]
+        if counts and max(counts) < LEAST_SAMPLES:
+            rare.setdefault(max(counts), []).append(chart.title)
+    few = [
+        f"{', '.join(titles)}: {count} sample{'s' * (count != 1)} in {window_s:.3g} s, no chart below "
+        f"{LEAST_SAMPLES}"
+        for count, titles in rare.items()
+    ]
+    return [*few, *filter(None, [run.samples.error])]
+
+
+def _cut_to_run(run: Result, begin_ns: int, window_s: float) -> list[SampledSeries]:
+    """The run's series, cut to the run; of a directory that has no such file the gauges of its result."""
+    kept = run.samples.series or tuple(of_gauges(run.facts.window, begin_ns))
+    inside = []
+    for each in kept:
+        held = (each.at_ns >= begin_ns) & (each.at_ns <= begin_ns + window_s * 1e9)
+        inside.append(SampledSeries(each.quantity, each.where, each.at_ns[held], each.values[held]))
+    return [each for each in inside if len(each.values)]
+
+
+def _select_series(chart: _SampleChart, every: Sequence[SampledSeries]) -> list[SampledSeries]:
+    """The chart's series, quantity after quantity."""
+    return [each for quantity in chart.quantities for each in every if each.quantity == quantity]
+
+
+def _plot_series(chart: _SampleChart, series: Sequence[SampledSeries], begin_ns: int) -> Panel:
+    shown = series[:MOST_SERIES]
+    names = [_name_curve(chart, each) for each in shown]
+    named = list(zip(names, shown, strict=True))
+    curves = tuple(_make_sample_curve(name, each, begin_ns, chart.divisor) for name, each in named)
+    counts = sorted({len(each.values) for each in shown})
+    samples = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+    more = f" {len(shown)} of {len(series)} are drawn." if len(shown) < len(series) else ""
+    values = {name: each.values / chart.divisor for name, each in named}
+    only = f"{names[0]}: " if len(names) == 1 and shown[0].where else ""
+    caption = f"{chart.caption} {only}{samples} samples{_note_points(curves)}.{more}"
+    return plot_over_seconds(chart.key, chart.title, chart.unit, curves, caption, values)
+
+
+def _note_points(curves: Sequence[Curve]) -> str:
+    return ", a point each" if all(curve.form is CurveStyle.POINTS for curve in curves) else ""
+
+
+def _name_curve(chart: _SampleChart, series: SampledSeries) -> str:
+    """What a curve is called: the place alone where the chart shows one quantity."""
+    name = ", ".join(filter(None, (series.where, chart.quantities[series.quantity])))
+    return name or chart.title
+
+
+def _make_sample_curve(name: str, series: SampledSeries, begin_ns: int, divisor: float) -> Curve:
+    """Points, or a line where they are so dense that it adds nothing, lifted where samples are missing."""
+    few = thin_series(series, MOST_SAMPLES)
+    at_s, values = (few.at_ns - begin_ns) / 1e9, few.values / divisor
+    if len(series.values) < DENSE_SAMPLES:
+        return Curve(name, at_s, values, CurveStyle.POINTS)
+    apart = np.diff(at_s)
+    gaps = np.flatnonzero(apart > _GAP * np.median(apart)) + 1
+    return Curve(name, np.insert(at_s, gaps, np.nan), np.insert(values, gaps, np.nan))

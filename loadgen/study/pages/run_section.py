@@ -16,18 +16,18 @@ from loadgen.base.secrecy import HIDDEN
 from loadgen.features.data import data_lines
 from loadgen.features.sessions import session_lines
 from loadgen.figures import steady_state
-from loadgen.figures.figure_table import percentile_name
+from loadgen.figures.distribution import Distribution
+from loadgen.figures.figure_table import LATENCIES, Figure, percentile_name
 from loadgen.figures.metrics import Metrics, compute
+from loadgen.figures.objectives import ObjectiveEvidence
 from loadgen.host import cpu_use, sensor_summary
 from loadgen.plan.sources import RANDOM
-from loadgen.report import report, report_parts, result_block
+from loadgen.report import report, report_parts, result_block, saturated_run
 from loadgen.report.run_directory import Result
 from loadgen.server import answer_check, engine_config
 from loadgen.study.compare.comparison_report import describe_load
-from loadgen.study.pages import cards, formatting, run_charts, sample_charts
-from loadgen.study.pages.cards import Card, thin
-from loadgen.study.pages.formatting import Entry, FigureTable, Number, number
-from loadgen.study.pages.panel import Panel
+from loadgen.study.pages import comparison_section, run_charts
+from loadgen.study.pages.page_parts import Entry, FigureTable, Number, Panel, format_number
 from loadgen.study.run_summary import Reported, short_name
 from loadgen.transport.failure import describe_outcome
 from loadgen.verdict import run_roofline
@@ -39,6 +39,18 @@ _DECIMALS = {"": 0, "ms": 2, "%": 1}
 _COLUMNS = (90.0, 95.0, 99.0)  # percentiles that every table of latencies has
 _PLAIN = ("n", "mean_ms", "std_ms", "min_ms")
 _IN_ITS_COLUMN = "thin-percentiles"  # a doubt that stands where the percentile does
+
+
+_OUTPUT = "Output tokens of successful requests per second, from the first request's start to the last's end."
+_ARRIVED = "Every output token that arrived per second, until the run was ended early as saturated."
+_FAILURES = "Requests that failed, of all; no latency includes them."
+_GOODPUT = "Successful requests per second that met every objective: "
+_OBJECTIVE = (
+    "At most {} were asked of it; {} were above. It meets that where its upper bound at 99 % confidence "
+    "does, fails where the lower bound is above it, and else that is not shown."
+)
+_ENERGY = "Energy that this machine used during the run, per output token."
+_MEMORY = "The most memory that the server held during the run."
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -96,23 +108,23 @@ class Account(msgspec.Struct, frozen=True):
         return self.reported.simulated
 
 
-def account(reported: Reported, anchor: str, draw: bool) -> Account:
+def make_account(reported: Reported, anchor: str, draw: bool) -> Account:
     """All that is shown of a run; without `draw` its pictures are left out."""
-    parts = _of_ours(reported.run, draw) if reported.run is not None else _of_others(reported)
+    parts = _describe_run(reported.run, draw) if reported.run is not None else _describe_result(reported)
     return Account(
         anchor=anchor,
         reported=reported,
         load=describe_load(reported.load),
-        where=formatting.where(reported),
-        figures=_figures(reported.figures),
+        where=comparison_section.describe_machine(reported),
+        figures=_make_figure_table(reported.figures),
         **parts,
     )
 
 
-def _of_others(reported: Reported) -> dict[str, Any]:
+def _describe_result(reported: Reported) -> dict[str, Any]:
     nothing = dict.fromkeys(("severity", "evidence", "condition", "remedy"), "")
     return {
-        "cards": tuple(cards.of_figures(reported.figures)),
+        "cards": tuple(make_result_cards(reported.figures)),
         "doubts": tuple({**nothing, "name": name} for name in reported.doubts),
         "notes": reported.remarks,
         "environment": (("source", reported.source), ("reported by", reported.told_by)),
@@ -121,38 +133,38 @@ def _of_others(reported: Reported) -> dict[str, Any]:
     }
 
 
-def _of_ours(run: Result, draw: bool) -> dict[str, Any]:
-    metrics, findings = _with_percentiles(run), run.verdict.findings
+def _describe_run(run: Result, draw: bool) -> dict[str, Any]:
+    metrics, findings = _add_percentiles(run), run.verdict.findings
     notes = [*run.facts.notes, *steady_state.lines(run.steady)]
     failures = run.whole.failures.items()
     notes += [f"{describe_outcome(kind)}: {tally.count} × {kind}: {tally.detail}" for kind, tally in failures]
     if run.facts.fingerprint is not None:
         notes += answer_check.render_lines(run.facts.fingerprint)
     return {
-        "cards": tuple(cards.of_run(run, metrics)),
-        "data": tuple(_data(run)),
-        "latencies": (latencies := _latencies(run, metrics)),
-        "thin": _thin(latencies),
+        "cards": tuple(make_run_cards(run, metrics)),
+        "data": tuple(_list_data(run)),
+        "latencies": (latencies := _make_latency_table(run, metrics)),
+        "thin": _explain_few_samples(latencies),
         "not_checked": ", ".join(run.verdict.not_checked) if run.verdict.level is Level.VALID else "",
-        "by_target": _by_target(run),
-        "by_turn": _by_turn(run),
+        "by_target": _make_target_table(run),
+        "by_turn": _make_turn_table(run),
         "sessions": tuple(
             session_lines.lines(run, report_parts.ReportOptions(False, result_block.layout(None)))
         ),
-        "reconciled": _reconciled(run),
+        "reconciled": _make_reconciled_table(run),
         "doubts": tuple(rule.as_json(each) for each in findings if each.rule.code != _IN_ITS_COLUMN),
         "best": tuple(run_roofline.lines(run.facts, run.metrics)),
         "notes": tuple(" ".join(note.split()) for note in notes),
-        "environment": tuple(_environment(run)),
-        **_command(run.facts),
+        "environment": tuple(_list_environment(run)),
+        **_make_command(run.facts),
         "text": report.render(run),
-        "drawn": tuple(run_charts.panels(run)) if draw else (),
-        "hardly_sampled": tuple(sample_charts.remarks(run)) if draw else (),
+        "drawn": tuple(run_charts.plot_run(run)) if draw else (),
+        "hardly_sampled": tuple(run_charts.list_rarely_sampled(run)) if draw else (),
         "not_drawn": "" if draw else "Not plotted on a page with this many runs: report this run alone.",
     }
 
 
-def _data(run: Result) -> Iterator[tuple[str, str]]:
+def _list_data(run: Result) -> Iterator[tuple[str, str]]:
     """What the requests were made of, a name and words each; nothing of random prompts of one length."""
     facts = run.facts
     parts = [line.partition(": ") for line in data_lines.lines(run)]
@@ -161,7 +173,7 @@ def _data(run: Result) -> Iterator[tuple[str, str]]:
     yield from ((name, words) for name, _, words in parts)
 
 
-def _with_percentiles(run: Result) -> Metrics:
+def _add_percentiles(run: Result) -> Metrics:
     """The run's metrics with the percentiles that are always shown, whichever were requested."""
     ask = run.ask
     missing = [rank for rank in _COLUMNS if rank not in ask.metric_percentiles]
@@ -170,23 +182,23 @@ def _with_percentiles(run: Result) -> Metrics:
     return compute(run.counted, replace(ask, metric_percentiles=(*ask.metric_percentiles, *missing)))
 
 
-def _latencies(run: Result, metrics: Metrics) -> FigureTable:
+def _make_latency_table(run: Result, metrics: Metrics) -> FigureTable:
     requested = run.facts.ask().metric_percentiles
     ranks = sorted({*_COLUMNS, *requested} - {50.0})
     rows: list[tuple[Entry, ...]] = []
-    for figure, latency in cards.shown_latencies(metrics):
+    for figure, latency in select_latencies(metrics):
         at = f"loadgen.metrics.{figure.field_name}"
-        row = [number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
-        row.append(_percentile(f"{at}.median_ms", latency.median_ms, 50.0, latency.n))
+        row = [format_number(f"{at}.{name}", getattr(latency, name)) for name in _PLAIN]
+        row.append(_make_percentile(f"{at}.median_ms", latency.median_ms, 50.0, latency.n))
         for rank in ranks:
             place = f"{at}.percentiles_ms.{percentile_name(rank)}" if rank in requested else ""
-            row.append(_percentile(place, latency.percentiles_ms[rank], rank, latency.n))
-        rows.append((figure.label, *row, number(f"{at}.max_ms", latency.max_ms)))
+            row.append(_make_percentile(place, latency.percentiles_ms[rank], rank, latency.n))
+        rows.append((figure.label, *row, format_number(f"{at}.max_ms", latency.max_ms)))
     names = (f"P{percentile_name(rank)}" for rank in (50.0, *ranks))
     return FigureTable(("ms", "n", "mean", "std", "min", *names, "max"), tuple(rows))
 
 
-def _thin(latencies: FigureTable) -> str:
+def _explain_few_samples(latencies: FigureTable) -> str:
     """What to know of the percentiles that are from few samples; "" if none is."""
     if not any(isinstance(entry, Number) and entry.aside for row in latencies.rows for entry in row):
         return ""
@@ -194,23 +206,23 @@ def _thin(latencies: FigureTable) -> str:
     return f"from N: fewer samples than an upper bound at 99 % needs ({least}); raise --num-prompts"
 
 
-def _percentile(key: str, value_ms: float, rank: float, count: int) -> Entry:
-    entry = number(key, value_ms)
-    return replace(entry, aside=thin(rank, count)) if isinstance(entry, Number) else entry
+def _make_percentile(key: str, value_ms: float, rank: float, count: int) -> Entry:
+    entry = format_number(key, value_ms)
+    return replace(entry, aside=note_few_samples(rank, count)) if isinstance(entry, Number) else entry
 
 
-def _by_target(run: Result) -> FigureTable | None:
+def _make_target_table(run: Result) -> FigureTable | None:
     rows = []
     for index, row in enumerate(run.by_target):
         at = f"loadgen.by_target.{index}"
         latencies = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
         names = ("requests", "failed", *latencies, "output_throughput_per_s")
-        rows.append((row.url, *(number(f"{at}.{name}", getattr(row, name)) for name in names)))
+        rows.append((row.url, *(format_number(f"{at}.{name}", getattr(row, name)) for name in names)))
     titles = ("", "requests", "failed", "TTFT ms", "P99", "TPOT ms", "P99", "tok/s")
     return FigureTable(titles, tuple(rows)) if rows else None
 
 
-def _by_turn(run: Result) -> FigureTable | None:
+def _make_turn_table(run: Result) -> FigureTable | None:
     latencies = ("mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_e2el_ms")
     rows = []
     for index, row in enumerate(run.by_turn):
@@ -218,11 +230,11 @@ def _by_turn(run: Result) -> FigureTable | None:
         cached = "-" if share is None else Number(f"{at}.cached_share", share, f"{100 * share:.1f} %")
         rows.append((
             row.name,
-            *(number(f"{at}.{name}", getattr(row, name), 0) for name in ("requests", "failed")),
-            number(f"{at}.mean_input_tokens", row.mean_input_tokens, 1),
+            *(format_number(f"{at}.{name}", getattr(row, name), 0) for name in ("requests", "failed")),
+            format_number(f"{at}.mean_input_tokens", row.mean_input_tokens, 1),
             cached,
-            number(f"{at}.mean_output_tokens", row.mean_output_tokens, 1),
-            *(number(f"{at}.{name}", getattr(row, name)) for name in latencies),
+            format_number(f"{at}.mean_output_tokens", row.mean_output_tokens, 1),
+            *(format_number(f"{at}.{name}", getattr(row, name)) for name in latencies),
         ))  # fmt: skip
     titles = (
         "turn",
@@ -238,26 +250,26 @@ def _by_turn(run: Result) -> FigureTable | None:
     return FigureTable((*titles, "TPOT ms", "E2EL ms"), tuple(rows)) if rows else None
 
 
-def _reconciled(run: Result) -> FigureTable | None:
+def _make_reconciled_table(run: Result) -> FigureTable | None:
     rows = []
     for index, row in enumerate(run.reconciled):
         digits, at = _DECIMALS[row.unit], f"loadgen.reconciliation.{index}"
-        server: Entry = number(f"{at}.server", row.server, digits)
+        server: Entry = format_number(f"{at}.server", row.server, digits)
         if row.bracket is not None:
             low, high = row.bracket
             server = f"{low:g} to {high:g}" if high is not None else f"over {low:g}"
-        client = number(f"{at}.client", row.client, digits)
-        difference = number(f"{at}.difference", row.difference, digits)
+        client = format_number(f"{at}.client", row.client, digits)
+        difference = format_number(f"{at}.difference", row.difference, digits)
         rows.append((f"{row.figure}{f' ({row.unit})' if row.unit else ''}", client, server, difference))
     return FigureTable(("", "client", "server", "difference"), tuple(rows)) if rows else None
 
 
-def _figures(figures: Mapping[str, Any]) -> FigureTable:
-    rows = [(key, number(key, value, 4)) for key, value in figures.items() if value is not None]
+def _make_figure_table(figures: Mapping[str, Any]) -> FigureTable:
+    rows = [(key, format_number(key, value, 4)) for key, value in figures.items() if value is not None]
     return FigureTable(("key", "value"), tuple(rows))
 
 
-def _environment(run: Result) -> Iterator[tuple[str, str]]:
+def _list_environment(run: Result) -> Iterator[tuple[str, str]]:
     facts = run.facts
     server = facts.server
     yield "server", f"{server.engine} {server.version}".strip()
@@ -284,7 +296,7 @@ def _environment(run: Result) -> Iterator[tuple[str, str]]:
     yield from facts.environment.items()
 
 
-def _command(facts: Facts) -> dict[str, str]:
+def _make_command(facts: Facts) -> dict[str, str]:
     """The command that runs it again, and what to know of that."""
     notes = []
     if not facts.seed_chosen:
@@ -295,3 +307,151 @@ def _command(facts: Facts) -> dict[str, str]:
     if HIDDEN in " ".join(facts.command):
         notes.append(f"{HIDDEN} replaces a secret, which is stored nowhere.")
     return {"command": shlex.join(["loadgen", *facts.command[1:]]), "command_note": " ".join(notes)}
+
+
+class CardFigure(msgspec.Struct, frozen=True):
+    """One figure on a card; `rank` is P50 or what else distinguishes it from the next, "" alone."""
+
+    number: Number
+    unit: str
+    rank: str = ""
+
+
+class Card(msgspec.Struct, frozen=True):
+    """What is seen first of one quantity, and what it means ("": it says so itself)."""
+
+    label: str
+    figures: tuple[CardFigure, ...]
+    about: str = ""
+
+
+def make_run_cards(run: Result, metrics: Metrics) -> Iterator[Card]:
+    """The cards of a run of ours; `metrics` have the percentile 99, whichever were requested."""
+    ours = "loadgen.metrics."
+    output, total, requests = (f"{name}_throughput_per_s" for name in ("output", "total", "request"))
+    if run.facts.saturated:
+        arrived = saturated_run.figures(run).get("output_throughput")
+        yield from _make_card("Output", _ARRIVED, ("", arrived, "tokens/s", ""))
+    else:
+        yield from _make_card(
+            "Output",
+            _OUTPUT,
+            (f"{ours}{output}", getattr(metrics, output), "tokens/s", ""),
+            (f"{ours}{total}", getattr(metrics, total), "with input", ""),
+        )
+    yield from _make_card("Requests", "", (f"{ours}{requests}", getattr(metrics, requests), "per s", ""))
+    for figure, latency in select_latencies(metrics):
+        if figure.has_card:
+            yield _make_latency_card(figure, f"{ours}{figure.field_name}", latency, run)
+    yield _make_failure_card(run)
+    objectives = run.facts.ask().goodput_slo_ms
+    if metrics.goodput_per_s is not None:
+        yield _make_goodput_card(metrics, objectives)
+    yield from map(_make_objective_card, run.objectives)
+    yield from _make_sensor_cards(run)
+
+
+def make_result_cards(figures: Mapping[str, Any]) -> Iterator[Card]:
+    """The cards of another client's run, by vLLM's keys."""
+    output, total, requests = "output_throughput", "total_token_throughput", "request_throughput"
+    yield from _make_card("Output", _OUTPUT, (output, figures.get(output), "tokens/s", ""),
+                     (total, figures.get(total), "with input", ""))  # fmt: skip
+    yield from _make_card("Requests", "", (requests, figures.get(requests), "per s", ""))
+    yield from _make_card("Speed", "", ("speed_tok_s", figures.get("speed_tok_s"), "tokens/s", ""))
+    for figure in (figure for figure in LATENCIES if figure.about):
+        ranks = {"mean": "mean", "P50": "median", "P99": "p99"}
+        keys = {rank: figure.statistic(word) for rank, word in ranks.items()}
+        known = {
+            rank: at for rank, at in keys.items() if isinstance(format_number("", figures.get(at)), Number)
+        }
+        if "P50" in known:
+            known.pop("mean", None)
+        shown = ((at, figures[at], "ms", rank) for rank, at in known.items())
+        yield from _make_card(figure.label, figure.about, *shown)
+    yield from _make_card("Failed", "", ("failed", figures.get("failed"), "requests", ""))
+
+
+def note_few_samples(rank: float, count: int) -> str:
+    """How many samples a percentile has where those are too few for an upper bound, else ""."""
+    return f"from {count:,}" if count < least_samples(rank)[1] else ""
+
+
+def _make_card(label: str, about: str, *figures: tuple[str, object, str, str]) -> Iterator[Card]:
+    """A card of those figures that there are."""
+    shown = [
+        (format_number(key, value, _choose_digits(value)), unit, rank) for key, value, unit, rank in figures
+    ]
+    known = tuple(CardFigure(value, unit, rank) for value, unit, rank in shown if isinstance(value, Number))
+    if known:
+        yield Card(label, known, about)
+
+
+def _choose_digits(value: object) -> int:
+    """As many decimals as make four digits, two at most."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return 0
+    return 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
+
+
+def select_latencies(metrics: Metrics) -> Iterator[tuple[Figure, Distribution]]:
+    """The latencies that a page has, without those that repeat another's values."""
+    for figure in (figure for figure in LATENCIES if figure.about):
+        latency: Distribution = getattr(metrics, figure.field_name)
+        if latency.n and not (figure.same_as and latency == getattr(metrics, figure.same_as)):
+            yield figure, latency
+
+
+def _make_latency_card(figure: Figure, key: str, latency: Distribution, run: Result) -> Card:
+    ranks = run.facts.ask().metric_percentiles
+    at = f"{key}.percentiles_ms.{percentile_name(99.0)}" if 99.0 in ranks else ""
+    p50 = format_number(f"{key}.median_ms", latency.median_ms, _choose_digits(latency.median_ms))
+    p99 = format_number(at, latency.p99_ms, _choose_digits(latency.p99_ms))
+    shown = [
+        CardFigure(value, ", ".join(filter(None, ("ms", note_few_samples(rank, latency.n)))), name)
+        for value, name, rank in ((p50, "P50", 50.0), (p99, "P99", 99.0))
+        if isinstance(value, Number)
+    ]
+    return Card(figure.label, tuple(shown), figure.about)
+
+
+def _make_failure_card(run: Result) -> Card:
+    """Failures, none included: that no request failed is worth knowing; one that was cut off did not."""
+    requests, failed, cut_off = run.metrics.requests, run.metrics.failed, run.metrics.cut_off
+    share = 100 * failed / max(requests, 1)
+    count = Number("loadgen.metrics.failed", failed, f"{failed:,}")
+    figures = [CardFigure(Number("", share, f"{share:.3g} %"), ""), CardFigure(count, f"of {requests:,}")]
+    figures += [
+        CardFigure(Number("loadgen.metrics.cut_off", cut_off, f"{cut_off:,}"), "cut off by the run's end")
+    ] * bool(cut_off)
+    return Card("Failure rate", tuple(figures), _FAILURES)
+
+
+def _make_goodput_card(metrics: Metrics, objectives_ms: Mapping[str, float]) -> Card:
+    """Requests that met every objective, a second and of all."""
+    per_s, share = metrics.goodput_per_s or 0.0, 100 * (metrics.slo_attainment or 0.0)
+    rate = Number("loadgen.metrics.goodput_per_s", per_s, f"{per_s:,.2f}")
+    of_all = CardFigure(Number("", share, f"{share:.3g} %"), "of requests")
+    limits = ", ".join(f"{name.upper()} ≤ {limit_ms:g} ms" for name, limit_ms in objectives_ms.items())
+    return Card("Goodput", (CardFigure(rate, "requests/s"), of_all), f"{_GOODPUT}{limits}.")
+
+
+def _make_objective_card(evidence: ObjectiveEvidence) -> Card:
+    """What the run shows of one objective, and the percentile that it is of."""
+    objective, value_ms = evidence.objective, evidence.value_ms
+    about = _OBJECTIVE.format(f"{objective.limit_ms:g} ms", f"{evidence.over} of {evidence.samples}")
+    shown = f"{value_ms:,.{_choose_digits(value_ms)}f}" if math.isfinite(value_ms) else "–"
+    figure = CardFigure(Number("", value_ms, shown), f"ms: {evidence.standing}")
+    return Card(f"{objective.metric.upper()} P{objective.percentile:g}, objective", (figure,), about)
+
+
+def _make_sensor_cards(run: Result) -> Iterator[Card]:
+    sensed = run.facts.sensed
+    if sensed is None:
+        return
+    if (joules := sensed.joules_per_token(run.whole.total_output_tokens)) is not None:
+        yield Card("Energy", (CardFigure(Number("", joules, f"{joules:,.3f}"), "J/token"),), _ENERGY)
+    for key, label, level in (("server", "GPU memory", sensed.server), ("rss", "Host memory", sensed.rss)):
+        if level is not None:
+            shown = f"{level.peak_bytes / 2**30:,.2f}"
+            peak = Number(f"loadgen.sensed.{key}.peak_bytes", level.peak_bytes, shown)
+            yield Card(label, (CardFigure(peak, "GiB"),), _MEMORY)

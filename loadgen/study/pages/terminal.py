@@ -15,8 +15,8 @@ from loadgen.base.printable import clean_line
 from loadgen.report import load_table
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.drawing import linear_ticks, log_ticks, tick
-from loadgen.study.pages.panel import Curve, CurveStyle, Floats, Panel
+from loadgen.study.pages.drawing import choose_linear_ticks, choose_log_ticks, format_tick
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Floats, Panel
 from loadgen.study.run_summary import Reported
 
 _LEAST, _MOST, _ROWS = 40, 120, 15
@@ -27,18 +27,18 @@ _SYMBOLS = "*o+x#@"
 _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╭╮╰╯", "-|++++||-++=|++++")
 
 
-def plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
+def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: Sequence[Panel] = ()) -> str:
     """Pictures of load, TTFT and ITL as distributions, tokens over time; `plain`: ASCII without colours."""
-    ours = [(name, summary.run) for name, summary in _named(reported) if summary.run is not None]
-    parts = [drawn(_unlabelled(panel), width, plain) + _loads(panel) for panel in loads]
-    parts += [drawn(panel, width, plain) for panel in _panels(ours[:_MOST_RUNS])]
+    ours = [(name, summary.run) for name, summary in _name_runs(reported) if summary.run is not None]
+    parts = [render_plot(_drop_labels(panel), width, plain) + _list_labels(panel) for panel in loads]
+    parts += [render_plot(panel, width, plain) for panel in _select_panels(ours[:_MOST_RUNS])]
     if not parts:
         return "nothing to plot: the sources have no request times\n"
     left = len(ours) - _MOST_RUNS
     return "\n".join(parts) + (f"{left} more runs are not plotted\n" if left > 0 else "")
 
 
-def _named(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
+def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
     """Each run by its name, of one name under several loads with the load."""
     loads: dict[str, set[str]] = {}
     limits = [load_table.at(run.load.max_concurrency, run.load.request_rate_per_s) for run in reported]
@@ -49,7 +49,7 @@ def _named(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
         yield f"{name}, {limit}" if len(loads[run.name]) > 1 else name, run
 
 
-def _unlabelled(panel: Panel) -> Panel:
+def _drop_labels(panel: Panel) -> Panel:
     """A picture of load without what stands next to its points, which has no room here; with a legend."""
     curves = tuple(replace(curve, labels=()) for curve in panel.curves)
     if panel.y_top is not None:
@@ -58,7 +58,7 @@ def _unlabelled(panel: Panel) -> Panel:
     return replace(panel, curves=curves, y_top=max(most))
 
 
-def _loads(panel: Panel) -> str:
+def _list_labels(panel: Panel) -> str:
     """What the points of each curve are, from the left to the right; "" where they are not all labelled."""
     points: dict[str, list[str]] = {}
     for curve in panel.curves:
@@ -73,13 +73,13 @@ def _loads(panel: Panel) -> str:
     return "".join(f"{row}\n" for lines_of in rows for row in lines_of)
 
 
-def _panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
+def _select_panels(runs: Sequence[tuple[str, Result]]) -> list[Panel]:
     groups = [(name if len(runs) > 1 else "", [run]) for name, run in runs]
-    over_time = (panel for _, run in runs for panel in run_charts.over_time(run))
-    return [panel for panel in (*run_charts.distributions(groups), *over_time) if panel.key in _SHOWN]
+    over_time = (panel for _, run in runs for panel in run_charts.plot_over_time(run))
+    return [panel for panel in (*run_charts.plot_distributions(groups), *over_time) if panel.key in _SHOWN]
 
 
-def drawn(panel: Panel, width: int, plain: bool) -> str:
+def render_plot(panel: Panel, width: int, plain: bool) -> str:
     """One panel in characters, at most `width` wide."""
     figure = plotext.figure
     figure.clear()
@@ -89,7 +89,7 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
     figure.axes(False, side=1)
     named = [curve for curve in panel.curves if len(curve.x) and not curve.labels]  # no marks of percentiles
     for symbol, curve in zip(_SYMBOLS * len(named), named, strict=False):
-        x, y = _points(curve)
+        x, y = _select_points(curve)
         signal = figure.signal(np.log10(x).tolist() if panel.x_log else x.tolist(), y.tolist(),
                                marker=symbol if plain else "hd")  # fmt: skip
         if curve.form not in (CurveStyle.POINTS, CurveStyle.MARKS):
@@ -101,7 +101,7 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
     scale = " (logarithmic)" if panel.x_log else ""
     whole = f"{panel.title}: {panel.y_label} over {panel.x_label}{scale}"
     figure.title(whole if len(whole) <= width else panel.title)  # a longer one is not drawn at all
-    drawn_points = [_points(curve) for curve in named]
+    drawn_points = [_select_points(curve) for curve in named]
     _set_ticks(figure.ruler("x"), [x for x, _ in drawn_points], min(_MOST_TICKS, width // _TICK), panel.x_log)
     _set_ticks(figure.ruler("y"), [y for _, y in drawn_points], _ROWS // 3)
     built = figure.build().string(plain)
@@ -109,7 +109,7 @@ def drawn(panel: Panel, width: int, plain: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _points(curve: Curve) -> tuple[Floats, Floats]:
+def _select_points(curve: Curve) -> tuple[Floats, Floats]:
     """The curve's corners, without what a logarithm has not."""
     x, y = curve.corners()
     drawable = x > 0 if (x > 0).any() else np.ones(len(x), bool)
@@ -125,6 +125,6 @@ def _set_ticks(ruler: Any, values: Sequence[Floats], most: int, log: bool = Fals
     low, high = float(known.min()), float(known.max())
     if low == high or (log and low <= 0):
         return
-    ticks = (log_ticks(low, high) if log else linear_ticks(low, high, most)).tolist()
+    ticks = (choose_log_ticks(low, high) if log else choose_linear_ticks(low, high, most)).tolist()
     ruler.lim(*(math.log10(end) if log else end for end in (low, high)))
-    ruler.ticks([math.log10(each) if log else each for each in ticks], [tick(each) for each in ticks])
+    ruler.ticks([math.log10(each) if log else each for each in ticks], [format_tick(each) for each in ticks])

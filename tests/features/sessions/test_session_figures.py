@@ -17,7 +17,7 @@ from loadgen.features.shards import merge
 from loadgen.figures.metrics import compute
 from loadgen.report import report, request_rows, run_directory
 from loadgen.report.run_directory import Result
-from loadgen.study.pages.run_section import account
+from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import of_run
 from loadgen.transport.failure import CANCELLED, Failure, FailureKind
 
@@ -193,7 +193,7 @@ def test_the_table_by_turn_has_80_columns() -> None:
 
 def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
     result = made(TURNS, rows_of(TURNS))
-    shown = account(of_run(Path("runs/made"), result), "run-1", draw=False)
+    shown = make_account(of_run(Path("runs/made"), result), "run-1", draw=False)
     assert shown.by_turn is not None
     assert len(shown.by_turn.rows) == 3
     assert any(line.startswith("sessions: 5 begun") for line in shown.sessions)

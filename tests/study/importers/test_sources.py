@@ -326,11 +326,11 @@ def test_nothing_named_is_nothing_read() -> None:
 
 
 def test_a_report_of_ours_beside_the_runs_is_no_second_run(tmp_path: Path) -> None:
-    from loadgen.study.pages import csv
+    from loadgen.study.pages import outputs
 
     run_in(tmp_path / "r")
     found = read(tmp_path)
-    (tmp_path / "all.csv").write_text(csv.render(found.reported))
+    (tmp_path / "all.csv").write_text(outputs.render_csv(found.reported))
     page = f'<meta name="generator" content="loadgen 1">\n{(tmp_path / "r" / "report.txt").read_text()}'
     (tmp_path / "report.html").write_text(page)
     assert len(read(tmp_path).reported) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -12,10 +13,13 @@ import pytest
 from builders import made_runs
 from builders.browsing import ARGUMENTS, EVIL, RUN, missing
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages.document import document
+from loadgen.study.pages.document import compose_document
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+with contextlib.suppress(ImportError):
+    import matplotlib.font_manager  # noqa: F401 # asks the system for fonts, which a unit test may not
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("pages")
     run = RUN
     single = directory / "single.html"
-    single.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
+    single.write_text(html.render_page(compose_document([made_runs.reported(run)])), "utf-8")
     runs = [
         made_runs.reported(made_runs.run(concurrency=2 + at % 2, seed=at, model=f"m{at % 2}{EVIL}"))
         for at in range(4)
@@ -51,8 +55,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         made_runs.line(f"m1{EVIL}", tuple(runs[1::2]), Decision.FASTER, marks=(EVIL,), roofline=0.6),
     )
     campaign = directory / "campaign.html"
-    whole = document(runs, [found], (), [EVIL])
-    campaign.write_text(html.render(whole), "utf-8")
+    whole = compose_document(runs, [found], (), [EVIL])
+    campaign.write_text(html.render_page(whole), "utf-8")
     result = json.loads(json.dumps(run.json()))
     return {
         "single": single,

@@ -15,8 +15,8 @@ from builders.browsing import RUN, Watched
 from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report.sample_file import KeptSamples
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.document import document
-from loadgen.study.pages.sample_charts import measured_window
+from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.run_charts import find_window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -42,7 +42,7 @@ def pointed(page: Page, key: str, share: float, height: float = 0.4) -> list[str
 def test_the_value_and_the_time_under_the_pointer_are_the_run_s(
     browser: Browser, pages: dict[str, Any]
 ) -> None:
-    (curve,) = next(panel for panel in run_charts.panels(RUN) if panel.key == "tokens-over-time").curves
+    (curve,) = next(panel for panel in run_charts.plot_run(RUN) if panel.key == "tokens-over-time").curves
     with Watched(browser, pages["single"]) as page:
         seen = [pointed(page, "tokens-over-time", share) for share in (0.3, 0.5, 0.8)]
     for time, value in seen:
@@ -104,7 +104,7 @@ def test_points_on_a_line_move_with_it_and_stay_inside(browser: Browser, tmp_pat
         made_runs.reported(made_runs.run(concurrency=at, speed=8 / (8 + at), seed=at)) for at in (1, 2, 4, 8)
     ]
     path = tmp_path / "sweep.html"
-    path.write_text(html.render(document(runs)), "utf-8")
+    path.write_text(html.render_page(compose_document(runs)), "utf-8")
     inside = (
         "one => { const box = one.getBoundingClientRect(); return Array.from(one.querySelectorAll("
         "'[data-part=m]:not([visibility=hidden])'), (each) => { const at = each.getBoundingClientRect();"
@@ -143,14 +143,14 @@ def test_a_stretch_is_drawn_up_to_the_width_and_back(browser: Browser, pages: di
 
 @pytest.mark.whole
 def test_samples_are_points_again_where_zoom_pulls_them_apart(browser: Browser, tmp_path: Path) -> None:
-    begin_ns, window_s = measured_window(RUN.records) or (0, 0.0)
+    begin_ns, window_s = find_window(RUN.records) or (0, 0.0)
     at_ns = (begin_ns + np.linspace(0, window_s, 200) * 1e9).astype(np.int64)
     series = SampledSeries("power_w", "GPU 0", at_ns, np.arange(200, dtype=np.float64))
     run = replace(RUN, samples=KeptSamples((series,)))
     path = tmp_path / "sampled.html"
     from loadgen.study.pages import html  # where there is a browser, there is jinja2
 
-    path.write_text(html.render(document([made_runs.reported(run)])), "utf-8")
+    path.write_text(html.render_page(compose_document([made_runs.reported(run)])), "utf-8")
     joined = "one => one.querySelector('[data-part=c]').getAttribute('d').toUpperCase().includes('L')"
     with Watched(browser, path) as page:
         found = figure(page, "power")

@@ -19,14 +19,14 @@ from loadgen.report.load_identity import Load
 from loadgen.report.run_directory import Result
 from loadgen.study.compare.model import Decision
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.document import MOST_DRAWN, document
+from loadgen.study.pages.document import MOST_DRAWN, compose_document
 from loadgen.study.run_summary import Reported, of_run
 from loadgen.verdict.campaign_cell import FailedCell
 from loadgen.verdict.run_facts import Server
 
 pytestmark = pytest.mark.long  # whole pages, with pictures
 
-hypertext = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
+html = pytest.importorskip("loadgen.study.pages.html", reason="needs jinja2", exc_type=ImportError)
 
 VOID = {"meta", "link", "br"}
 
@@ -70,13 +70,13 @@ def campaign(cells: int, requests: int = 40, tokens: int = 64) -> str:
         made_runs.line("org/m1", tuple(runs[1::2]), Decision.FASTER),
     )
     failed = FailedCell(cell=made_runs.cell("org/m1", 99), reason="out of memory")
-    return str(hypertext.render(document(runs, [found], [failed], ["x.json: cut in the middle"])))
+    return str(html.render_page(compose_document(runs, [found], [failed], ["x.json: cut in the middle"])))
 
 
 def single(**changes: Any) -> tuple[str, dict[str, Any]]:
     """A page of one run, and its result as it stands on disk."""
     run = made_runs.run(**changes)
-    return hypertext.render(document([made_runs.reported(run)])), json.loads(json.dumps(run.json()))
+    return html.render_page(compose_document([made_runs.reported(run)])), json.loads(json.dumps(run.json()))
 
 
 def shown(page: str) -> list[tuple[str, str]]:
@@ -101,7 +101,9 @@ def test_where_answers_part_stands_in_the_row() -> None:
     parted = replace(
         made_runs.line("b", (run,), Decision.SLOWER), answers="first differs from a after 3 of 48"
     )
-    page = hypertext.render(document([run], [made_runs.comparison(made_runs.line("a", (run,)), parted)]))
+    page = html.render_page(
+        compose_document([run], [made_runs.comparison(made_runs.line("a", (run,)), parted)])
+    )
     assert page.count("answers: first differs from a after 3 of 48") == 1
 
 
@@ -122,7 +124,7 @@ def test_every_number_of_a_comparison_is_that_of_the_comparison() -> None:
     run = made_runs.reported(made_runs.run())
     lines = (made_runs.line("a", (run,)), made_runs.line("b", (run,), Decision.SLOWER, roofline=0.123456789))
     found = made_runs.comparison(*lines)
-    page = hypertext.render(document([run, run], [found]))
+    page = html.render_page(compose_document([run, run], [found]))
     for line in lines:
         row = re.search(rf'<tr data-line="{line.name}".*?</tr>', page, re.DOTALL)
         assert row is not None
@@ -167,7 +169,7 @@ def test_a_name_that_is_a_script_does_nothing() -> None:
         made_runs.line(EVIL + "2", (ours,), Decision.UNDECIDED, marks=(EVIL,), failures=(EVIL,)),
     )
     failed = FailedCell(cell=made_runs.cell(EVIL, 0), reason=EVIL)
-    page = hypertext.render(document([ours, theirs], [found], [failed], [EVIL]))
+    page = html.render_page(compose_document([ours, theirs], [found], [failed], [EVIL]))
     parts = Parts(page)
     assert parts.open == []
     assert parts.tags.count("script") == 1
@@ -219,7 +221,7 @@ def test_what_failed_and_what_could_not_be_read_is_on_it() -> None:
 
 def test_a_page_without_a_single_run_shows_what_failed() -> None:
     failed = FailedCell(cell=made_runs.cell("m", 0), reason="no server")
-    page = hypertext.render(document([], [], [failed], []))
+    page = html.render_page(compose_document([], [], [failed], []))
     assert "no server" in page
     assert Parts(page).open == []
 
@@ -233,7 +235,7 @@ SIMULATED = Server(
 
 
 def single_page(run: Result) -> str:
-    return str(hypertext.render(document([made_runs.reported(run)])))
+    return str(html.render_page(compose_document([made_runs.reported(run)])))
 
 
 def heading(page: str) -> tuple[str, str, list[str]]:
@@ -254,7 +256,7 @@ def test_what_was_sent_stands_under_the_cards_of_a_file() -> None:
     traced = made_runs.run(
         profile=profile.build({"trace": "t.jsonl", "max_concurrency": None}), data=made_data.trace(25.0)
     )
-    page = str(hypertext.render(document([of_run(Path("r"), traced)])))
+    page = str(html.render_page(compose_document([of_run(Path("r"), traced)])))
     assert heading(page)[1] == "m, trace trace.jsonl, 25 requests/s"
     lines = dict(re.findall(r"<div><dt>(\w+)</dt><dd>([^<]*)</dd></div>", page))
     assert lines["schedule"] == "mooncake, the whole trace, 320 requests in 12.8 s; 25 requests/s on average"
@@ -277,7 +279,7 @@ def test_simulated_stands_in_the_title_and_above_everything() -> None:
 
 def test_of_several_runs_those_that_are_simulated_are_counted() -> None:
     runs = [made_runs.reported(made_runs.run(seed=1)), made_runs.reported(made_runs.run(server=SIMULATED))]
-    page = hypertext.render(document(runs))
+    page = html.render_page(compose_document(runs))
     title, _, (banner,) = heading(page)
     assert title.endswith("(partly SIMULATED) – loadgen")
     assert "1 of 2 runs" in banner
@@ -289,9 +291,10 @@ def test_latencies_have_their_percentiles_whichever_were_requested() -> None:
     asked = run.facts.profile.model_copy(update={"metric_percentiles": "99.9"})
     run = replace(run, facts=replace(run.facts, profile=asked))
     (row,) = re.findall(
-        '<th scope="row">TTFT</th>(.*?)</tr>', hypertext.render(document([made_runs.reported(run)]))
+        '<th scope="row">TTFT</th>(.*?)</tr>',
+        html.render_page(compose_document([made_runs.reported(run)])),
     )
-    values = np.percentile(run_charts.latency_ms(run, "ttft"), (50, 90, 95, 99, 99.9))
+    values = np.percentile(run_charts.select_latencies_ms(run, "ttft"), (50, 90, 95, 99, 99.9))
     shown_ms = [float(value) for value in re.findall(r'data-value="([^"]+)"', row)]
     assert shown_ms[4:-1] == pytest.approx(values.tolist(), rel=1e-9)
     assert re.findall(r'data-key="([^"]+)"', row)[4:] == [
@@ -333,14 +336,14 @@ def test_others_results_are_figures_without_pictures() -> None:
     one = Reported(
         "m", {"output_throughput": 3.5, "completed": 10, "request_rate": "inf"}, Load(), "page.md#1"
     )
-    page = hypertext.render(document([one]))
+    page = html.render_page(compose_document([one]))
     assert dict(shown(page))["output_throughput"] == "3.5"
     assert "<svg" not in page
     assert "The source has no request times" in page
 
 
 def test_the_parts_lie_in_the_package() -> None:
-    here = Path(hypertext.__file__).parent
+    here = Path(html.__file__).parent
     assert {path.name for path in here.iterdir() if path.suffix in (".j2", ".css", ".js")} == {
         "page.html.j2",
         "page.css",

@@ -9,12 +9,12 @@ import numpy as np
 from builders.made_limits import TTFT, limit_record, limit_run
 from loadgen.report.limit_record import LimitRecord
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.pages.limit_section import LimitSection, limit_sections
-from loadgen.study.pages.panel import CurveStyle
+from loadgen.study.pages.limit_section import LimitSection, make_limit_sections
+from loadgen.study.pages.page_parts import CurveStyle
 
 
 def section(record: LimitRecord) -> LimitSection:
-    return limit_sections([StoredLimit(Path("search"), record)])[0]
+    return make_limit_sections([StoredLimit(Path("search"), record)])[0]
 
 
 def test_the_title_is_the_answer_and_the_rest_stands_below() -> None:

@@ -16,10 +16,9 @@ from loadgen.report.load_identity import Load
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.pages import html, load_charts, markdown, terminal
-from loadgen.study.pages.document import Document, document
+from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.drawing import WIDTH, Text
-from loadgen.study.pages.formatting import Number
-from loadgen.study.pages.panel import Curve, CurveStyle, Panel
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel
 from loadgen.study.run_summary import Reported
 
 
@@ -37,7 +36,7 @@ def at(
 
 def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
     runs = [at("m", 8, 400.0, 50.0, 20.0), at("m", 1, 90.0, 20.0, 10.0), at("m", 8, 420.0, 60.0, 20.0)]
-    ttft, tpot, speed, throughput = load_charts.sweeps(runs)
+    ttft, tpot, speed, throughput = load_charts.plot_loads(runs)
     assert ttft.curves[0].x.tolist() == [90.0, 410.0]
     assert ttft.curves[0].y.tolist() == [20.0, 55.0]
     assert ttft.curves[0].labels == ("1", "8")
@@ -49,7 +48,7 @@ def test_a_sweep_is_latency_over_throughput_from_the_lightest_load_on() -> None:
 
 
 def test_one_load_is_no_sweep() -> None:
-    assert list(load_charts.sweeps([at("m", 8, 400.0, 50.0, 20.0), at("m", 8, 410.0, 51.0, 20.0)])) == []
+    assert list(load_charts.plot_loads([at("m", 8, 400.0, 50.0, 20.0), at("m", 8, 410.0, 51.0, 20.0)])) == []
 
 
 def test_rates_are_named_as_rates() -> None:
@@ -57,20 +56,20 @@ def test_rates_are_named_as_rates() -> None:
         at("m", None, 9.0 * min(rate, 9.0), 20.0, 10.0, request_rate_per_s=rate)
         for rate in (2.5, 1.0, math.inf)
     ]
-    assert next(iter(load_charts.sweeps(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
+    assert next(iter(load_charts.plot_loads(rates))).curves[0].labels == ("1/s", "2.5/s", "all")
 
 
 def test_throughput_is_over_the_rate_where_that_limits_all() -> None:
     rates = [at("m", None, 9.0 * rate, 20.0, 10.0, request_rate_per_s=rate) for rate in (1.0, 2.5)]
-    assert [panel.title for panel in load_charts.sweeps(rates)][3:] == ["Throughput against request rate"]
+    assert [panel.title for panel in load_charts.plot_loads(rates)][3:] == ["Throughput against request rate"]
     mixed = [*rates, at("m", 8, 400.0, 50.0, 20.0)]
-    assert len(list(load_charts.sweeps(mixed))) == 3
+    assert len(list(load_charts.plot_loads(mixed))) == 3
 
 
 def test_rows_that_are_no_repeats_are_curves_of_their_own() -> None:
     runs = [at("m", n, 100.0 * n + k, 10.0, 10.0) for n in (1, 2) for k in (0, 1)]
     named = {id(run): f"m ({place % 2})" for place, run in enumerate(runs)}
-    ttft = next(iter(load_charts.sweeps(runs, lambda run: named[id(run)])))
+    ttft = next(iter(load_charts.plot_loads(runs, lambda run: named[id(run)])))
     assert [(curve.name, curve.x.tolist()) for curve in ttft.curves] == [
         ("m (0)", [100.0, 200.0]),
         ("m (1)", [101.0, 201.0]),
@@ -84,7 +83,7 @@ def test_other_lengths_are_another_sweep() -> None:
              mean_ttft_ms=9.0, mean_tpot_ms=9.0)
         for n in (1, 2)
     ]  # fmt: skip
-    assert [panel.key for panel in load_charts.sweeps([*short, *long])] == [
+    assert [panel.key for panel in load_charts.plot_loads([*short, *long])] == [
         "sweep-ttft-100-10", "sweep-tpot-100-10", "sweep-speed-100-10", "sweep-throughput-100-10",
         "sweep-ttft-4000-10", "sweep-tpot-4000-10", "sweep-speed-4000-10", "sweep-throughput-4000-10",
     ]  # fmt: skip
@@ -95,12 +94,12 @@ def test_percentiles_are_drawn_where_every_point_has_them() -> None:
         replace(run, figures={**run.figures, "median_ttft_ms": 5.0 * n, "p99_ttft_ms": 9.0 * n})
         for n, run in ((n, at("m", n, 90.0 * n, 6.0 * n, 10.0)) for n in (1, 2))
     ]
-    ttft = next(iter(load_charts.sweeps(runs)))
+    ttft = next(iter(load_charts.plot_loads(runs)))
     assert [(curve.name, curve.y.tolist(), curve.labels) for curve in ttft.curves] == [
         ("m, P50", [5.0, 10.0], ()),
         ("m, P99", [9.0, 18.0], ("1", "2")),
     ]
-    mixed = next(iter(load_charts.sweeps([*runs, at("m", 4, 300.0, 30.0, 12.0)])))
+    mixed = next(iter(load_charts.plot_loads([*runs, at("m", 4, 300.0, 30.0, 12.0)])))
     assert [curve.name for curve in mixed.curves] == ["m"]
 
 
@@ -109,7 +108,7 @@ def test_goodput_and_latency_of_whole_requests_are_drawn_if_known() -> None:
         replace(run, figures={**run.figures, "request_goodput": 3.0, "mean_e2el_ms": 200.0})
         for run in (at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2))
     ]
-    assert [panel.title for panel in load_charts.sweeps(runs)] == [
+    assert [panel.title for panel in load_charts.plot_loads(runs)] == [
         "TTFT against throughput", "TPOT against throughput", "E2EL against throughput",
         "Tokens/s per user against throughput", "Throughput against concurrency",
         "Goodput against concurrency",
@@ -119,7 +118,9 @@ def test_goodput_and_latency_of_whole_requests_are_drawn_if_known() -> None:
 def test_throughput_is_per_gpu_where_every_run_knows_how_many() -> None:
     runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
     known = [replace(run, figures={**run.figures, "output_throughput_per_gpu": 45.0}) for run in runs]
-    whole, per_gpu, mixed = (list(load_charts.sweeps(each))[2] for each in (runs, known, [known[0], runs[1]]))
+    whole, per_gpu, mixed = (
+        list(load_charts.plot_loads(each))[2] for each in (runs, known, [known[0], runs[1]])
+    )
     assert per_gpu.title == "Tokens/s per user against tokens/s per GPU"
     assert per_gpu.curves[0].x.tolist() == [45.0, 45.0]
     assert (whole.title, mixed.title) == ("Tokens/s per user against throughput",) * 2
@@ -130,7 +131,7 @@ def test_invalid_points_are_hollow_and_no_part_of_a_mean() -> None:
     bad = replace(at("m", 2, 999.0, 6.0, 10.0), level="INVALID")
     lone = replace(at("m", 4, 200.0, 9.0, 10.0), level="INVALID")
     runs = [at("m", 1, 90.0, 5.0, 10.0), at("m", 2, 180.0, 6.0, 10.0), bad, lone]
-    first, *_, throughput = load_charts.sweeps(runs)
+    first, *_, throughput = load_charts.plot_loads(runs)
     assert throughput.curves[0].y.tolist() == [90.0, 180.0, 200.0]
     assert throughput.curves[0].hollow == (False, False, True)
     assert "The runs of a hollow point are INVALID." in first.caption
@@ -144,7 +145,7 @@ def saturated_sweep() -> list[Reported]:
 
 def test_a_saturated_point_is_hollow_and_on_no_line() -> None:
     runs = saturated_sweep()
-    throughput = next(each for each in load_charts.sweeps(runs) if each.title.startswith("Throughput"))
+    throughput = next(each for each in load_charts.plot_loads(runs) if each.title.startswith("Throughput"))
     line, apart = throughput.curves
     assert line.x.tolist() == [1.0, 2.0]
     assert (apart.form, apart.x.tolist(), apart.hollow, apart.of) == (CurveStyle.MARKS, [64.0], (True,), 0)
@@ -154,7 +155,7 @@ def test_a_saturated_point_is_hollow_and_on_no_line() -> None:
 
 
 def test_a_saturated_point_is_in_no_curve_of_latencies() -> None:
-    *latencies, _ = load_charts.sweeps(saturated_sweep())
+    *latencies, _ = load_charts.plot_loads(saturated_sweep())
     assert [panel.title for panel in latencies] == [
         "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
     ]  # fmt: skip
@@ -170,7 +171,7 @@ def test_lengths_that_were_asked_for_are_never_one_curve() -> None:
         for length in (1000, 1024)
         for n in (1, 4)
     ]
-    panels = [panel for panel in load_charts.sweeps(runs) if panel.title == "TTFT against throughput"]
+    panels = [panel for panel in load_charts.plot_loads(runs) if panel.title == "TTFT against throughput"]
     assert [panel.key for panel in panels] == ["sweep-ttft-1000-10", "sweep-ttft-1024-10"]
     assert [panel.caption.partition(";")[0] for panel in panels] == [
         "1000 tokens in and 10 out", "1024 tokens in and 10 out",
@@ -182,12 +183,12 @@ def test_counted_lengths_are_one_curve_to_a_token_or_two() -> None:
         replace(run, load=replace(run.load, input_len=length))
         for length, run in ((256.0, at("m", 1, 90.0, 5.0, 10.0)), (257.6, at("m", 4, 300.0, 9.0, 10.0)))
     ]
-    assert next(iter(load_charts.sweeps(runs))).key == "sweep-ttft-256-10"
+    assert next(iter(load_charts.plot_loads(runs))).key == "sweep-ttft-256-10"
 
 
 def test_profiles_under_one_load_are_curves_of_their_own() -> None:
     runs = [at("m", n, 100.0 * n, 10.0, 10.0, name=f"top_p={p}") for n in (1, 4) for p in (0.9, 0.95)]
-    ttft = next(iter(load_charts.sweeps(runs)))
+    ttft = next(iter(load_charts.plot_loads(runs)))
     assert [curve.name for curve in ttft.curves] == ["m, top_p=0.9", "m, top_p=0.95"]
 
 
@@ -209,7 +210,7 @@ def test_profiles_under_one_load_are_curves_of_their_own() -> None:
 def test_settings_under_one_load_are_a_labelled_point_each(
     runs: list[Reported], labels: tuple[str, ...]
 ) -> None:
-    panels = list(load_charts.settings(runs))
+    panels = list(load_charts.plot_settings(runs))
     assert [panel.title for panel in panels] == [
         "TTFT against throughput", "TPOT against throughput", "Tokens/s per user against throughput",
     ]  # fmt: skip
@@ -219,17 +220,20 @@ def test_settings_under_one_load_are_a_labelled_point_each(
 
 
 def test_one_setting_is_no_picture() -> None:
-    assert list(load_charts.settings([at("m", 8, 400.0, 50.0, 20.0)] * 2)) == []
+    assert list(load_charts.plot_settings([at("m", 8, 400.0, 50.0, 20.0)] * 2)) == []
 
 
 def test_the_pareto_picture_says_how_others_count_it() -> None:
     runs = [at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]
-    assert "vLLM's plot_pareto divides throughput by concurrency" in list(load_charts.sweeps(runs))[2].caption
+    assert (
+        "vLLM's plot_pareto divides throughput by concurrency"
+        in list(load_charts.plot_loads(runs))[2].caption
+    )
 
 
 def test_a_knee_of_which_no_end_is_known_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_charts, "knee", lambda *given, **named: Knee(5.5, None, None))
-    throughput = list(load_charts.sweeps([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
+    throughput = list(load_charts.plot_loads([at("m", n, 90.0 * n, 6.0, 10.0) for n in (1, 2)]))[-1]
     assert "bends" not in throughput.caption
     assert throughput.band is None
 
@@ -239,7 +243,7 @@ def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:
         at("good", 1, 100.0, 10.0, 10.0), at("good", 8, 400.0, 40.0, 20.0),
         at("bad", 1, 90.0, 20.0, 12.5), at("bad", 8, 500.0, 90.0, 50.0),
     ]  # fmt: skip
-    front = list(load_charts.sweeps(runs))[2].curves[-1]
+    front = list(load_charts.plot_loads(runs))[2].curves[-1]
     assert front.name == "best of all"
     assert (front.x.tolist(), front.y.tolist()) == ([100.0, 400.0, 500.0], [100.0, 50.0, 20.0])
 
@@ -247,12 +251,12 @@ def test_the_front_goes_through_points_that_no_other_beats_in_both() -> None:
 def test_the_knee_is_a_band_with_its_figures_below() -> None:
     loads = (1, 2, 4, 8, 16, 32, 64, 128)
     runs = [at("m", n, 90.0 * min(n, 12) * (1 + 0.01 * (-1) ** k), 6.0, 10.0) for k, n in enumerate(loads)]
-    throughput = list(load_charts.sweeps(runs))[-1]
+    throughput = list(load_charts.plot_loads(runs))[-1]
     assert throughput.band is not None
     assert throughput.band[0] < 12 < throughput.band[1]
     assert throughput.x_log
     assert "The curve bends at 12" in throughput.caption
-    assert list(load_charts.sweeps(runs[:4]))[-1].band is None
+    assert list(load_charts.plot_loads(runs[:4]))[-1].band is None
 
 
 def several(*models: str) -> list[Reported]:
@@ -264,7 +268,7 @@ def several(*models: str) -> list[Reported]:
 
 
 def made(reported: list[Reported]) -> Document:
-    return document(reported, compare_runs(reported, ComparisonOptions()))
+    return compose_document(reported, compare_runs(reported, ComparisonOptions()))
 
 
 def test_a_row_a_load_and_a_picture_of_load() -> None:
@@ -306,7 +310,7 @@ def test_the_pictures_of_load_are_one_picture_under_the_models_name() -> None:
 def test_the_terminal_draws_the_pictures_of_load_first() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
     assert found.loads is not None
-    lines = terminal.plots(reported, 80, plain=True, loads=found.loads.pictures).splitlines()
+    lines = terminal.render_plots(reported, 80, plain=True, loads=found.loads.pictures).splitlines()
     titles = [line.strip() for line in lines if " against " in line]
     assert titles == [
         "TTFT against throughput: TTFT, ms over output tokens/s, all requests",
@@ -321,7 +325,7 @@ def test_the_terminal_draws_the_pictures_of_load_first() -> None:
 def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
     found, reported = made(several("m", "n")), several("m", "n")
     assert found.loads is not None
-    text = terminal.plots(reported, 80, plain=True, loads=found.loads.pictures)
+    text = terminal.render_plots(reported, 80, plain=True, loads=found.loads.pictures)
     assert re.search(r"\de\d", text) is None
     assert text.count("points, from the left: 1, 2, 4\n") == 4
 
@@ -329,7 +333,7 @@ def test_the_terminal_has_round_numbers_and_the_loads_of_the_points() -> None:
 def test_marks_of_settings_are_not_joined_in_the_terminal() -> None:
     two = np.array([1.0, 9.0])
     apart = Panel("k", "t", "x", "y", (Curve("m", two, two, CurveStyle.MARKS, ("a", "b")),))
-    drawn = terminal.plots((), 80, plain=True, loads=[apart])
+    drawn = terminal.render_plots((), 80, plain=True, loads=[apart])
     assert drawn.count("*") == 2
     assert drawn.endswith("points, from the left: a, b\n")
 
@@ -340,7 +344,7 @@ def test_one_run_has_no_table_of_loads() -> None:
 
 def test_page_and_markdown_hold_the_table_once() -> None:
     found = made(several("m"))
-    page, text = html.render(found), markdown.render(found)
+    page, text = html.render_page(found), markdown.render_markdown(found)
     assert page.count('<section id="loads">') == page.count('<a href="#loads">') == 1
     assert page.count("<h4>Throughput against concurrency</h4>") == 1
     assert '<section id="sweeps">' not in page

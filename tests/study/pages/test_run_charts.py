@@ -1,23 +1,30 @@
-"""Series: what is drawn is what was measured, in few points whatever a run's size."""
+"""Run charts: what is drawn is what was measured, in few points whatever a run's size."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from builders import made_runs
 from builders.loops import loop_over
+from loadgen import __version__
 from loadgen.base.structs import replace
 from loadgen.figures.distribution import Distribution
+from loadgen.host.sensor_summary import SampledSeries
 from loadgen.report.run_directory import Result
+from loadgen.report.sample_file import KeptSamples
+from loadgen.server.server_counters import ServerSample, ServerWindow
+from loadgen.study.importers.clients import loadgen_runs
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.panel import CurveStyle, Panel
+from loadgen.study.pages.page_parts import CurveStyle, Panel
 
 MILLION = made_runs.run(requests=4000, tokens=250, concurrency=64)
 
 
 def panels(run: Result) -> dict[str, Panel]:
-    return {panel.key: panel for panel in run_charts.panels(run)}
+    return {panel.key: panel for panel in run_charts.plot_run(run)}
 
 
 def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
@@ -39,7 +46,7 @@ def test_a_run_has_charts_of_distributions_time_and_gauges() -> None:
 @loop_over("failed", [0, 5])
 def test_the_latencies_drawn_are_those_of_the_metrics(key: str, failed: int) -> None:
     run = made_runs.run(failed=failed)
-    drawn = Distribution.of(run_charts.latency_ms(run, key) * 1e6, (99.0,))
+    drawn = Distribution.of(run_charts.select_latencies_ms(run, key) * 1e6, (99.0,))
     found: Distribution = getattr(run.metrics, key)
     assert drawn.n == found.n
     assert drawn.median_ms == pytest.approx(found.median_ms)
@@ -47,7 +54,7 @@ def test_the_latencies_drawn_are_those_of_the_metrics(key: str, failed: int) -> 
 
 
 def test_a_small_distribution_is_drawn_whole_and_ends_at_all_of_it() -> None:
-    curve = run_charts.ecdf("", np.array([1.0, 2.0, 4.0, 8.0]))
+    curve = run_charts.make_ecdf("", np.array([1.0, 2.0, 4.0, 8.0]))
     assert curve.x.tolist() == [1.0, 1.0, 2.0, 4.0, 8.0]
     assert curve.y.tolist() == [0.0, 25.0, 50.0, 75.0, 100.0]
     assert curve.form is CurveStyle.STEPS
@@ -55,7 +62,7 @@ def test_a_small_distribution_is_drawn_whole_and_ends_at_all_of_it() -> None:
 
 def test_a_large_distribution_keeps_percentiles_in_few_points() -> None:
     values = np.sort(np.random.default_rng(1).gamma(2.0, 10.0, 1_000_000))
-    curve = run_charts.ecdf("", values)
+    curve = run_charts.make_ecdf("", values)
     assert len(curve.x) <= run_charts.MOST_RANKS
     assert (curve.x[-1], curve.y[-1]) == (values[-1], 100.0)
     for percentile in (50, 90, 99, 99.9):
@@ -66,7 +73,7 @@ def test_a_large_distribution_keeps_percentiles_in_few_points() -> None:
 
 def test_a_million_tokens_are_few_points() -> None:
     assert int(MILLION.records.tokens.sum()) == 1_000_000
-    for panel in run_charts.panels(MILLION):
+    for panel in run_charts.plot_run(MILLION):
         assert all(len(curve.x) <= run_charts.MOST_POINTS for curve in panel.curves), panel.key
         assert sum(len(spans.at) for spans in panel.spans) <= 3 * run_charts.MOST_REQUESTS
 
@@ -135,4 +142,113 @@ def test_the_steady_part_stands_out() -> None:
     ("window_s", "step"), [(0.05, 0.001), (10.0, 0.1), (60.0, 0.5), (3600.0, 30), (10**6, 10**6 / 150)]
 )
 def test_time_is_cut_into_round_lengths(window_s: float, step: float) -> None:
-    assert run_charts.step_s(window_s) == pytest.approx(step)
+    assert run_charts.choose_step_s(window_s) == pytest.approx(step)
+
+
+RUN = made_runs.run(window=None)
+BEGIN_NS, WINDOW_S = run_charts.find_window(RUN.records) or (0, 0.0)
+
+
+def evenly(quantity: str, where: str, count: int, scale: float = 1.0) -> SampledSeries:
+    """So many samples over the run, rising from 0."""
+    at_ns = (BEGIN_NS + np.linspace(0, WINDOW_S, count) * 1e9).astype(np.int64)
+    return SampledSeries(quantity, where, at_ns, np.arange(count, dtype=np.float64) * scale)
+
+
+def sampled(*series: SampledSeries) -> Result:
+    return replace(RUN, samples=KeptSamples(series))
+
+
+@pytest.mark.parametrize(
+    ("count", "form"), [(30, CurveStyle.POINTS), (149, CurveStyle.POINTS), (150, CurveStyle.LINE)]
+)
+def test_a_line_joins_only_what_no_eye_could_part(count: int, form: CurveStyle) -> None:
+    (panel,) = run_charts.plot_samples(sampled(evenly("running", "", count)))
+    assert [curve.form for curve in panel.curves] == [form]
+    assert (panel.x_end, len(panel.curves[0].x)) == (WINDOW_S, count)
+
+
+@pytest.mark.parametrize("count", [1, 7, 29])
+def test_below_30_samples_there_is_a_line_of_text(count: int) -> None:
+    run = sampled(evenly("running", "", count), evenly("power_w", "GPU 0", count))
+    assert list(run_charts.plot_samples(run)) == []
+    samples = "1 sample" if count == 1 else f"{count} samples"
+    expected = f"Requests in the server, Power: {samples} in {WINDOW_S:.3g} s, no chart below 30"
+    assert run_charts.list_rarely_sampled(run) == [expected]
+
+
+def test_seven_samples_in_a_minute_are_no_ramp() -> None:
+    samples = tuple(ServerSample(at_s=at / 4, running=4.0 * (at > 3)) for at in range(7))
+    run = made_runs.run(window=ServerWindow(samples=samples))
+    assert list(run_charts.plot_samples(run)) == []
+
+
+def test_a_line_is_lifted_where_samples_are_missing() -> None:
+    whole = evenly("power_w", "", 300)
+    held = np.flatnonzero((np.arange(300) < 100) | (np.arange(300) > 120))
+    (panel,) = run_charts.plot_samples(
+        sampled(SampledSeries("power_w", "", whole.at_ns[held], whole.values[held]))
+    )
+    x, y = panel.curves[0].x, panel.curves[0].y
+    assert np.flatnonzero(np.isnan(x)).tolist() == np.flatnonzero(np.isnan(y)).tolist() == [100]
+
+
+def test_samples_from_before_and_after_the_run_are_left_out() -> None:
+    series = evenly("power_w", "", 300)
+    moved = SampledSeries("power_w", "", series.at_ns - int(WINDOW_S * 0.5e9), series.values)
+    (panel,) = run_charts.plot_samples(sampled(moved))
+    assert panel.curves[0].x.min() >= 0
+    assert panel.caption == "Sensors of this machine. 150 samples."
+
+
+def test_each_sensor_has_its_chart_unit_and_place() -> None:
+    run = sampled(
+        evenly("server_bytes", "GPU 0", 40, 2**30),
+        evenly("rss_bytes", "", 40, 2**30),
+        evenly("power_w", "GPU 0", 40),
+        evenly("temperature_c", "GPU 0", 40),
+        evenly("temperature_c", "GPU 1", 40),
+        evenly("sm_mhz", "GPU 0", 40),
+        evenly("kv_cache_usage", "", 40, 0.01),
+    )
+    drawn = {
+        panel.key: (panel.y_label, [curve.name for curve in panel.curves], panel.curves[0].y.max())
+        for panel in run_charts.plot_samples(run)
+    }
+    assert drawn == {
+        "server-kv-cache": ("%", ["KV cache"], pytest.approx(39)),
+        "memory": ("GiB", ["GPU 0, server", "host, RSS"], 39),
+        "power": ("W", ["GPU 0"], 39),
+        "temperature": ("°C", ["GPU 0", "GPU 1"], 39),
+        "clocks": ("MHz", ["GPU 0, SM"], 39),
+    }
+
+
+def test_of_many_sensors_as_many_are_drawn_as_there_are_colours() -> None:
+    (panel,) = run_charts.plot_samples(sampled(*(evenly("power_w", f"GPU {at}", 40) for at in range(12))))
+    assert len(panel.curves) == 8
+    assert panel.caption.endswith(" 8 of 12 are drawn.")
+
+
+def test_a_day_of_samples_is_drawn_in_few_points() -> None:
+    (panel,) = run_charts.plot_samples(sampled(evenly("power_w", "", 2000)))
+    assert len(panel.curves[0].x) <= run_charts.MOST_SAMPLES
+    assert panel.curves[0].y.max() == 1999
+
+
+@pytest.mark.parametrize("version", [__version__, "another"], ids=["stored figures", "computed again"])
+def test_a_run_that_is_read_back_has_its_samples(version: str, tmp_path: Path) -> None:
+    made = made_runs.run(window=None, environment={"loadgen": version})
+    directory = made_runs.keep(
+        replace(made, samples=KeptSamples((evenly("power_w", "GPU 0", 40),))), tmp_path
+    )
+    run = loadgen_runs.read_run(directory).run
+    assert run is not None
+    assert [(panel.key, panel.caption) for panel in run_charts.plot_samples(run)] == [
+        ("power", "Sensors of this machine. GPU 0: 40 samples, a point each.")
+    ]
+
+
+def test_damaged_samples_are_a_remark() -> None:
+    run = replace(RUN, samples=KeptSamples(error="samples.npz cannot be read: no archive"))
+    assert run_charts.list_rarely_sampled(run) == ["samples.npz cannot be read: no archive"]

@@ -13,7 +13,7 @@ from loadgen.base.errors import UsageError
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.study.compare import compare_command
-from loadgen.study.pages import command
+from loadgen.study.pages import report_command
 
 
 def searched(directory: Path, name: str = "m") -> Path:
@@ -36,7 +36,7 @@ def search(tmp_path: Path) -> Path:
 def test_the_text_is_the_answer_and_the_searchs_runs(
     search: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([str(search)]) == 0
+    assert report_command.main([str(search)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[:2] == ["m", "limit: 10.4 at a time (95 %: 9.9 to 10.9)"]
     assert "fails: ttft p99 < 500 ms is not met" in out
@@ -47,16 +47,16 @@ def test_two_searches_are_compared_in_every_text(
     search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = searched(tmp_path / "other", "n")
-    assert command.main([str(search), str(other)]) == 0
+    assert report_command.main([str(search), str(other)]) == 0
     assert "n serves 1.00×" in capsys.readouterr().out
-    assert command.main([str(search), str(other), "--markdown", "-"]) == 0
+    assert report_command.main([str(search), str(other), "--markdown", "-"]) == 0
     assert "n serves 1.00×" in capsys.readouterr().out
-    assert command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
+    assert report_command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
     assert "n serves 1.00×" in (tmp_path / "both.html").read_text("utf-8")
 
 
 def test_the_page_has_the_answer_and_its_pictures(search: Path, tmp_path: Path) -> None:
-    assert command.main([str(search), "--html", str(tmp_path / "page.html")]) == 0
+    assert report_command.main([str(search), "--html", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text("utf-8")
     assert '<section id="limit-1"><h2>m, limit: 10.4 at a time (95 %: 9.9 to 10.9)</h2>' in page
     assert 'id="limit-1-limit-1-objective-1"' in page
@@ -66,11 +66,11 @@ def test_the_page_has_the_answer_and_its_pictures(search: Path, tmp_path: Path) 
 def test_pictures_and_plots_have_the_search(
     search: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([str(search), "--svg", str(tmp_path / "svg")]) == 0
+    assert report_command.main([str(search), "--svg", str(tmp_path / "svg")]) == 0
     assert {"limit-1-objective-1.svg", "limit-1-goodput.svg", "loads.svg"} <= {
         path.name for path in (tmp_path / "svg").iterdir()
     }
-    assert command.main([str(search), "--plot"]) == 0
+    assert report_command.main([str(search), "--plot"]) == 0
     assert "ttft p99 over load: ms over concurrency" in capsys.readouterr().out
 
 
@@ -88,13 +88,13 @@ def test_a_sweeps_failed_points_are_listed_with_reasons(
     (tmp_path / SWEEP).write_text(record.model_dump_json())
     line = "concurrency=64: failed: out of memory"
     for form in ([], ["--markdown", "-"]):
-        assert command.main([str(tmp_path), *form]) == 0
+        assert report_command.main([str(tmp_path), *form]) == 0
         assert line in capsys.readouterr().out.replace("\\_", "_")
         assert compare_command.main([str(tmp_path), *form[:1]]) == 0
         assert line in capsys.readouterr().out.replace("\\_", "_")
     assert compare_command.main([str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"] == [line]
-    assert command.main([str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
+    assert report_command.main([str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
     assert line in (tmp_path / "page.html").read_text("utf-8")
 
 
@@ -102,7 +102,7 @@ def test_runs_of_searches_are_no_comparison_and_the_summary_is_of_limits(
     search: Path, tmp_path: Path
 ) -> None:
     other = searched(tmp_path / "other", "n")
-    assert command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
+    assert report_command.main([str(search), str(other), "--html", str(tmp_path / "both.html")]) == 0
     page = (tmp_path / "both.html").read_text("utf-8")
     summary = page[page.index('<section id="summary">') :].partition("</section>")[0]
     assert "<h3>Highest concurrency at ttft p99" in summary
@@ -115,7 +115,7 @@ def test_a_record_alone_is_reported_and_has_nothing_to_draw(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / LIMIT).write_text(limit_record(runs=(), limit=None).model_dump_json())
-    assert command.main([str(tmp_path)]) == 0
+    assert report_command.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("bf16\nlimit: at least 9.51 requests/s")
     with pytest.raises(UsageError, match="nothing to plot"):
-        command.main([str(tmp_path), "--png", str(tmp_path / "png")])
+        report_command.main([str(tmp_path), "--png", str(tmp_path / "png")])

@@ -1,4 +1,4 @@
-"""Cards: what is seen first of a run, whoever measured it."""
+"""Run section: what is seen first of a run, whoever measured it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.report.run_directory import Result
-from loadgen.study.pages import cards
-from loadgen.study.pages.cards import Card
+from loadgen.study.pages import run_section
+from loadgen.study.pages.run_section import Card
 
 
 def texts(card: Card) -> list[str]:
@@ -19,7 +19,7 @@ def texts(card: Card) -> list[str]:
 
 
 def of(run: Result) -> dict[str, Card]:
-    return {card.label: card for card in cards.of_run(run, run.metrics)}
+    return {card.label: card for card in run_section.make_run_cards(run, run.metrics)}
 
 
 def with_profile(run: Result, **changes: Any) -> Result:
@@ -99,4 +99,4 @@ def test_whole_answers_have_no_latency_of_tokens() -> None:
 def test_others_runs_have_the_cards_that_their_figures_make(
     figures: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    assert {card.label: texts(card) for card in cards.of_figures(figures)} == expected
+    assert {card.label: texts(card) for card in run_section.make_result_cards(figures)} == expected

@@ -14,7 +14,7 @@ import loadgen.study.pages
 from builders import made_runs
 from loadgen import cli
 from loadgen.report import report
-from loadgen.study.pages.command import report_parser
+from loadgen.study.pages.report_command import report_parser
 
 PAGE = """# Results
 

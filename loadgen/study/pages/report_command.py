@@ -56,24 +56,24 @@ def main(argv: Sequence[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         report_parser().print_help()
         return 0 if argv else UsageError.exit_code
-    asked = _asked(argv)
+    asked = _parse_arguments(argv)
     forms = [form for form in _FORMS if getattr(asked, form)]
     first = expand_path(asked.places[0])
     alone = len(asked.places) == 1 and not forms and asked.baseline is None
     if alone and (not first.exists() or run_directory.is_run(first)):
-        run = _rated(run_directory.load(first), _roofline_flags(asked))
+        run = _add_roofline(run_directory.load(first), _get_roofline_flags(asked))
         printed(report.render(run, asked.explain, asked.layout, Screen.of(sys.stdout)), sys.stdout)
         return 0
     if asked.explain and not forms:
         raise UsageError("--explain is of one run: name its directory alone")
-    from loadgen.study.pages.outputs import made
+    from loadgen.study.pages.outputs import make_outputs
 
-    for text in made(asked, forms or [_TEXT]):
+    for text in make_outputs(asked, forms or [_TEXT]):
         printed(text, sys.stdout, end="")
     return 0
 
 
-def _asked(argv: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The command line, places anywhere in it; a FILE of --html that is no page is a place."""
     asked = parse_arguments(report_parser(), argv, intermixed=True)
     if asked.html and not asked.html.lower().endswith(_PAGES):
@@ -81,14 +81,14 @@ def _asked(argv: Sequence[str]) -> argparse.Namespace:
     if not asked.places:
         raise UsageError("nothing to report: name a run directory; loadgen report --help lists the flags")
     result_block.layout(asked.layout)
-    _roofline_flags(asked).check()
+    _get_roofline_flags(asked).check()
     return asked
 
 
-def _roofline_flags(asked: argparse.Namespace) -> Flags:
+def _get_roofline_flags(asked: argparse.Namespace) -> Flags:
     return Flags(asked.hardware, asked.bandwidth, asked.model_config)
 
 
-def _rated(run: Result, flags: Flags) -> Result:
+def _add_roofline(run: Result, flags: Flags) -> Result:
     """The run with the roofline of the machine and model that were named; itself where none was."""
     return run if flags == Flags() else replace(run, facts=add_ceiling(run.facts, flags))

@@ -1,4 +1,4 @@
-"""The report as Markdown, as a sheet and in a terminal."""
+"""Outputs: the report as Markdown, as CSV and in a terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen.report.load_identity import Load
 from loadgen.study.compare.model import Decision
-from loadgen.study.pages import csv as sheet
-from loadgen.study.pages import formatting, markdown
-from loadgen.study.pages.document import document
-from loadgen.study.pages.run_section import account
+from loadgen.study.pages import comparison_section, markdown, outputs
+from loadgen.study.pages.document import compose_document
+from loadgen.study.pages.page_parts import format_number
+from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import FailedCell
 
@@ -32,12 +32,12 @@ def campaign() -> str:
         ),
     )
     failed = FailedCell(cell=made_runs.cell("other", 1), reason="out of memory")
-    return markdown.render(document([base, other], [found], [failed], ["x.json: cut"]))
+    return markdown.render_markdown(compose_document([base, other], [found], [failed], ["x.json: cut"]))
 
 
 def test_a_simulated_run_without_arrivals_is_marked_too() -> None:
     stored = Reported("m", {"mean_ttft_ms": 1.0}, Load("x", 1, 1.0), "f", simulated="instant")
-    assert account(stored, "a", draw=False).simulated == "instant"
+    assert make_account(stored, "a", draw=False).simulated == "instant"
 
 
 def test_markdown_has_verdicts_tables_blocks_and_what_is_missing() -> None:
@@ -58,14 +58,14 @@ def test_what_is_said_of_three_rows_is_said_once() -> None:
         for number in range(4)
     ]
     found = made_runs.comparison(made_runs.line("base", (run,)), *rows)
-    assert formatting.common(found) == {"shorter": "all"}
-    assert [formatting.marks(found, row) for row in rows] == [(), (), ("odd",), ()]
-    page = markdown.render(document([run, run], [found]))
+    assert comparison_section.find_shared_remarks(found) == {"shorter": "all"}
+    assert [comparison_section.select_own_marks(found, row) for row in rows] == [(), (), ("odd",), ()]
+    page = markdown.render_markdown(compose_document([run, run], [found]))
     assert page.count("shorter") == 1
     fewer = made_runs.comparison(
         made_runs.line("base", (run,)), made_runs.line("m9", (run,), Decision.FASTER), *rows
     )
-    assert formatting.common(fewer) == {"shorter": "m0, m1, m2, m3"}
+    assert comparison_section.find_shared_remarks(fewer) == {"shorter": "m0, m1, m2, m3"}
 
 
 def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
@@ -76,7 +76,7 @@ def test_every_row_of_a_markdown_table_has_as_many_cells_as_its_head() -> None:
 def test_a_name_is_no_markup_in_markdown() -> None:
     run = made_runs.reported(made_runs.run(model=EVIL), EVIL)
     found = made_runs.comparison(made_runs.line(EVIL, (run,)), made_runs.line("b", (run,), Decision.FASTER))
-    page = markdown.render(document([run, run], [found]))
+    page = markdown.render_markdown(compose_document([run, run], [found]))
     outside = re.sub(r"^```text\n.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     assert "<script" not in outside
     assert "[x](" not in re.sub(r"^<summary>.*$", "", outside, flags=re.MULTILINE)  # nothing is markup there
@@ -85,14 +85,14 @@ def test_a_name_is_no_markup_in_markdown() -> None:
 
 def test_a_fence_in_a_text_does_not_end_its_fence() -> None:
     run = made_runs.reported(made_runs.run(notes=("````",)))
-    page = markdown.render(document([run]))
+    page = markdown.render_markdown(compose_document([run]))
     assert "`````text\n" in page
 
 
 def test_a_sheet_has_a_row_a_run_and_every_digit() -> None:
     one = made_runs.reported(made_runs.run(), cell=made_runs.cell("m", 2))
     other = Reported('a, "b"', {"output_throughput": 3.25, "speed_tok_s": 1.5}, Load(), "page.md", "page")
-    rows = list(csv.DictReader(io.StringIO(sheet.render([one, other]))))
+    rows = list(csv.DictReader(io.StringIO(outputs.render_csv([one, other]))))
     assert [row["name"] for row in rows] == ["org/m", 'a, "b"']
     assert float(rows[0]["output_throughput"]) == one.figures["output_throughput"]
     assert (rows[0]["repeat"], rows[0]["level"]) == ("2", one.level)
@@ -103,7 +103,7 @@ def test_a_sheet_has_a_row_a_run_and_every_digit() -> None:
     ("value", "text"), [(1.4421, "1.442×"), (0.5, "0.500×"), (12.345, "12.3×"), (0.01234, "0.0123×")]
 )
 def test_a_ratio_is_written_with_three_digits_or_more(value: float, text: str) -> None:
-    assert formatting.ratio(value) == text
+    assert comparison_section.format_row_ratio(value) == text
 
 
 @loop_over(
@@ -118,7 +118,7 @@ def test_a_ratio_is_written_with_three_digits_or_more(value: float, text: str) -
     ],
 )
 def test_what_is_no_number_is_written_as_what_it_is(value: object, text: str) -> None:
-    shown = formatting.number("k", value)
+    shown = format_number("k", value)
     assert (shown if isinstance(shown, str) else shown.text) == text
 
 
@@ -128,7 +128,7 @@ def test_a_terminal_s_plot_is_plain_ascii_in_its_width() -> None:
     )
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}") for seed in (0, 1)]
     for reported in (runs[:1], runs):
-        drawn = terminal.plots(reported, 80, plain=True)
+        drawn = terminal.render_plots(reported, 80, plain=True)
         assert drawn.isascii()
         assert max(map(len, drawn.splitlines())) <= 80
         assert drawn.count("*") > 60
@@ -141,7 +141,7 @@ def test_a_terminal_with_colours_has_colours() -> None:
     terminal = pytest.importorskip(
         "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
     )
-    assert "\x1b[" in terminal.plots([made_runs.reported(made_runs.run())], 100, plain=False)
+    assert "\x1b[" in terminal.render_plots([made_runs.reported(made_runs.run())], 100, plain=False)
 
 
 def test_a_name_cannot_command_a_terminal() -> None:
@@ -149,7 +149,7 @@ def test_a_name_cannot_command_a_terminal() -> None:
         "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
     )
     runs = [made_runs.reported(made_runs.run(seed=seed), f"m{seed}\x1b[2J\x07é") for seed in (0, 1)]
-    drawn = terminal.plots(runs, 80, plain=True)
+    drawn = terminal.render_plots(runs, 80, plain=True)
     assert "\x1b" not in drawn
     assert "\x07" not in drawn
     assert drawn.isascii()
@@ -160,4 +160,7 @@ def test_what_has_no_arrivals_is_not_plotted_and_says_so() -> None:
         "loadgen.study.pages.terminal", reason="needs plotext", exc_type=ImportError
     )
     told = Reported("m", {"output_throughput": 3.0}, Load(), "page.md")
-    assert terminal.plots([told], 80, plain=True) == "nothing to plot: the sources have no request times\n"
+    assert (
+        terminal.render_plots([told], 80, plain=True)
+        == "nothing to plot: the sources have no request times\n"
+    )

@@ -1,4 +1,4 @@
-"""Panel: numbers to draw, few enough for a page; pictures and the terminal draw the same one."""
+"""Page parts: the values that every form of a report is written from: numbers, tables and panels to draw."""
 
 from __future__ import annotations
 
@@ -10,11 +10,36 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.study.pages.formatting import FigureTable
-
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
 _WIDE = 16
+
+
+class Number(msgspec.Struct, frozen=True):
+    """A figure as it is written, with the whole of it and where it stands in the JSON ("" : nowhere)."""
+
+    key: str
+    value: float
+    text: str
+    aside: str = ""  # what is to be known of it, next to it
+
+
+Entry = Number | str
+
+
+class FigureTable(msgspec.Struct, frozen=True):
+    """Figures in rows, the first entry of each its name."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+
+
+def format_number(key: str, value: object, digits: int = 2, unit: str = "") -> Number | str:
+    """A number with thousands apart; a dash without a value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return "–" if value is None or value != value else str(value)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+    return Number(key, value, f"{text} {unit}".rstrip())
 
 
 class CurveStyle(StrEnum):
@@ -98,7 +123,7 @@ def is_wide(loads: Floats) -> bool:
     return float(loads.max()) >= _WIDE * float(loads.min())
 
 
-def over_seconds(
+def plot_over_seconds(
     key: str, title: str, unit: str, curves: tuple[Curve, ...], caption: str, values: Mapping[str, Floats]
 ) -> Panel:
     """Curves over time, with the extremes of the named values as a table."""

@@ -1,20 +1,19 @@
-"""Lettering: names are cut to their room, and no label lies on another or on a mark."""
+"""Drawing: names are cut to their room, and no label lies on another or on a mark."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from loadgen.study.pages import lettering
-from loadgen.study.pages.drawing import WIDTH, Part, Text, draw
-from loadgen.study.pages.lettering import Box
-from loadgen.study.pages.panel import Curve, CurveStyle, Panel
+from loadgen.study.pages import drawing
+from loadgen.study.pages.drawing import WIDTH, Box, Part, Text, draw_panel
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Panel
 
 LONG = "Qwen3-0.6B-Instruct (--max-num-seqs=8, --enable-prefix-caching) (SIMULATED), P99"
 
 
 def texts(panel: Panel) -> list[Text]:
-    return [shape for shape in draw(panel, titled=True).shapes if isinstance(shape, Text)]
+    return [shape for shape in draw_panel(panel, titled=True).shapes if isinstance(shape, Text)]
 
 
 def panel(*curves: Curve) -> Panel:
@@ -27,7 +26,7 @@ def marks(*points: tuple[float, float, str]) -> Curve:
 
 
 def box(text: Text) -> Box:
-    long = lettering.width(text.text, text.size)
+    long = drawing.measure_text(text.text, text.size)
     left = text.x if text.anchor == "start" else text.x - long
     return Box(left, text.y - text.size, left + long, text.y)
 
@@ -40,8 +39,8 @@ def test_a_name_in_a_legend_stays_in_its_picture(name: str) -> None:
 
 
 def test_a_name_that_has_room_is_whole() -> None:
-    assert lettering.fitted("Qwen3-8B (SIMULATED), P50", 300, 10.5) == "Qwen3-8B (SIMULATED), P50"
-    cut = lettering.fitted(LONG, 200, 10.5)
+    assert drawing.fit_name("Qwen3-8B (SIMULATED), P50", 300, 10.5) == "Qwen3-8B (SIMULATED), P50"
+    cut = drawing.fit_name(LONG, 200, 10.5)
     assert "…" in cut
     assert cut.endswith("(SIMULATED), P99")
 

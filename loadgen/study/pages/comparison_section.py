@@ -1,0 +1,241 @@
+"""Comparison section: rows against a baseline as values, words and bars, for every form of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from loadgen.base.layout import Table
+from loadgen.figures import repeats
+from loadgen.study.compare import comparison_report, loads, rankings, rows
+from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
+from loadgen.study.pages import run_charts
+from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Entry, FigureTable, Panel
+from loadgen.study.run_summary import Reported, grouped
+
+SYMBOLS = {
+    Decision.FASTER: "▲",
+    Decision.SLOWER: "▼",
+    Decision.EQUIVALENT: "≈",
+    Decision.UNDECIDED: "?",
+    Decision.NONE: "–",
+}
+_MANY = 3  # rows: what holds for as many is written once
+LEVELS = {"VALID": "✓", "SUSPECT": "!", "INVALID": "✗"}
+
+
+MOST_CURVES = 8  # in one panel
+_BETTER = {None: "Neither direction is faster.", True: "Higher is faster.", False: "Lower is faster."}
+_TPOT, _SPEED = "mean_tpot_ms", "speed_tok_s"
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One load's comparison and its pictures."""
+
+    anchor: str
+    title: str
+    comparison: ComparedLoad
+    statistics: FigureTable | None  # everything known of each difference; None: no verdict on any
+    tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
+    bars: tuple[Panel, ...]
+    distributions: tuple[Panel, ...]
+
+
+def make_compared(comparison: ComparedLoad, number: int) -> Compared:
+    """Make the section of one load's comparison."""
+    return Compared(
+        anchor=f"load-{number}",
+        title=comparison_report.describe_load(comparison.load),
+        comparison=comparison,
+        statistics=_make_statistics_table(comparison),
+        tables=tuple(_list_tables(comparison)),
+        bars=tuple(plot_comparison(comparison)),
+        distributions=tuple(plot_row_distributions(comparison)),
+    )
+
+
+def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
+    ranking, effects = rankings.ranking_table(comparison), rankings.quantization_table(comparison)
+    if len(ranking.body) > 1:
+        yield "Ranking", ranking
+    if len(effects.columns) > 3:  # more than one quantization
+        yield "Effect of quantization", effects
+    if (turns := loads.turn_table(comparison)) is not None:
+        yield loads.TITLE, turns
+
+
+def _make_statistics_table(comparison: ComparedLoad) -> FigureTable | None:
+    """Everything known of each difference; None where there is no verdict on any."""
+    rows: list[tuple[Entry, ...]] = []
+    for figure in comparison.figures:
+        for line in comparison.lines:
+            effect = line.effects.get(figure.key)
+            if effect is None or effect.call is Decision.NONE:
+                continue
+            rows.append(
+                (
+                    f"{line.name}: {figure.label}",
+                    format_row_ratio(effect.ratio), format_interval(effect),
+                    f"{effect.p:.2g}", f"{effect.p_adjusted:.2g}", f"{effect.p_equivalent:.2g}",
+                    f"{effect.units} {'pairs' if effect.paired else 'per side'}",
+                    format_detectable(effect),
+                    "–" if effect.more_runs is None else f"{effect.more_runs}", effect.why or "–",
+                )
+            )  # fmt: skip
+    titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
+    return FigureTable(titles, tuple(rows)) if rows else None
+
+
+def format_figure(figure: ComparedFigure, value: float) -> str:
+    """One value of a figure, in the unit that its label names."""
+    return f"{figure.scaled(value):,.{figure.digits}f}"
+
+
+def format_half_interval(figure: ComparedFigure, summary: Summary) -> str:
+    """Half of a mean's interval, "" without one."""
+    half = figure.scaled((summary.high - summary.low) / 2)
+    if comparison_report.is_vague(summary):
+        return repeats.VAGUE
+    return f"± {half:,.{figure.digits}f}" if math.isfinite(half) else ""
+
+
+def format_ends(low: float, high: float) -> str:
+    """The ends of a mean's interval, in words where they bound nothing; "" where there is none."""
+    if low != low:
+        return ""
+    return repeats.UNBOUNDED if low <= 0 < high else f"{low:,.4g} to {high:,.4g}"
+
+
+def format_row_ratio(value: float) -> str:
+    """A row ÷ its baseline."""
+    return f"{value:.3g}×" if value >= 10 or value < 0.1 else f"{value:.3f}×"
+
+
+def format_interval(effect: Effect) -> str:
+    """The ratio's 95 % interval, "" without one."""
+    if not (math.isfinite(effect.low) and math.isfinite(effect.high)):
+        return ""
+    if not repeats.is_bounded(effect.ratio, effect.low, effect.high):
+        return repeats.UNBOUNDED
+    return f"{format_row_ratio(effect.low)[:-1]} to {format_row_ratio(effect.high)[:-1]}"
+
+
+def format_detectable(effect: Effect) -> str:
+    """The least difference that runs as these find; a dash where it is not asked, words where it is any."""
+    if effect.detectable != effect.detectable:
+        return "–"
+    return repeats.difference(effect.detectable) or "none"
+
+
+def summarise_line(comparison: ComparedLoad, line: Line) -> str:
+    """What a row comes to in the headline figure: 1.44× (1.40 to 1.48) by tok/s; 5 pairs."""
+    effect = line.effects.get(comparison.headline)
+    if effect is None:
+        return ""
+    times = comparison_report.format_speed_up(comparison, line)
+    parts = [f"{times} by {rows.compared_figure(comparison.headline).label}"] if times else []
+    if effect.units > 1:
+        parts.append(f"{effect.units} {'pairs' if effect.paired else 'runs per side'}")
+    if effect.call is Decision.UNDECIDED:
+        parts.append(comparison_report.explain_undecided(effect))
+    elif effect.why and effect.why not in find_shared_remarks(comparison):
+        parts.append(effect.why)
+    return "; ".join(parts)
+
+
+def find_shared_remarks(comparison: ComparedLoad) -> dict[str, str]:
+    """What holds for three rows or more next to the baseline, or for both of two: written once."""
+    others = [line for line in comparison.lines if line.name != comparison.baseline]
+    sentences: list[tuple[str, str]] = []
+    for line in others:
+        effect = line.effects.get(comparison.headline)
+        why = [effect.why] if effect is not None and effect.call is Decision.NONE and effect.why else []
+        sentences += [(line.name, sentence) for sentence in dict.fromkeys((*why, *line.marks))]
+    return {
+        sentence: "all" if len(of) == len(others) else ", ".join(name for name, _ in of)
+        for sentence, of in grouped(sentences, lambda pair: pair[1]).items()
+        if len(of) >= _MANY or len(of) == len(others) > 1
+    }
+
+
+def select_own_marks(comparison: ComparedLoad, line: Line) -> tuple[str, ...]:
+    """The marks of this row that hardly another has."""
+    once = find_shared_remarks(comparison)
+    return tuple(mark for mark in line.marks if mark not in once)
+
+
+def describe_machine(run: Reported) -> str:
+    """Which engine on which machine."""
+    return ", ".join(filter(None, (run.engine, run.machine, run.power_mode)))
+
+
+def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
+    """A panel of bars a figure, checkpoints as bars, then how near decoding came to the roofline."""
+    for figure in compared.figures:
+        bars = tuple(_make_bar(line, figure) for line in compared.lines if figure.key in line.summaries)
+        if bars:
+            yield _plot_bars(f"bars-{figure.key}", figure.label, bars, _BETTER[figure.higher_is_faster])
+    shares = tuple(
+        Bar(line.shown_name, 100 * line.roofline, f"{100 * line.roofline:.0f} %", best=100.0)
+        for line in compared.lines
+        if line.roofline is not None
+    )
+    if shares:
+        best = "100 % is what the memory bandwidth allows."
+        yield _plot_bars("bars-roofline", "Decoding, % of the roofline", shares, best)
+
+
+def _make_bar(line: Line, figure: ComparedFigure) -> Bar:
+    summary, effect = line.summaries[figure.key], line.effects.get(figure.key)
+    text = format_figure(figure, summary.mean)
+    if effect is not None and effect.ratio == effect.ratio:
+        text += f" · {format_row_ratio(effect.ratio)} {SYMBOLS[effect.call]}".removesuffix(" –")
+    best = NAN
+    if line.roofline and figure.key in (_TPOT, "median_tpot_ms"):
+        best = summary.mean * line.roofline
+    mean, low, high = map(figure.scaled, (summary.mean, summary.low, summary.high))
+    return Bar(line.shown_name, mean, text, low, high, best)
+
+
+def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Panel:
+    sentences = [better]
+    if any(bar.low == bar.low for bar in bars):
+        sentences.append("The thin line is the 95 % confidence interval of the mean.")
+    if any(bar.best == bar.best for bar in bars):
+        sentences.append("The dashed mark is the roofline.")
+    intervals = (format_ends(bar.low, bar.high) for bar in bars)
+    rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
+    numbers = FigureTable(("", "mean", "95 % interval"), rows)
+    return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
+
+
+def plot_row_distributions(compared: ComparedLoad) -> list[Panel]:
+    """The latencies of the rows over one another, of those whose requests are known."""
+    lines = ((line.shown_name, line.runs) for line in compared.lines)
+    groups = [(name, [run.run for run in runs if run.run is not None]) for name, runs in lines]
+    groups = [(name, runs) for name, runs in groups if runs]
+    return list(run_charts.plot_distributions(groups[:MOST_CURVES])) if groups else []
+
+
+def plot_ladders(
+    reported: Sequence[Reported], named: Callable[[Reported], str] = lambda run: run.name
+) -> Iterator[Panel]:
+    """Speed over input length, of each checkpoint whose speed is known at two lengths or more."""
+    timed = [run for run in reported if run.figure(_SPEED) and run.load.input_len]
+    curves = []
+    for name, runs in grouped(timed, named).items():
+        by_length = grouped(runs, lambda run: float(run.load.input_len or 0))
+        if len(by_length) > 1:
+            lengths = sorted(by_length)
+            speeds = [np.mean([run.figure(_SPEED) or 0.0 for run in by_length[at]]) for at in lengths]
+            curves.append(Curve(name, np.array(lengths), np.array(speeds), CurveStyle.JOINED))
+    for start in range(0, len(curves), MOST_CURVES):
+        drawn = tuple(curves[start : start + MOST_CURVES])
+        points = ((curve.name, x, y) for curve in drawn for x, y in zip(curve.x, curve.y, strict=True))
+        rows = tuple((name, f"{x:,.0f}", f"{y:,.2f}") for name, x, y in points)
+        key, title = f"ladder-{start // MOST_CURVES + 1}", "Speed over input length"
+        numbers, caption = FigureTable(("", "input", "tokens/s"), rows), "One request at a time."
+        yield Panel(key, title, "input tokens", "tokens/s", drawn, caption=caption, numbers=numbers)
