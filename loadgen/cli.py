@@ -96,7 +96,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "profiles": _profiles,
     "report": _main_of("loadgen.study.pages.report_command"),
     "compare": _main_of("loadgen.study.compare.compare_command"),
-    "audit": _main_of("loadgen.study.audit.command"),
+    "audit": _main_of("loadgen.study.audit.audit_command"),
     "shards": _main_of("loadgen.fleet.shards_command"),
     "merge": _main_of("loadgen.features.shards.merge_command"),
     "export": _main_of("loadgen.report.request_rows"),

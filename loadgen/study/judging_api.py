@@ -14,16 +14,16 @@ from loadgen.base.errors import UsageError
 from loadgen.report.limit import Limit
 from loadgen.report.run import Place, Run, Verdict
 from loadgen.study import run_summary
-from loadgen.study.audit import command as audit_command
-from loadgen.study.audit import render as audit_render
-from loadgen.study.audit.command import Audited
+from loadgen.study.audit import audit_command
+from loadgen.study.audit import audit_report as audit_render
+from loadgen.study.audit.audit_command import Audited
 from loadgen.study.compare import compare_command, limits, model
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.importers.sources import Sources
+from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.campaign_cell import FailedCell
 
@@ -104,7 +104,7 @@ def _sources(
                 read = Sources((), limits=(found,))
             else:
                 places.append(os.fspath(run))
-                read = sources.read_sources(places[-1:])
+                read = result_sources.read_sources(places[-1:])
             reported += _named(read.outside_searches.reported, name)
             searched += [
                 replace(

@@ -17,12 +17,12 @@ from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
 from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
+from loadgen.study.audit import audit_report as audit_render
 from loadgen.study.audit import findings as audits
-from loadgen.study.audit import render as audit_render
 from loadgen.study.compare import comparison, comparison_report
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers import json_fields, sources
-from loadgen.study.importers.pasted import csv_tables, pasted_pages, tables
+from loadgen.study.importers import json_fields, result_sources
+from loadgen.study.importers.pasted import csv_tables, pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported
 from loadgen.study.series import file as campaigns
 from loadgen.wire import http1
@@ -36,13 +36,13 @@ _SECRET = 6  # characters from which a value is a secret
 def page(data: bytes) -> None:
     """Pasted blocks, and tables."""
     pasted_pages.read_page(data.decode("utf-8", "replace"), _NOWHERE)
-    tables.read_tables(data.decode("utf-8", "replace"), _NOWHERE)
+    pasted_tables.read_tables(data.decode("utf-8", "replace"), _NOWHERE)
 
 
 def results(data: bytes) -> None:
     """A file of anybody's results; damage must be named by its reader, not by the last resort."""
     with contextlib.suppress(UsageError):
-        sources.read_sources([str(written(data, "results"))])
+        result_sources.read_sources([str(written(data, "results"))])
 
 
 def profile(data: bytes) -> None:
@@ -64,7 +64,7 @@ def client_documents(data: bytes) -> None:
 
 
 def _read(document: dict[str, Any]) -> None:
-    for client in sources.CLIENTS:
+    for client in result_sources.CLIENTS:
         if client.is_result(document):
             with contextlib.suppress(UsageError):
                 for one in client.read_runs(document, "x.json"):
@@ -98,7 +98,7 @@ def sheet(data: bytes) -> None:
 def _sources(data: bytes, name: str) -> tuple[Reported, ...]:
     """What is read of a file."""
     try:
-        return sources.read_sources([str(written(data, name))]).reported
+        return result_sources.read_sources([str(written(data, name))]).reported
     except UsageError:
         return ()
 

@@ -27,7 +27,7 @@ from loadgen.report.limit_record import LIMIT
 from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.run import options
 from loadgen.server.discovery import ServerAddress
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.series import record as campaign_record
 
 _WORD = b"\0"  # between the words of a command line
@@ -122,7 +122,7 @@ def odd_records(data: bytes) -> None:
     text = json.dumps(replaced(record, every, data[1:])).encode()
     directory = written(text, name, f"odd_{name}").parent
     with contextlib.suppress(UsageError):
-        read = sources.read_sources([str(directory)])
+        read = result_sources.read_sources([str(directory)])
         for sweep in read.sweeps:
             clean_text("\n".join(sweep_lines.notes(sweep.record))).encode()
         for limit in read.limits:

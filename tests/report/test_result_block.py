@@ -15,7 +15,7 @@ from loadgen.figures.per_request import MetricOptions
 from loadgen.figures.record import Record, Records
 from loadgen.figures.vllm_keys import BlockFacts, figures, of_sglang
 from loadgen.report.result_block import LAYOUTS, Layout, layout, render
-from loadgen.study.importers.pasted import blocks
+from loadgen.study.importers.pasted import pasted_blocks
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 RECORDED = json.loads((RESULTS / "vllm_bench_serve.json").read_text())
@@ -172,7 +172,7 @@ def every_figure(shape: Layout) -> dict[str, Any]:
 def test_every_figure_of_every_layout_is_read_back_as_it_was_printed(name: str) -> None:
     told = every_figure(LAYOUTS[name])
     text = render(told, LAYOUTS[name])
-    found = blocks.parse_block(text.splitlines())
+    found = pasted_blocks.parse_block(text.splitlines())
     assert found.figures == told
     assert render(found.figures, LAYOUTS[name]) == text
 
@@ -182,7 +182,7 @@ def test_every_run_of_ours_is_read_back_from_every_layout(name: str) -> None:
     selected = ("ttft", "tpot", "itl", "e2el")
     facts = BlockFacts(max_concurrency=8, selected=selected)
     told = {"backend": "openai", **of_sglang(run()), **figures(run(), facts)}
-    found = blocks.parse_block(render(told, LAYOUTS[name]).splitlines())
+    found = pasted_blocks.parse_block(render(told, LAYOUTS[name]).splitlines())
     assert found.remarks == ()
     numbers = {key: value for key, value in found.figures.items() if not isinstance(value, str)}
     assert len(numbers) > 10

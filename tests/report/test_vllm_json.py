@@ -19,7 +19,7 @@ from loadgen.base.errors import UsageError
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Record, Records
 from loadgen.report.vllm_json import filename, vllm_result, write_result
-from loadgen.study.importers.clients import vllm
+from loadgen.study.importers.clients import vllm_files
 from loadgen.study.run_summary import of_json
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.verdict.requested_metrics import parse_metadata
@@ -276,7 +276,7 @@ def test_what_rests_on_prompt_tokens_is_null_where_they_are_not_known() -> None:
             None,
         )
         assert reported.load.input_len is None
-    (foreign,) = vllm.read_runs({key: stored[key] for key in stored if key != "loadgen"}, "f")
+    (foreign,) = vllm_files.VLLM.read_runs({key: stored[key] for key in stored if key != "loadgen"}, "f")
     assert "total_input_tokens" not in foreign.figures
 
 

@@ -27,7 +27,7 @@ from loadgen.base.errors import UsageError
 from loadgen.figures.record import Record, Records
 from loadgen.report import report, run_directory
 from loadgen.report.run_directory import ARRIVALS, RESULT
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.transport.failure import Failure, FailureKind
 
 
@@ -205,7 +205,7 @@ def test_a_fifo_in_place_of_arrivals_leaves_the_stored_figures(tmp_path: Path) -
     stored(tmp_path)
     (tmp_path / ARRIVALS).unlink()
     os.mkfifo(tmp_path / ARRIVALS)
-    (reported,) = sources.read_sources([str(tmp_path)]).reported
+    (reported,) = result_sources.read_sources([str(tmp_path)]).reported
     assert reported.remarks[-1] == f"{ARRIVALS} is missing or damaged: only the stored figures are shown"
 
 

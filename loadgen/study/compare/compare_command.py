@@ -25,8 +25,8 @@ from loadgen.study.compare import ceilings, comparison, comparison_report, limit
 from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.importers import sources
-from loadgen.study.importers.sources import Sources
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.result_sources import Sources
 
 _MOST_PROBLEMS = 10  # that are printed one by one
 _Form = tuple[
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         hardware=Hardware.given(given),
         campaign=model.read_campaign_settings(given.places),
     )
-    read = sources.read_sources(given.places)
+    read = result_sources.read_sources(given.places)
     report_unread(read.errors)
     missing = [note for sweep in read.sweeps for note in sweep_lines.notes(sweep.record)]
     shown = _render(compare_sources(read, ask), limits.compare_limits(read.limits, ask), missing, given)

@@ -21,6 +21,7 @@ from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import read_mapping
 from loadgen.figures.figure_table import COMMON
 from loadgen.report.load_identity import Load
+from loadgen.study.run_summary import Reported
 
 _BEGIN = re.compile(r"[^\s,]")
 _UNSET = "max_concurrency"  # null: there was no limit
@@ -30,6 +31,21 @@ _NEXT = re.compile(r"\n[^\S\n]*(?=[{\[])")
 _MOST_BROKEN = 200  # parts of a file that are not JSON: after each the next one is searched
 _LONGEST_WORD = 1000  # characters of a name
 _MOST_DIGITS = 18  # of a count that is written as text
+
+
+Reader = Callable[[object], Any]  # of the value of a field: None where it is not one
+Fields = Mapping[
+    str, tuple[Reader, *tuple[str, ...]]
+]  # by what is read: how, and the places that may have it
+
+
+class ClientFormat(msgspec.Struct, frozen=True):
+    """The JSON documents of one client: what every file of them has one of, and how they are read."""
+
+    name: str
+    marks: tuple[bytes, ...]
+    is_result: Callable[[Mapping[str, Any]], bool]  # whether a document is one
+    read_runs: Callable[[Mapping[str, Any], str], Iterator[Reported]]  # of a document, by its source
 
 
 class JsonDocument(msgspec.Struct, frozen=True):
@@ -75,11 +91,25 @@ def _parse_whole(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
-def value_at(value: object, *path: str) -> Any:
-    """Return the value at a path of keys; None if there is none."""
-    for key in path:
-        value = read_mapping(value).get(key)
+def value_at(value: object, place: str) -> Any:
+    """Return the value at a place of an object, as `spec.data.0.tokens`; None if there is none."""
+    for key in place.split("."):
+        if isinstance(value, list) and key.isdecimal():
+            value = dict(enumerate(value)).get(int(key))
+        else:
+            value = read_mapping(value).get(key)
     return value
+
+
+def find_first(document: object, read: Reader, *places: str) -> Any:
+    """Return the first value of these places that `read` reads; None where it reads none, or only ""."""
+    values = (read(value_at(document, place)) for place in places)
+    return next((value for value in values if value is not None and value != ""), None)
+
+
+def read_fields(document: object, fields: Fields) -> dict[str, Any]:
+    """Read the fields of a table from a document, each from the first of its places that has it."""
+    return {key: find_first(document, read, *places) for key, (read, *places) in fields.items()}
 
 
 def number(value: object) -> float | None:

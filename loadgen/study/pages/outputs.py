@@ -27,7 +27,7 @@ from loadgen.study.compare.ceilings import Hardware
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.limits import ComparedLimits
 from loadgen.study.compare.model import ComparedLoad, ComparisonOptions
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.pages import load_charts, markdown, picture_files
 from loadgen.study.pages.document import Document, compose_document
 from loadgen.study.pages.drawing import Drawing, draw_panel
@@ -46,7 +46,7 @@ _INSTALL = "in the clone, .venv/bin/pip install '.[report]'"
 
 def make_outputs(asked: argparse.Namespace, forms: list[str]) -> Iterator[str]:
     """What each form prints; files are written on the way. Raises UsageError or MeasureError."""
-    given = _Given(asked, sources.read_sources(asked.places))
+    given = _Given(asked, result_sources.read_sources(asked.places))
     for problem in given.read.errors:
         printed(f"loadgen: {clean_text(problem)}", sys.stderr)
     read = given.read
@@ -62,7 +62,7 @@ class _Given:
     """What was asked for and what was read; compared once, whatever the forms."""
 
     asked: argparse.Namespace
-    read: sources.Sources
+    read: result_sources.Sources
 
     @cached_property
     def reported(self) -> list[Reported]:

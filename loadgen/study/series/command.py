@@ -228,11 +228,11 @@ def _end(wanted: CampaignRequest, kept: Store, resume: str) -> int:
 def _compare(kept: Store) -> None:
     from loadgen.study.compare import compare_command, comparison_report, limits, model
     from loadgen.study.compare.model import ComparisonOptions
-    from loadgen.study.importers import sources
+    from loadgen.study.importers import result_sources
 
     places = [str(kept.directory)]
     try:
-        read = sources.read_sources(places)
+        read = result_sources.read_sources(places)
         compare_command.report_unread(read.errors)
         ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
         if read.limits:

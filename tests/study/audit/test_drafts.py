@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen.roofline import bound, machines
 from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.study.audit.findings import RunFindings, audit_runs
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.verdict.verdict import Level
 
 H100 = machines.find_machine("h100")
@@ -55,7 +55,7 @@ def block(draft: str = "", itl: float = 5.25, load: str = ALONE) -> str:
 
 def audited(path: Path, content: str) -> RunFindings:
     path.write_text(content, "utf-8")
-    (one,) = audit_runs(sources.read_sources([str(path)]).reported, H100, None)
+    (one,) = audit_runs(result_sources.read_sources([str(path)]).reported, H100, None)
     return one
 
 

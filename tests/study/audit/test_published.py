@@ -14,8 +14,8 @@ from loadgen.report import speed_rows
 from loadgen.report.load_identity import Load
 from loadgen.report.speed_formulas import OUTPUT, converted
 from loadgen.roofline import machines
+from loadgen.study.audit.audit_report import render_text
 from loadgen.study.audit.findings import RunFindings, audit_runs
-from loadgen.study.audit.render import render_text
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 

@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from builders.published_runs import loaded, run
 from loadgen.report.load_identity import Load
 from loadgen.study.audit.findings import RunFindings, audit_runs
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -209,7 +209,7 @@ def test_a_cell_of_zero_is_left_out_and_named(tmp_path: Path) -> None:
 
 def _audited(path: Path, content: str) -> list[RunFindings]:
     path.write_text(content, "utf-8")
-    return audit_runs(sources.read_sources([str(path)]).reported, None, None)
+    return audit_runs(result_sources.read_sources([str(path)]).reported, None, None)
 
 
 def test_a_file_of_nan_is_suspect(tmp_path: Path) -> None:

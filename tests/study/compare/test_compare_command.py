@@ -18,7 +18,7 @@ from loadgen.report.report import render as report
 from loadgen.report.run_directory import Result
 from loadgen.study.compare import compare_command, model
 from loadgen.study.compare.model import CampaignSettings, ComparisonOptions
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 
 THOR, RTX = str(PUBLISHED / "jetson_thor_serving.md"), str(PUBLISHED / "rtx_pro_6000_speed.csv")
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], words: li
 
 def test_a_recorded_machine_of_another_version_costs_the_roofline_alone() -> None:
     ask = ComparisonOptions(campaign=CampaignSettings(hardware="jetson-tor"))
-    tables = compare_command.compare_sources(sources.read_sources([THOR]), ask)
+    tables = compare_command.compare_sources(result_sources.read_sources([THOR]), ask)
     assert "no roofline: --hardware jetson-tor: unknown, the nearest is jetson-thor" in tables[0].remarks[0]
     assert len(tables[0].lines) == 8
 

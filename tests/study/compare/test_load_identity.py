@@ -153,7 +153,7 @@ def test_a_result_file_tells_as_much_as_the_directory(key: str) -> None:
     for reported in directories:
         assert reported.run is not None
         document = json.loads(json.dumps(reported.run.json()))
-        files += loadgen_runs.read_runs(document, "a.json")
+        files += loadgen_runs.LOADGEN.read_runs(document, "a.json")
     assert [run.run for run in files] == [None, None]
     of_directories, of_files = (
         [(finding.rule.code, finding.evidence) for finding in find_differences(second, first)]

@@ -14,8 +14,8 @@ from builders.loops import loop_over
 from loadgen.base.errors import UsageError
 from loadgen.report.result_block import LAYOUTS, render
 from loadgen.study.audit.findings import audit_runs
-from loadgen.study.importers import sources
-from loadgen.study.importers.clients import aiperf, guidellm, sglang, vllm
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.clients import aiperf_exports, guidellm_reports, vllm_files
 from loadgen.study.importers.json_fields import read_documents
 from loadgen.study.importers.pasted import pasted_pages
 from loadgen.study.run_summary import Reported
@@ -39,18 +39,23 @@ def printed(name: str) -> Reported:
 
 @pytest.mark.parametrize(
     ("document", "client"),
-    [(VLLM, vllm), (SGLANG, sglang), (AIPERF, aiperf), (GUIDELLM, guidellm)],
+    [
+        (VLLM, vllm_files.VLLM),
+        (SGLANG, vllm_files.SGLANG),
+        (AIPERF, aiperf_exports.AIPERF),
+        (GUIDELLM, guidellm_reports.GUIDELLM),
+    ],
 )
 def test_a_file_is_known_by_what_is_in_it_and_by_one_client_alone(document: Any, client: Any) -> None:
-    telling = [one for one in sources.CLIENTS if one.is_result(document)]
-    assert [one.read_runs for one in telling][:1] == [client.read_runs]
+    telling = [one for one in result_sources.CLIENTS if one.is_result(document)]
+    assert telling[:1] == [client]
     raw = json.dumps(document).encode()
-    assert any(mark in raw for mark in telling[0].MARKS)
-    assert not any(one.is_result({}) for one in sources.CLIENTS)
+    assert any(mark in raw for mark in telling[0].marks)
+    assert not any(one.is_result({}) for one in result_sources.CLIENTS)
 
 
 def test_vllms_file_has_the_figures_that_it_printed() -> None:
-    known = only(vllm.read_runs(VLLM, "f"))
+    known = only(vllm_files.VLLM.read_runs(VLLM, "f"))
     told = printed("vllm_bench_serve.stdout.txt").figures
     assert {key: round(known.figures[key], 2) for key in told} == told
     assert (known.name, known.engine, known.told_by) == ("qwen3", "vLLM", "vllm")
@@ -61,23 +66,23 @@ def test_vllms_file_has_the_figures_that_it_printed() -> None:
 
 def test_vllms_details_give_the_end_to_end_latency_that_the_file_lacks() -> None:
     each = np.array([ttft + sum(gaps) for ttft, gaps in zip(VLLM["ttfts"], VLLM["itls"], strict=True)]) * 1e3
-    figures = only(vllm.read_runs(VLLM, "f")).figures
+    figures = only(vllm_files.VLLM.read_runs(VLLM, "f")).figures
     assert figures["mean_e2el_ms"] == pytest.approx(each.mean(), rel=1e-12)
     assert figures["p99_e2el_ms"] == pytest.approx(np.percentile(each, 99), rel=1e-12)
     whole = {**VLLM, "latencies": [2.0] * 32, "ttfts": [], "itls": []}
-    assert only(vllm.read_runs(whole, "f")).figures["std_e2el_ms"] == 0
+    assert only(vllm_files.VLLM.read_runs(whole, "f")).figures["std_e2el_ms"] == 0
     told = {**whole, "mean_e2el_ms": 7.0}
-    assert only(vllm.read_runs(told, "f")).figures["mean_e2el_ms"] == 7.0
+    assert only(vllm_files.VLLM.read_runs(told, "f")).figures["mean_e2el_ms"] == 7.0
 
 
 def test_latencies_of_fewer_than_succeeded_are_no_e2el() -> None:
     short = {**VLLM, "latencies": [2.0] * 31 + [0.0]}
-    assert "mean_e2el_ms" not in only(vllm.read_runs(short, "f")).figures
+    assert "mean_e2el_ms" not in only(vllm_files.VLLM.read_runs(short, "f")).figures
 
 
 def test_a_mean_of_zero_is_of_nothing() -> None:
     one_token = {**VLLM, "mean_tpot_ms": 0.0, "median_tpot_ms": 0.0, "p99_tpot_ms": 0.0, "median_itl_ms": 0.0}
-    known = only(vllm.read_runs(one_token, "f"))
+    known = only(vllm_files.VLLM.read_runs(one_token, "f"))
     assert not [key for key in known.figures if key.endswith("_tpot_ms")]
     assert known.figures["median_itl_ms"] == 0.0
     assert known.remarks == ("TPOT is 0: it was not measured",)
@@ -91,7 +96,7 @@ def test_a_mean_of_zero_is_of_nothing() -> None:
     ],
 )
 def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
-    assert only(vllm.read_runs({**VLLM, **changes}, "f")).remarks == (remark,)
+    assert only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f")).remarks == (remark,)
 
 
 @loop_over(
@@ -105,25 +110,25 @@ def test_failed_requests_are_told(changes: dict[str, Any], remark: str) -> None:
     ],
 )
 def test_vllms_label_or_model_is_the_name(changes: dict[str, Any], name: str) -> None:
-    assert only(vllm.read_runs({**VLLM, **changes}, "f.json")).name == name
+    assert only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f.json")).name == name
 
 
 @pytest.mark.parametrize("changes", [{"simulated": True}, {"model_id": "m (simulated)"}])
 def test_a_simulation_of_ours_is_one_without_our_keys(changes: dict[str, Any]) -> None:
-    run = only(vllm.read_runs({**VLLM, **changes}, "f"))
+    run = only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f"))
     assert run.simulated
     assert run.remarks[0].startswith("SIMULATED")
 
 
 @pytest.mark.parametrize("changes", [{}, {"simulated": False}, {"simulated": "no"}])
 def test_other_files_are_no_simulation(changes: dict[str, Any]) -> None:
-    assert not only(vllm.read_runs({**VLLM, **changes}, "f")).simulated
+    assert not only(vllm_files.VLLM.read_runs({**VLLM, **changes}, "f")).simulated
 
 
 def test_sglangs_line_renders_to_a_block_with_the_lines_that_it_prints() -> None:
     text = (RESULTS / "sglang_rust.stdout.txt").read_text("utf-8")
     block = text[text.index("====") : text.index("\nResult appended")]
-    own = only(sglang.read_runs(SGLANG, "f"))
+    own = only(vllm_files.SGLANG.read_runs(SGLANG, "f"))
     rendered = render(own.figures, LAYOUTS["sglang"]).splitlines()
     lines = [line for line in block.splitlines() if not line.startswith("Max ITL")]  # the file has no largest
     assert [line[:41] for line in rendered] == [line[:41] for line in lines]
@@ -151,28 +156,30 @@ def test_sglangs_python_client_writes_infinity() -> None:
         "mean_tpot_ms": math.nan,
     }
     (document,) = read_documents(json.dumps(told))
-    known = only(sglang.read_runs(document.value, "f"))
+    known = only(vllm_files.SGLANG.read_runs(document.value, "f"))
     assert (known.name, known.engine) == ("Qwen3-8B-AWQ", "SGLang 0.5.23")
     assert known.load.request_rate_per_s == math.inf
     assert (known.figures["request_rate"], known.figures["max_concurrency"]) == ("inf", None)
     assert known.figure("mean_tpot_ms") is None
     assert "Max request concurrency:                 not set" in render(known.figures, LAYOUTS["sglang"])
     assert any("a stall hides in it" in remark for remark in known.remarks)
-    assert only(sglang.read_runs({**told, "tag": "mine"}, "f")).name == "mine"
+    assert only(vllm_files.SGLANG.read_runs({**told, "tag": "mine"}, "f")).name == "mine"
 
 
 @pytest.mark.parametrize(("ratio", "asked"), [(1.0, 128), (0.0, None), (0.5, None)])
 def test_sglangs_range_of_lengths_is_no_length(ratio: float, asked: int | None) -> None:
-    load = only(sglang.read_runs({**SGLANG, "random_range_ratio": ratio}, "f")).load
+    load = only(vllm_files.SGLANG.read_runs({**SGLANG, "random_range_ratio": ratio}, "f")).load
     assert load.asked_output_len == asked
 
 
 def test_sglangs_tokens_that_its_text_does_not_have_are_doubted() -> None:
-    assert any("its text has 311296" in remark for remark in only(sglang.read_runs(SGLANG, "f")).remarks)
+    assert any(
+        "its text has 311296" in remark for remark in only(vllm_files.SGLANG.read_runs(SGLANG, "f")).remarks
+    )
 
 
 def test_aiperfs_words_are_vllms_metrics() -> None:
-    known = only(aiperf.read_runs(AIPERF, "f"))
+    known = only(aiperf_exports.AIPERF.read_runs(AIPERF, "f"))
     for key, theirs in (
         ("ttft", "time_to_first_token"),
         ("tpot", "inter_token_latency"),
@@ -188,17 +195,17 @@ def test_aiperfs_words_are_vllms_metrics() -> None:
 
 
 def test_aiperfs_duration_is_what_its_rates_are_over() -> None:
-    figures = only(aiperf.read_runs(AIPERF, "f")).figures
+    figures = only(aiperf_exports.AIPERF.read_runs(AIPERF, "f")).figures
     for rate, total in (("request_throughput", "completed"), ("output_throughput", "total_output_tokens")):
         assert figures[rate] * figures["duration"] == pytest.approx(figures[total])
 
 
 def test_an_older_export_of_aiperfs_has_its_metrics_one_level_below() -> None:
     old = {"records": AIPERF, "input_config": {"endpoint": {"model_names": ["org/m"]}}}
-    known = only(aiperf.read_runs(old, "f"))
-    assert aiperf.is_result(old)
+    known = only(aiperf_exports.AIPERF.read_runs(old, "f"))
+    assert aiperf_exports.AIPERF.is_result(old)
     assert known.name == "m"
-    assert known.figures == only(aiperf.read_runs(AIPERF, "f")).figures
+    assert known.figures == only(aiperf_exports.AIPERF.read_runs(AIPERF, "f")).figures
 
 
 def requests() -> list[dict[str, Any]]:
@@ -207,7 +214,7 @@ def requests() -> list[dict[str, Any]]:
 
 
 def test_guidellms_requests_give_vllms_metrics() -> None:
-    figures = only(guidellm.read_runs(GUIDELLM, "f")).figures
+    figures = only(guidellm_reports.GUIDELLM.read_runs(GUIDELLM, "f")).figures
     ttft = np.array([one["time_to_first_token_ms"] for one in requests()])
     timings = [one["info"]["timings"] for one in requests()]
     e2el = np.array([one["last_token_iteration"] - one["request_start"] for one in timings]) * 1e3
@@ -218,7 +225,7 @@ def test_guidellms_requests_give_vllms_metrics() -> None:
 
 
 def test_guidellms_own_tpot_and_its_percentiles_of_gaps_stand_nowhere() -> None:
-    figures = only(guidellm.read_runs(GUIDELLM, "f")).figures
+    figures = only(guidellm_reports.GUIDELLM.read_runs(GUIDELLM, "f")).figures
     theirs = GUIDELLM["benchmarks"][0]["metrics"]["time_per_output_token_ms"]["successful"]["mean"]
     assert theirs > 9
     assert not [key for key, value in figures.items() if value == theirs]
@@ -233,7 +240,9 @@ def test_guidellms_sweep_is_a_run_a_rate() -> None:
     config = GUIDELLM["benchmarks"][0]["config"]
     rated = benchmark(config={**config, "strategy": {"type_": "constant", "rate": 2.5}})
     alone = benchmark(config={**config, "strategy": {"type_": "synchronous"}})
-    first, second, third = guidellm.read_runs({**GUIDELLM, "benchmarks": [rated, alone, benchmark()]}, "f")
+    first, second, third = guidellm_reports.GUIDELLM.read_runs(
+        {**GUIDELLM, "benchmarks": [rated, alone, benchmark()]}, "f"
+    )
     loads = [(one.load.request_rate_per_s, one.load.max_concurrency) for one in (first, second, third)]
     assert loads == [(2.5, None), (math.inf, 1), (math.inf, 1)]
     assert [one.source for one in (first, second, third)] == [
@@ -245,7 +254,7 @@ def test_guidellms_sweep_is_a_run_a_rate() -> None:
 
 def test_guidellms_summary_serves_where_its_requests_are_a_sample() -> None:
     sampled = benchmark(requests={"successful": requests()[:3]})
-    known = only(guidellm.read_runs({**GUIDELLM, "benchmarks": [sampled]}, "f"))
+    known = only(guidellm_reports.GUIDELLM.read_runs({**GUIDELLM, "benchmarks": [sampled]}, "f"))
     metrics = sampled["metrics"]
     assert known.figures["mean_ttft_ms"] == metrics["time_to_first_token_ms"]["successful"]["mean"]
     assert (
@@ -259,13 +268,15 @@ def test_guidellms_summary_of_uneven_lengths_has_no_tpot() -> None:
     metrics = json.loads(json.dumps(GUIDELLM["benchmarks"][0]["metrics"]))
     metrics["output_token_count"]["successful"]["std_dev"] = 3.0
     known = only(
-        guidellm.read_runs({**GUIDELLM, "benchmarks": [benchmark(metrics=metrics, requests={})]}, "f")
+        guidellm_reports.GUIDELLM.read_runs(
+            {**GUIDELLM, "benchmarks": [benchmark(metrics=metrics, requests={})]}, "f"
+        )
     )
     assert not [key for key in known.figures if key.endswith("_tpot_ms")]
     assert any("no TPOT" in remark for remark in known.remarks)
 
 
-@pytest.mark.parametrize("client", [vllm, sglang, aiperf])
+@pytest.mark.parametrize("client", [vllm_files.VLLM, vllm_files.SGLANG, aiperf_exports.AIPERF])
 def test_a_file_without_a_figure_is_refused(client: Any) -> None:
     with pytest.raises(UsageError, match="f has no figures"):
         list(client.read_runs({"completed": "x", "duration": None, "mean_e2e_latency_ms": math.nan}, "f"))
@@ -289,7 +300,7 @@ def _moved(place: tuple[str, ...]) -> dict[str, Any]:
     "place", [("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made")]
 )
 def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str, ...]) -> None:
-    known = only(guidellm.read_runs(_moved(place), "f"))
+    known = only(guidellm_reports.GUIDELLM.read_runs(_moved(place), "f"))
     assert (known.figures["completed"], known.figures["failed"], known.load.requests) == (10, 10, 20)
     assert "mean_tpot_ms" in known.figures  # all its requests are there
     (audited,) = audit_runs([known], None, None)
@@ -301,16 +312,19 @@ def test_guidellms_counts_are_found_where_each_version_has_them(place: tuple[str
 @loop_over(
     ("client", "document"),
     [
-        (vllm, {**VLLM, "completed": 16, "failed": 16}),
-        (vllm, {**VLLM, "completed": 16, "failed": 0}),
+        (vllm_files.VLLM, {**VLLM, "completed": 16, "failed": 16}),
+        (vllm_files.VLLM, {**VLLM, "completed": 16, "failed": 0}),
         (
-            vllm,
+            vllm_files.VLLM,
             {**VLLM, "completed": 16, "failed": None, "num_prompts": None, "errors": ["", "timeout"] * 16},
         ),
-        (sglang, {**SGLANG, "completed": 512, "num_prompts": 1024}),
-        (sglang, {**SGLANG, "completed": 512, "errors": ["", "timeout"] * 512}),
-        (aiperf, {**AIPERF, "error_request_count": {"unit": "requests", "avg": 1024.0}}),
-        (aiperf, {**AIPERF, "error_summary": [{"error_details": {"code": 500}, "count": 1024}]}),
+        (vllm_files.SGLANG, {**SGLANG, "completed": 512, "num_prompts": 1024}),
+        (vllm_files.SGLANG, {**SGLANG, "completed": 512, "errors": ["", "timeout"] * 512}),
+        (aiperf_exports.AIPERF, {**AIPERF, "error_request_count": {"unit": "requests", "avg": 1024.0}}),
+        (
+            aiperf_exports.AIPERF,
+            {**AIPERF, "error_summary": [{"error_details": {"code": 500}, "count": 1024}]},
+        ),
     ],
 )
 def test_failures_are_found_wherever_a_client_writes_them(client: Any, document: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builders.loops import loop_over
-from loadgen.study.importers import sources
-from loadgen.study.importers.clients import guidellm
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.clients import guidellm_reports
 
 PRINTED = Path(__file__).parents[2] / "data/printed"
 # As 0.2 prints it, whose latency of requests is in seconds under a title of ms.
@@ -19,8 +19,8 @@ THREE = (PRINTED / "guidellm_0.4.txt").read_text("utf-8")
 
 
 def read(text: str) -> list[dict[str, object]]:
-    runs = guidellm.read_report(text, Path("x.txt"))
-    assert all(run.told_by == guidellm.CLIENT for run in runs)
+    runs = guidellm_reports.read_report(text, Path("x.txt"))
+    assert all(run.told_by == guidellm_reports.GUIDELLM.name for run in runs)
     return [
         {"name": run.name, "load": run.load.name, "limit": run.load.max_concurrency,
          "rate": run.load.request_rate_per_s, **run.figures}
@@ -71,9 +71,9 @@ UNEVEN = [
 
 @pytest.mark.parametrize(("text", "said", "other"), UNEVEN)
 def test_a_time_per_token_is_read_only_of_answers_of_one_length(text: str, said: str, other: str) -> None:
-    run = guidellm.read_report(text.replace(said, other), Path("x.txt"))[0]
+    run = guidellm_reports.read_report(text.replace(said, other), Path("x.txt"))[0]
     assert not [key for key in run.figures if "tpot" in key]
-    assert guidellm.UNEVEN in run.remarks
+    assert guidellm_reports.UNEVEN in run.remarks
 
 
 @pytest.mark.parametrize(("text", "said"), [(TWO, "| 62.6|"), (THREE, "| 414.5         |")])
@@ -82,7 +82,7 @@ def test_what_is_broken_at_the_edge_of_a_terminal_is_not_guessed(text: str, said
     broken = "\n".join(
         line[at : at + 80] for line in text.splitlines() for at in range(0, len(line) or 1, 80)
     )
-    assert not guidellm.read_report(broken, Path("x.txt"))
+    assert not guidellm_reports.read_report(broken, Path("x.txt"))
 
 
 def test_a_load_under_which_nothing_was_answered_has_no_latency() -> None:
@@ -95,7 +95,7 @@ def test_a_load_under_which_nothing_was_answered_has_no_latency() -> None:
 
 def test_two_reports_are_not_repeats_of_one_another(tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text(THREE + "\nwith another router\n" + THREE, "utf-8")
-    runs = sources.read_sources([str(tmp_path / "x.md")]).reported
+    runs = result_sources.read_sources([str(tmp_path / "x.md")]).reported
     assert [(run.load.name, run.unread["report"]) for run in runs] == [
         ("concurrent, row 1", "1"), ("concurrent, row 2", "1"),
         ("concurrent, row 1", "2"), ("concurrent, row 2", "2"),

@@ -13,7 +13,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.study.importers import json_fields, sources
+from loadgen.study.importers import json_fields, result_sources
 
 HEADER = "============ Serving Benchmark Result ============\n"
 VLLM = json.loads((Path(__file__).parents[2] / "data/results/vllm_bench_serve.json").read_text("utf-8"))
@@ -23,11 +23,11 @@ LONG = 300_000  # characters; quadratic readers took from ten seconds to minutes
 MOST_S = 4.0  # of the processor
 
 
-def read(directory: Path, name: str, content: str | bytes) -> sources.Sources:
+def read(directory: Path, name: str, content: str | bytes) -> result_sources.Sources:
     """What a directory holds in which one file is a stranger's and one is good."""
     (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     (directory / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
-    return sources.read_sources([str(directory)])
+    return result_sources.read_sources([str(directory)])
 
 
 SLOW = {
@@ -105,14 +105,14 @@ def test_a_large_file_is_refused_in_bounded_time(piece: str, why: str, tmp_path:
     (tmp_path / "large.txt").write_text(piece * max(2_000_000 // len(piece), 10_001), "utf-8")
     began_s = time.process_time()
     with pytest.raises(UsageError, match=why):
-        sources.read_sources([str(tmp_path / "large.txt")])
+        result_sources.read_sources([str(tmp_path / "large.txt")])
     assert time.process_time() - began_s < MOST_S
 
 
 def test_a_table_of_more_rows_than_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(_TABLE + "Qwen3-8B,1.5,2.5,3000.5\n" * 10_001, "utf-8")
     with pytest.raises(UsageError, match=_PARTS):
-        sources.read_sources([str(tmp_path / "rows.csv")])
+        result_sources.read_sources([str(tmp_path / "rows.csv")])
 
 
 @loop_over(
@@ -155,7 +155,7 @@ def test_a_figure_of_a_file_that_is_none_is_left_out(key: str, said: str, tmp_pa
 def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content, "utf-8")
     (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
-    found = sources.read_sources([str(tmp_path / name), str(tmp_path / "good.md")])
+    found = result_sources.read_sources([str(tmp_path / name), str(tmp_path / "good.md")])
     assert any(why in trouble for trouble in found.errors), found.errors
     assert [one.name for one in found.reported] == ["good"]
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_read_is_a_line(name: str, content: str, why: str, tmp_pa
 def test_a_word_that_is_none_is_left_out(said: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(f'{{"mean_e2e_latency_ms": 5, "backend": {said}, "protocol": {said}}}')
-    (one,) = sources.read_sources([str(path)]).reported
+    (one,) = result_sources.read_sources([str(path)]).reported
     assert one.figures.keys() & {"backend", "protocol"} == set()
 
 
@@ -191,7 +191,7 @@ def test_what_is_larger_than_any_result_is_refused_by_name(
     with path.open("wb") as file:
         file.truncate(json_fields.MOST_BYTES + 1)
     (tmp_path / "good.md").write_text(f"# good\n\n{BLOCK}", "utf-8")
-    found = sources.read_sources([str(path), str(tmp_path / "good.md")])
+    found = result_sources.read_sources([str(path), str(tmp_path / "good.md")])
     assert found.errors == (f"{path} is larger than 64 MiB: give it in parts, or without its requests",)
 
 

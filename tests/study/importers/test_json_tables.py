@@ -12,8 +12,8 @@ from builders.loops import loop_over
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
-from loadgen.study.importers import sources
-from loadgen.study.importers.clients import evalscope, llama_bench, llama_benchy
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.clients import tabular_clients
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -57,7 +57,7 @@ def written(rows: list[dict[str, Any]], form: str) -> str:
 def read(path: Path, content: str) -> tuple[Reported, ...]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, "utf-8")
-    found = sources.read_sources([str(path)])
+    found = result_sources.read_sources([str(path)])
     assert found.errors == ()
     return found.reported
 
@@ -168,7 +168,7 @@ def test_evalscopes_summary_has_the_percentiles_next_to_it(
     if named:
         (directory / "benchmark_args.json").write_text(json.dumps({"model": "Qwen3-8B", "dataset": "openqa"}))
     (directory / "benchmark_summary.json").write_text(json.dumps(summary))
-    (run,) = sources.read_sources([str(directory)]).reported
+    (run,) = result_sources.read_sources([str(directory)]).reported
     assert run.figures == pytest.approx({
         "duration": 28.9, "completed": 100, "failed": 0, "request_throughput": 3.4602,
         "output_throughput": 514.391, "total_token_throughput": 842.24,
@@ -198,13 +198,13 @@ def test_evalscopes_failures_are_found(tmp_path: Path) -> None:
 @loop_over(
     ("document", "client"),
     [
-        (NEW, evalscope),
-        (OLD, evalscope),
-        (OLD_RANKS, evalscope),
-        (BENCH, llama_bench),
-        (BENCHY, llama_benchy),
+        (NEW, tabular_clients.EVALSCOPE),
+        (OLD, tabular_clients.EVALSCOPE),
+        (OLD_RANKS, tabular_clients.EVALSCOPE),
+        (BENCH, tabular_clients.LLAMA_BENCH),
+        (BENCHY, tabular_clients.LLAMA_BENCHY),
     ],
 )
 def test_a_file_is_of_one_client_alone(document: dict[str, Any], client: Any) -> None:
-    assert [one.read_runs for one in sources.CLIENTS if one.is_result(document)] == [client.read_runs]
-    assert any(mark in json.dumps(document).encode() for mark in client.MARKS)
+    assert [one for one in result_sources.CLIENTS if one.is_result(document)] == [client]
+    assert any(mark in json.dumps(document).encode() for mark in client.marks)

@@ -12,9 +12,9 @@ from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
-from loadgen.study.importers import sources
-from loadgen.study.importers.pasted import columns, csv_tables, tables
-from loadgen.study.importers.pasted.columns import Measured
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.pasted import column_titles, csv_tables, pasted_tables
+from loadgen.study.importers.pasted.column_titles import Measured
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -57,7 +57,7 @@ EDGE = """# TensorRT Edge-LLM on Jetson AGX Thor
 
 
 def read(page: str) -> list[Reported]:
-    return tables.read_tables(page, Path("page.md")).runs
+    return pasted_tables.read_tables(page, Path("page.md")).runs
 
 
 def figures(run: Reported) -> dict[str, Any]:
@@ -84,14 +84,14 @@ def figures(run: Reported) -> dict[str, Any]:
 def test_a_test_is_known_by_its_name(
     name: str, measured: Measured, prompt: int | None, answer: int | None, streams: int
 ) -> None:
-    test = columns.parse_test(name)
+    test = column_titles.parse_test(name)
     assert test is not None
     assert (test.measured, test.prompt, test.answer, test.streams) == (measured, prompt, answer, streams)
 
 
 @loop_over("name", ["", "speed", "pp512 tg128", "pp+", "+tg32", "@ d4096", "(c4)", "gsm8k"])
 def test_another_name_is_none(name: str) -> None:
-    assert columns.parse_test(name) is None
+    assert column_titles.parse_test(name) is None
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_nvidias_table_of_edge_llm_is_read_and_valid() -> None:
     ],
 )
 def test_a_title_names_the_phase_that_is_measured(title: str, key: str) -> None:
-    assert columns.read_column(title).key == key
+    assert column_titles.read_column(title).key == key
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -255,4 +255,4 @@ def test_a_table_of_comma_separated_values_has_tests_too() -> None:
 
 def test_a_page_of_tests_is_found_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "bench.md").write_text(BENCH, "utf-8")
-    assert len(sources.read_sources([str(tmp_path)]).reported) == 4
+    assert len(result_sources.read_sources([str(tmp_path)]).reported) == 4

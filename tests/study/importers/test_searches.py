@@ -14,7 +14,7 @@ from loadgen.base.errors import UsageError
 from loadgen.report.limit_record import LIMIT, LimitRecord
 from loadgen.report.run_place import JOURNAL
 from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 
 
 def kept_run(directory: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_sweep_is_read_with_the_runs_of_its_points(tmp_path: Path) -> None:
             {"state": "failed", "reason": "out of memory"},
         ),
     )
-    read = sources.read_sources([str(tmp_path)])
+    read = result_sources.read_sources([str(tmp_path)])
     assert [run.source for run in read.reported] == [str(tmp_path / "points" / n) for n in ("000", "001")]
     assert read.errors == ()
 
@@ -62,7 +62,7 @@ def test_a_search_has_its_runs_and_is_apart_from_others(tmp_path: Path) -> None:
     kept_run(tmp_path / "alone")
     kept_run(tmp_path / "search" / "runs" / "000")
     written(tmp_path / "search", limit_record(runs=(limit_run(0, 4, 120, 130, saturated=True),)))
-    read = sources.read_sources([str(tmp_path)])
+    read = result_sources.read_sources([str(tmp_path)])
     (limit,) = read.limits
     assert [run.source for run in limit.runs] == [str(tmp_path / "search" / "runs" / "000")]
     assert [run.source for run in read.outside_searches.reported] == [str(tmp_path / "alone")]
@@ -79,7 +79,7 @@ def test_a_run_that_a_signal_cut_off_is_no_run_of_its_search(tmp_path: Path) -> 
     for number in ("000", "001"):
         kept_run(tmp_path / "runs" / number)
     written(tmp_path, limit_record(runs=(limit_run(0, 4, 120, 130),)))
-    read = sources.read_sources([str(tmp_path)])
+    read = result_sources.read_sources([str(tmp_path)])
     assert [run.source for run in read.limits[0].runs] == [str(tmp_path / "runs" / "000")]
     assert [run.source for run in read.reported] == [str(tmp_path / "runs" / "000")]
     assert read.outside_searches.reported == ()
@@ -108,7 +108,7 @@ def test_a_run_that_was_killed_and_measured_again_is_no_complaint(
         (tmp_path / "campaign.json").write_text("{}")
         cut_off(tmp_path / "interrupted" / "r1" / "limit" / "runs" / "000")
         cut_off(tmp_path / "unfinished" / "r1")
-    read = sources.read_sources([str(tmp_path)])
+    read = result_sources.read_sources([str(tmp_path)])
     assert [run.source for run in read.reported] == [str(directory / "runs" / "000")]
     assert read.errors == ()
 
@@ -117,12 +117,12 @@ def test_a_run_of_a_cell_that_was_resumed_by_itself_is_no_complaint(tmp_path: Pa
     kept_run(tmp_path / "cells" / "r0")
     cut_off(tmp_path / "interrupted" / "r0")
     (tmp_path / "campaign.json").write_text("{}")
-    read = sources.read_sources([str(tmp_path)])
+    read = result_sources.read_sources([str(tmp_path)])
     assert (len(read.reported), read.errors) == (1, ())
 
 
 def test_a_search_without_a_run_is_still_a_result(tmp_path: Path) -> None:
-    read = sources.read_sources([str(written(tmp_path, limit_record(runs=())))])
+    read = result_sources.read_sources([str(written(tmp_path, limit_record(runs=())))])
     assert [limit.name for limit in read.limits] == ["bf16"]
 
 
@@ -140,13 +140,13 @@ def test_a_record_that_cannot_be_read_is_an_error(
     stored = limit_record().model_dump(mode="json") | changes
     (tmp_path / LIMIT).write_text(json.dumps(stored))
     with pytest.raises(UsageError, match=message):
-        sources.read_sources([str(tmp_path)])
+        result_sources.read_sources([str(tmp_path)])
 
 
 def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
     kept_run(tmp_path / "runs" / "000")
     (tmp_path / LIMIT).write_text("{")
-    read = sources.read_sources([str(tmp_path)])
+    read = result_sources.read_sources([str(tmp_path)])
     assert len(read.reported) == 1
     assert "is damaged" in read.errors[0]
 
@@ -154,5 +154,5 @@ def test_a_damaged_record_costs_none_of_its_runs(tmp_path: Path) -> None:
 def test_a_recorded_directory_that_cannot_be_looked_up_costs_no_other(tmp_path: Path) -> None:
     kept_run(tmp_path / "points" / "000")
     points = [{"state": "done", "directory": name} for name in ("points/000", "x" * 300, "a\0b")]
-    read = sources.read_sources([str(written(tmp_path, sweep_record(*points)))])
+    read = result_sources.read_sources([str(written(tmp_path, sweep_record(*points)))])
     assert [run.source for run in read.reported] == [str(tmp_path / "points" / "000")]

@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from loadgen import cli
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.series import arms, file
 from loadgen.study.series.file import LimitTable
 from loadgen.study.series.limit.command import read
@@ -36,7 +36,7 @@ def test_each_cell_is_a_search_and_the_limits_are_compared(
     place = the_directory()
     assert failures(place) == {}
     assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
-    read = sources.read_sources([str(place)])
+    read = result_sources.read_sources([str(place)])
     assert [(limit.name, limit.record.ended) for limit in read.limits] == [
         ("A", "everything-passes"),
         ("B", "everything-passes"),

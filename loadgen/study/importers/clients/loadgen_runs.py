@@ -25,11 +25,11 @@ from loadgen.report.run_place import JOURNAL
 from loadgen.report.sweep_record import SWEEP, SweepRecord
 from loadgen.report.vllm_json import OURS
 from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import ClientFormat
 from loadgen.study.run_summary import Reported, of_json, of_run
 from loadgen.verdict.campaign_cell import FailedCell
 from loadgen.verdict.run_facts import FORMATS, Facts
 
-MARKS: tuple[bytes, ...] = (b'"loadgen"',)
 LADDER, CAMPAIGN = "ladder.json", "campaign.json"
 CELLS, FAILED = "cells", "failed"
 _MOST_BYTES = 512 << 20  # of a result of ours: it has two times of every request
@@ -51,14 +51,17 @@ class StoredRun(Result):
         return self.__dict__[name]
 
 
-def is_result(document: Mapping[str, Any]) -> bool:
+def _is_loadgen(document: Mapping[str, Any]) -> bool:
     """Whether a document is a result of ours, as --save-result writes it."""
     return isinstance(document.get(OURS), dict) and "metrics" in document[OURS]
 
 
-def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+def _read_loadgen(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield the run of a result file, without its arrivals; raises UsageError of a damaged or newer one."""
     yield _summarise(document, source, None)
+
+
+LOADGEN = ClientFormat(OURS, (b'"loadgen"',), _is_loadgen, _read_loadgen)
 
 
 def is_run(directory: Path) -> bool:
@@ -66,7 +69,7 @@ def is_run(directory: Path) -> bool:
     try:
         if any((directory / name).is_file() for name in (ARRIVALS, JOURNAL)):
             return True
-        return MARKS[0] in json_fields.read_bounded(directory / RESULT, _MOST_BYTES)
+        return LOADGEN.marks[0] in json_fields.read_bounded(directory / RESULT, _MOST_BYTES)
     except (OSError, UsageError):  # OSError: the name is of a record, and may be longer than a name can be
         return False
 

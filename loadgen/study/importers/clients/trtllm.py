@@ -47,14 +47,10 @@ _WORDS = {"MINIMUM": "min", "MAXIMUM": "max", "AVERAGE": "mean", "P50": "median"
 _UNIT = re.compile(r"\s*(?:\([^()]*\)|\[[^\[\]]*\])")
 
 
-def is_report(text: str) -> bool:
-    """Whether a text has what the client prints."""
-    return MARK in text
-
-
 def read_report(text: str, path: Path) -> list[Reported]:
-    """Read every run of a text; raises nothing."""
-    return [_make_run(facts, path, line) for line, facts in _split_runs(text) if "output_throughput" in facts]
+    """Read every run of a text, none of a text that the client did not print; raises nothing."""
+    runs = _split_runs(text) if MARK in text else ()
+    return [_make_run(facts, path, line) for line, facts in runs if "output_throughput" in facts]
 
 
 def _split_runs(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

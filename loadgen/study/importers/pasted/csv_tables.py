@@ -20,8 +20,8 @@ from loadgen.report.load_table import SIMULATED
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, converted
 from loadgen.report.speed_rows import UNIT_BYTES, SpeedRow
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import blocks, columns, headings, numbers
-from loadgen.study.importers.pasted.columns import SPEED, TableColumn
+from loadgen.study.importers.pasted import column_titles, headings, numbers, pasted_blocks
+from loadgen.study.importers.pasted.column_titles import SPEED, TableColumn
 from loadgen.study.run_summary import Reported, full_name, unnamed_preset
 
 TABLE, SPEEDS = "table", "speed table"
@@ -66,7 +66,7 @@ def _sample(text: str, delimiter: str) -> list[list[str]]:
 def _known_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, TableColumn]:
     """Read the column of each title."""
     whole = [row for row in rows if len(row) == len(header)]
-    return dict(zip(header, columns.read_columns(header, whole), strict=True))
+    return dict(zip(header, column_titles.read_columns(header, whole), strict=True))
 
 
 def read_csv_table(text: str, path: Path) -> TableRows:
@@ -143,28 +143,30 @@ def _table_kind(header: Sequence[str], known: Mapping[str, TableColumn]) -> str:
 def _figure_key(title: str, column: TableColumn) -> str | None:
     """The key of a column of figures: a label of the block, a key itself, or a title that tables have."""
     name = title.strip()
-    is_key = name in blocks.list_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
-    own = name if is_key else blocks.find_key(name)
+    is_key = (
+        name in pasted_blocks.list_keys() or name == SPEED or (name.endswith("_ms") and name.count("_") > 1)
+    )
+    own = name if is_key else pasted_blocks.find_key(name)
     key = column.key
     if name.lower() in _SPEEDS:
         return SPEED
-    return own if own is not None and key in ("", own) else key if columns.is_measured(key) else None
+    return own if own is not None and key in ("", own) else key if column_titles.is_measured(key) else None
 
 
 def _read_row(cells: Mapping[str, str], source: str, known: Mapping[str, TableColumn]) -> Reported | None:
     """A row of figures; None of one that has none. An empty cell is no figure."""
     plain = {name.strip().lower(): cell.strip() for name, cell in cells.items()}
     facts = {known[name].key: cell.strip() for name, cell in reversed([*cells.items()])} | plain
-    facts = columns.complete_facts(facts)
+    facts = column_titles.complete_facts(facts)
     keys = {name: key for name in cells if (key := _figure_key(name, known[name])) is not None}
     figured = [(replace(known[name], key=key), cells[name].strip()) for name, key in keys.items()]
     try:
-        values, left = columns.read_cells([each for each in figured if each[1]], strict=True)
+        values, left = column_titles.read_cells([each for each in figured if each[1]], strict=True)
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from None
     asked = read_requested_load({**facts, "prompts": plain.get("requests", facts.get("prompts", ""))}, "")
     limit = json_fields.count(values.get("max_concurrency", asked.max_concurrency))
-    measured = columns.derive_figures(values, limit, facts, (asked.input_len, asked.output_len))
+    measured = column_titles.derive_figures(values, limit, facts, (asked.input_len, asked.output_len))
     figures, empty = json_fields.drop_unmeasured(measured)
     if not json_fields.has_figures(figures):
         return None
@@ -247,7 +249,7 @@ def read_ladder_row(row: SpeedRow, source: str) -> Reported:
 
 # Columns of these facts tell rows apart that are alike in all that is read from them.
 _TELLING = ("", "note", "gpu_num", "test")
-_COUNTS = ("max_concurrency", "input_length", "output_length", columns.LENGTHS, columns.RATE)
+_COUNTS = ("max_concurrency", "input_length", "output_length", column_titles.LENGTHS, column_titles.RATE)
 _PARTS = re.compile(r"(\d[\d,]{0,8})\s*(?:tok\w*)?\s*[/:x×,+→-]\s*>?\s*(\d[\d,]{0,8})")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 _LEAST_FILLED = 2  # cells of a row; one alone is a heading between rows
@@ -291,10 +293,10 @@ def read_uncounted(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_read(key: str, cell: str) -> bool:
-    if key == columns.LENGTHS:
+    if key == column_titles.LENGTHS:
         return _PARTS.fullmatch(cell) is not None
-    if key == columns.RATE:
-        return columns.parse_rate(cell) is not None
+    if key == column_titles.RATE:
+        return column_titles.parse_rate(cell) is not None
     return (parse_whole(cell) if key == "max_concurrency" else parse_mean(cell)) is not None
 
 
@@ -318,8 +320,8 @@ def read_requested_load(facts: Mapping[str, str], named: str) -> Load:
     """Read the load that a row asks for; `named` is the load of the heading above, or of the row's name."""
     limit, length = parse_whole(facts.get("max_concurrency", "")), parse_mean(facts.get("input_length", ""))
     prompts, answer = parse_whole(facts.get("prompts", "")), parse_mean(facts.get("output_length", ""))
-    rate = columns.parse_rate(facts.get(columns.RATE, ""))
-    if (parts := _PARTS.fullmatch(facts.get(columns.LENGTHS, ""))) is not None:
+    rate = column_titles.parse_rate(facts.get(column_titles.RATE, ""))
+    if (parts := _PARTS.fullmatch(facts.get(column_titles.LENGTHS, ""))) is not None:
         length, answer = parse_whole(parts[1]), parse_whole(parts[2])
     if limit is None:
         limit = headings.find_concurrency(facts.get("load", "") or named)
@@ -351,5 +353,5 @@ def parse_mean(cell: str) -> int | None:
 
 def parse_decimal(cell: str) -> Decimal | None:
     """Parse a number above zero with the digits that it is written with; None of anything else."""
-    text = _THOUSANDS.sub("", columns.number_text(cell))
+    text = _THOUSANDS.sub("", column_titles.number_text(cell))
     return Decimal(text) if re.fullmatch(r"\d{1,12}(?:\.\d{1,6})?", text) and float(text) > 0 else None

@@ -11,8 +11,8 @@ from itertools import pairwise
 import msgspec
 
 from loadgen.roofline import models
-from loadgen.study.importers.pasted import blocks
-from loadgen.study.importers.pasted.blocks import HEADER, RULE
+from loadgen.study.importers.pasted import pasted_blocks
+from loadgen.study.importers.pasted.pasted_blocks import HEADER, RULE
 from loadgen.study.run_summary import short_name
 
 # For lines stripped at their end; none of them matches a run of blanks twice, since pages are untrusted.
@@ -214,7 +214,7 @@ def _is_title(raw: str) -> bool:
     """Whether a line is text that the next one underlines, and no rule or row itself."""
     plain = raw.strip()
     fits = len(plain) <= _LONGEST_PLAIN and plain[:1] != "|" and re.search(r"\w", plain) is not None
-    return fits and HEADER.search(plain) is None and blocks.find_key(plain.partition(":")[0]) is None
+    return fits and HEADER.search(plain) is None and pasted_blocks.find_key(plain.partition(":")[0]) is None
 
 
 def _strip_marks(marked: str) -> str:

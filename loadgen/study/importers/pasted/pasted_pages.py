@@ -14,10 +14,10 @@ from typing import Any
 from loadgen.report import labels
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.clients import sglang
-from loadgen.study.importers.pasted import blocks, headings
-from loadgen.study.importers.pasted.blocks import PastedBlock
+from loadgen.study.importers.clients.vllm_files import LAST_LINE
+from loadgen.study.importers.pasted import headings, pasted_blocks
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
+from loadgen.study.importers.pasted.pasted_blocks import PastedBlock
 from loadgen.study.run_summary import Reported, short_name, simulation, unnamed_preset
 
 PAGE = "page"
@@ -63,7 +63,7 @@ class _Pasted:
 
 def read_page(page: str, path: Path) -> list[Reported]:
     """Read every block of a page; an unreadable part is a remark. Raises UsageError of too many blocks."""
-    json_fields.check_results(path, len(blocks.HEADER.findall(page)))
+    json_fields.check_results(path, len(pasted_blocks.HEADER.findall(page)))
     return [_make_run(pasted, path) for pasted in [*_find_blocks(page)]]  # the last lines may be of all
 
 
@@ -78,7 +78,7 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
             if above and above[-1]:
                 above.append("")  # a command does not continue after it
             continue
-        begins = blocks.HEADER.search(line.text)
+        begins = pasted_blocks.HEADER.search(line.text)
         if block is not None and (begins or line.kind in (Kind.HEADING, Kind.FENCE)):  # it was not closed
             yield block
             block, above = None, []
@@ -88,7 +88,7 @@ def _find_blocks(page: str) -> Iterator[_Pasted]:
             rest = rest[begins.end() :]
         if block is not None:
             block.lines.append(_TAG.sub(" ", rest))
-            block.closed = blocks.RULE.search(rest) is not None
+            block.closed = pasted_blocks.RULE.search(rest) is not None
             if block.closed:
                 yield block
                 block, above = None, []
@@ -135,7 +135,7 @@ def strip_comments(lines: Sequence[str]) -> list[str]:
     """Remove the sign of a comment before a block, and before the command above it."""
     plain, sign = list(lines), ""
     for at, line in enumerate(lines):
-        begins = blocks.HEADER.search(line) if "=" in line else None
+        begins = pasted_blocks.HEADER.search(line) if "=" in line else None
         if begins is not None:
             marked = _COMMENT.fullmatch(line[: begins.start()]) if begins.start() < _MOST_INDENT else None
             sign = marked[1] if marked is not None else ""
@@ -144,7 +144,7 @@ def strip_comments(lines: Sequence[str]) -> list[str]:
                 plain[above], above = said, above - 1
         if sign and line.lstrip().startswith(sign):
             plain[at] = _strip_comment(line, sign)
-            sign = "" if begins is None and blocks.RULE.search(line) else sign
+            sign = "" if begins is None and pasted_blocks.RULE.search(line) else sign
         else:
             sign = ""
     return plain
@@ -168,7 +168,7 @@ def split_pieces(lines: Sequence[str]) -> tuple[list[int], list[str]]:
 
 
 def _make_run(pasted: _Pasted, path: Path) -> Reported:
-    block = blocks.parse_block(pasted.lines, pasted.closed)
+    block = pasted_blocks.parse_block(pasted.lines, pasted.closed)
     subject = pasted.subject
     asked = headings.add_storage(short_name(pasted.asked.get("model", "")), subject.quantization)
     model = subject.model or asked
@@ -186,7 +186,7 @@ def _make_run(pasted: _Pasted, path: Path) -> Reported:
         engine=pasted.engine or _ENGINES.get(str(block.figures.get("backend", "")).partition("-")[0], ""),
         remarks=(
             *filter(None, [pasted.simulated and simulation(pasted.simulated)]),
-            *([sglang.LAST_LINE] if "backend" in block.figures else []),
+            *([LAST_LINE] if "backend" in block.figures else []),
             *block.remarks,
         ),
     )

@@ -9,7 +9,7 @@ import pytest
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.compare import run_groups
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
 from loadgen.verdict.verdict import Level
 
@@ -60,7 +60,7 @@ Average time-per-output-token [TPOT] (ms): 7.3272
 
 def read(tmp_path: Path, content: str) -> tuple[Reported, ...]:
     (tmp_path / "bench.out").write_text(content, "utf-8")
-    found = sources.read_sources([str(tmp_path / "bench.out")])
+    found = result_sources.read_sources([str(tmp_path / "bench.out")])
     assert found.errors == ()
     return found.reported
 

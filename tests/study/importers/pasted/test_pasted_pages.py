@@ -11,7 +11,7 @@ import pytest
 from builders.loops import loop_over
 from loadgen.report.result_block import LAYOUTS, render
 from loadgen.study.compare import run_groups
-from loadgen.study.importers.pasted import blocks, pasted_pages
+from loadgen.study.importers.pasted import pasted_blocks, pasted_pages
 from loadgen.study.run_summary import Reported
 
 PUBLISHED = Path(__file__).parents[3] / "data" / "published"
@@ -41,7 +41,9 @@ def test_every_block_of_the_jetson_page_has_the_figures_of_its_row() -> None:
         (row.pop("model"), f"{row.pop('load')} load") for row in rows
     ]
     for known, row in zip(found, rows, strict=True):
-        assert known.figures == {blocks.find_key(label): float(cell) for label, cell in row.items() if cell}
+        assert known.figures == {
+            pasted_blocks.find_key(label): float(cell) for label, cell in row.items() if cell
+        }
         assert known.remarks == ()
         assert known.told_by == "page"
 

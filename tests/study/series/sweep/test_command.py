@@ -21,7 +21,7 @@ from loadgen.report import load_identity
 from loadgen.report.run_directory import load
 from loadgen.report.sweep_record import SweepRecord
 from loadgen.run import session
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.series.sweep import sweeping
 from loadgen.study.series.sweep.sweep_store import SweepStore
 
@@ -79,7 +79,7 @@ def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert "2 runs each" in shown
     assert f"6 of 6 points are measured: {store.directory}" in shown
-    assert len(sources.read_sources([str(store.directory)]).reported) == 6
+    assert len(result_sources.read_sources([str(store.directory)]).reported) == 6
     assert not (store.directory / "unfinished").exists()
 
 
@@ -198,7 +198,7 @@ def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
     ]
     assert "the GPU's memory ran out" in record.points[1].reason
     assert len(starts()) == 2
-    assert len(sources.read_sources([str(the_store().directory)]).reported) == 2
+    assert len(result_sources.read_sources([str(the_store().directory)]).reported) == 2
 
 
 @pytest.mark.whole

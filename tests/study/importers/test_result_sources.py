@@ -17,8 +17,8 @@ from loadgen.base.errors import UsageError
 from loadgen.report import speed_rows
 from loadgen.report.run_directory import ARRIVALS, RESULT, Result
 from loadgen.report.vllm_json import write_result
-from loadgen.study.importers import sources
-from loadgen.study.importers.sources import Sources
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.result_sources import Sources
 from loadgen.study.run_summary import of_run
 from loadgen.verdict.campaign_cell import Cell
 from report.test_run_directory import made, saved
@@ -33,7 +33,7 @@ CURRENT = {"python": "3", "loadgen": __version__}
 
 
 def read(*places: Path) -> Sources:
-    return sources.read_sources([str(place) for place in places])
+    return result_sources.read_sources([str(place) for place in places])
 
 
 def run_in(directory: Path, **changes: Any) -> Result:
@@ -322,7 +322,7 @@ def test_where_nothing_can_be_read_the_command_says_why(write: Any, why: str, tm
 
 def test_nothing_named_is_nothing_read() -> None:
     with pytest.raises(UsageError, match="no place is given"):
-        sources.read_sources([])
+        result_sources.read_sources([])
 
 
 def test_a_report_of_ours_beside_the_runs_is_no_second_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -24,20 +24,16 @@ from loadgen.report.run_place import JOURNAL
 from loadgen.report.sweep_record import SWEEP
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.clients import (
-    aiperf,
-    evalscope,
-    genai_perf,
-    guidellm,
-    llama_bench,
-    llama_benchy,
+    aiperf_exports,
+    guidellm_reports,
     loadgen_runs,
-    sglang,
+    tabular_clients,
     trtllm,
-    vllm,
+    vllm_files,
 )
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit, StoredSweep
-from loadgen.study.importers.json_fields import JsonDocument
-from loadgen.study.importers.pasted import blocks, csv_tables, pasted_pages, tables
+from loadgen.study.importers.json_fields import ClientFormat, JsonDocument
+from loadgen.study.importers.pasted import csv_tables, pasted_blocks, pasted_pages, pasted_tables
 from loadgen.study.importers.pasted.csv_tables import TableRows
 from loadgen.study.run_summary import OURS, Reported
 from loadgen.verdict.campaign_cell import FailedCell
@@ -57,31 +53,22 @@ _BYPRODUCT = re.compile(
 _PAGE = b'<meta name="generator" content="loadgen'
 
 
-class ClientFormat(Protocol):
-    """A module that reads one client's documents: every file of them has some of `MARKS`."""
-
-    MARKS: tuple[bytes, ...]
-
-    def is_result(self, document: Mapping[str, Any], /) -> bool: ...
-    def read_runs(self, document: Mapping[str, Any], source: str, /) -> Iterator[Reported]: ...
-
-
-class PrintedFormat(Protocol):
-    """A module that reads a text that one client prints at its end."""
-
-    def is_report(self, text: str, /) -> bool: ...
-    def read_report(self, text: str, path: Path, /) -> list[Reported]: ...
-
-
 # Those whose files hold another's keys come first.
 CLIENTS: tuple[ClientFormat, ...] = (
-    loadgen_runs, guidellm, genai_perf, aiperf, sglang, vllm, evalscope, llama_bench, llama_benchy,
-)  # fmt: skip
-_PRINTED: tuple[PrintedFormat, ...] = (trtllm, guidellm)
+    loadgen_runs.LOADGEN,
+    guidellm_reports.GUIDELLM,
+    aiperf_exports.GENAI_PERF,
+    aiperf_exports.AIPERF,
+    vllm_files.SGLANG,
+    vllm_files.VLLM,
+    tabular_clients.EVALSCOPE,
+    tabular_clients.LLAMA_BENCH,
+    tabular_clients.LLAMA_BENCHY,
+)
 _MARKS = (
-    *(mark for client in CLIENTS for mark in client.MARKS),
-    *tables.MARKS,
-    *guidellm.PRINTED_MARKS,
+    *(mark for client in CLIENTS for mark in client.marks),
+    *pasted_tables.MARKS,
+    *guidellm_reports.PRINTED_MARKS,
     trtllm.MARK.encode(),
     *(_TITLE.encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")),
 )
@@ -255,11 +242,11 @@ class _Reading:
         if (raw := _read_promising(path)) is None:
             return [path]
         if (
-            genai_perf.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace"))
+            aiperf_exports.is_sheet(raw[:_HEAD_BYTES].decode("utf-8", "replace"))
             and path.with_suffix(".json").is_file()
         ):
             return []  # the JSON has the same figures with more digits, the model and the load
-        if evalscope.is_part(path):
+        if tabular_clients.is_part(path):
             return []
         if _PAGE not in raw and not (
             csv_tables.may_be_table(raw) and csv_tables.is_own_table(raw.decode("utf-8", "replace"))
@@ -273,22 +260,21 @@ class _Reading:
         content = json_fields.decode_text(raw, path)
         if content.lstrip()[:1] in ("{", "[") and self._read_documents(content, path):
             return
-        if llama_bench.is_sheet(content):
-            for line, row in llama_bench.read_sheet(content, path):
+        if tabular_clients.is_llama_sheet(content):
+            for line, row in tabular_clients.read_llama_sheet(content, path):
                 where = f"{path}:{line}"
-                self._attempt(where, partial(self._add, path, _read_labelled, llama_bench, row, where))
-        elif genai_perf.is_sheet(content):
-            self._add(path, genai_perf.read_sheet, content, path)
+                self._attempt(
+                    where, partial(self._add, path, _read_labelled, tabular_clients.LLAMA_BENCH, row, where)
+                )
+        elif aiperf_exports.is_sheet(content):
+            self._add(path, aiperf_exports.read_sheet, content, path)
         elif csv_tables.is_table(content):
             self._add_rows(path, csv_tables.read_csv_table(content, path))
-        elif blocks.HEADER.search(content) is not None:
+        elif pasted_blocks.HEADER.search(content) is not None:
             self._add(path, pasted_pages.read_page, content, path)
-        elif runs := next(
-            filter(None, (each.read_report(content, path) for each in _PRINTED if each.is_report(content))),
-            [],
-        ):
+        elif runs := trtllm.read_report(content, path) or guidellm_reports.read_report(content, path):
             self._add(path, lambda: runs)
-        elif not self._add_rows(path, tables.read_tables(content, path)):
+        elif not self._add_rows(path, pasted_tables.read_tables(content, path)):
             raise UsageError(
                 f"{path} has no known results: give a result file of a client (docs/others.md), "
                 "a table with its figures in its titles or its corner (with their units), or pasted blocks"
@@ -310,9 +296,9 @@ class _Reading:
             self._attempt(source, partial(self._add, path, _read_labelled, client, document.value, source))
         broken = [part for part in parts if part.error]
         listed = [*broken[:_NAMED], *(part for part in broken[_NAMED:] if part.last)]
-        if readable or blocks.HEADER.search(content) is None:
+        if readable or pasted_blocks.HEADER.search(content) is None:
             self.errors += [f"{path}:{part.line}: {part.error}" for part in listed]
-        return bool(readable) or (bool(broken) and blocks.HEADER.search(content) is None)
+        return bool(readable) or (bool(broken) and pasted_blocks.HEADER.search(content) is None)
 
     def _add(self, path: Path, read: Callable[..., Iterable[Reported]], *given: object) -> None:
         self.reported += [
@@ -363,7 +349,7 @@ def _join_documents(parts: list[JsonDocument]) -> list[JsonDocument]:
     whole = (
         []
         if any(part.error for part in parts)
-        else evalscope.join_percentiles([part.value for part in parts])
+        else tabular_clients.join_percentiles([part.value for part in parts])
     )
     return [replace(parts[0], value=whole[0])] if 0 < len(whole) < len(parts) else parts
 

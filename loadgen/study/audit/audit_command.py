@@ -20,11 +20,11 @@ from loadgen.roofline.machines import Machine
 from loadgen.roofline.models import split_name
 from loadgen.settings import groups
 from loadgen.settings.table import add_groups
-from loadgen.study.audit import render
+from loadgen.study.audit import audit_report
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.compare.ceilings import Hardware
-from loadgen.study.importers import sources
-from loadgen.study.importers.sources import Sources
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.result_sources import Sources
 from loadgen.verdict.verdict import Level
 
 STRICT = 3
@@ -62,11 +62,13 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("nothing to audit: name a page, a result file or a run directory")
     hardware = Hardware.given(given)  # a wrong one is an error before anything is read
     _check_model(given.model, hardware.config)
-    result = audit_sources(sources.read_sources(given.places), hardware, given.model)
+    result = audit_sources(result_sources.read_sources(given.places), hardware, given.model)
     if given.json:
         printed(format_json(result.json(), indent=1), sys.stdout)
     else:
-        printed(clean_text(render.render_text(result.findings, explain=given.explain)), sys.stdout, end="")
+        printed(
+            clean_text(audit_report.render_text(result.findings, explain=given.explain)), sys.stdout, end=""
+        )
         for line in (*result.messages, *(f"failed: {cell}" for cell in result.failed_cells)):
             printed(f"loadgen: {clean_text(line)}", sys.stderr)
     invalid = any(findings.level is Level.INVALID for findings in result.findings)
@@ -93,7 +95,7 @@ class Audited(msgspec.Struct, frozen=True):
 
     def json(self) -> dict[str, Any]:
         """The audit as an object of plain values."""
-        return render.render_json(self.findings, self.machine, self.messages, self.failed_cells)
+        return audit_report.render_json(self.findings, self.machine, self.messages, self.failed_cells)
 
 
 def audit_sources(read: Sources, hardware: Hardware, model: str | None) -> Audited:

@@ -18,7 +18,7 @@ from loadgen.figures.figure_table import LATENCIES
 from loadgen.report.speed_formulas import FORMULAS, OUTPUT, TOTAL, converted
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.pasted import blocks, numbers, translation
+from loadgen.study.importers.pasted import numbers, pasted_blocks, translation
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.numbers import AmbiguousError
 
@@ -209,7 +209,7 @@ def _parse_title(title: str) -> TableColumn:
     rate, _, shared = base.rpartition(" ")
     if not unit and shared in _SHARED and _TOKENS_PER_S.fullmatch(rate):
         return TableColumn(_SHARED[shared])
-    if (own := blocks.find_key(title)) is not None:
+    if (own := pasted_blocks.find_key(title)) is not None:
         return TableColumn(own.replace("p50_", "median_"))
     if _REQUESTS_PER_S.fullmatch(plain) or (
         _REQUESTS_PER_S.fullmatch(unit) and re.fullmatch(r"(?:request )?(?:throughput|rate)|", base)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.loops import loop_over
-from loadgen.study.importers import sources
+from loadgen.study.importers import result_sources
 from loadgen.study.run_summary import Reported
 
 
@@ -47,7 +47,7 @@ NESTED: dict[str, Any] = {
 def read(path: Path, document: dict[str, Any]) -> Reported:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document), "utf-8")
-    (run,) = sources.read_sources([str(path)]).reported
+    (run,) = result_sources.read_sources([str(path)]).reported
     return run
 
 
@@ -99,18 +99,18 @@ def test_a_sheet_is_read_with_the_load_of_its_directory(tmp_path: Path) -> None:
     place = tmp_path / "llama-8b-openai-chat-concurrency16"
     place.mkdir()
     (place / "profile_export_genai_perf.csv").write_text(SHEET, "utf-8")
-    (run,) = sources.read_sources([str(tmp_path)]).reported
+    (run,) = result_sources.read_sources([str(tmp_path)]).reported
     assert (run.name, run.told_by, run.load.max_concurrency) == ("llama-8b", "genai-perf", 16)
     keys = ("output_throughput", "request_throughput", "completed", "mean_ttft_ms", "p99_tpot_ms")
     assert [run.figures[key] for key in keys] == [261.25, 1.5, 40, 1146.31, 35.23]
     read(place / "profile_export_genai_perf.json", export(261.25, 1146.31, **FLAT, concurrency=16))
-    (run,) = sources.read_sources([str(tmp_path)]).reported
+    (run,) = result_sources.read_sources([str(tmp_path)]).reported
     assert (run.name, run.source) == ("model-8b", str(place / "profile_export_genai_perf.json"))
 
 
 def test_a_sheet_of_aiperf_is_aiperf_s(tmp_path: Path) -> None:
     path = tmp_path / "profile_export_aiperf.csv"
     path.write_text(SHEET.replace("(per sec)", "(tokens/sec)"), "utf-8")
-    (run,) = sources.read_sources([str(path)]).reported
+    (run,) = result_sources.read_sources([str(path)]).reported
     assert run.told_by == "aiperf"
     assert [remark.partition(":")[0] for remark in run.remarks] == ["aiperf"]

@@ -18,15 +18,15 @@ from loadgen.report.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
 from loadgen.roofline import machines
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import (
-    blocks,
-    columns,
+    column_titles,
     csv_tables,
     grids,
     headings,
+    pasted_blocks,
     pasted_pages,
     translation,
 )
-from loadgen.study.importers.pasted.columns import SPEED
+from loadgen.study.importers.pasted.column_titles import SPEED
 from loadgen.study.importers.pasted.csv_tables import SPEEDS, TABLE, TableRows
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
@@ -40,10 +40,18 @@ _SHORT = 16  # tokens of a prompt, up to which all formulas of a speed agree
 _QUOTES = re.compile(r"(?:\s{0,3}> ?)+")
 _COMMENT = re.compile(r"^\s{0,8}(?:#+|//+|;+|%+|\*|>)\s{0,8}(?=\||\+-)")
 _GENERATED = re.compile(r"(\d{1,9}) tokens generated")
-_NUMERIC = (blocks.list_keys() | {"memory"}) - {"max_concurrency"}
-_PLACES = {"model", "load", "max_concurrency", "input_length", "test", columns.RATE, columns.LENGTHS}
+_NUMERIC = (pasted_blocks.list_keys() | {"memory"}) - {"max_concurrency"}
+_PLACES = {
+    "model",
+    "load",
+    "max_concurrency",
+    "input_length",
+    "test",
+    column_titles.RATE,
+    column_titles.LENGTHS,
+}
 # What a row of one request at a time, as a ladder's, has no column of.
-_SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", columns.RATE}
+_SERVED = {"max_concurrency", "request_throughput", "output_throughput", "prompts", column_titles.RATE}
 _MOST_WRITTEN = 1e15
 
 
@@ -116,10 +124,10 @@ class _Table:
     """One table of a page: what its columns hold, and what stands around it."""
 
     def __init__(self, grid: Grid, stands: _Surroundings) -> None:
-        self.grid, self.path, self.subject = columns.split_tests(grid), stands.path, stands.subject
+        self.grid, self.path, self.subject = column_titles.split_tests(grid), stands.path, stands.subject
         self.engine = stands.engine
         self._cells = [row.cells for row in self.grid.rows]
-        self.columns = columns.read_columns(self.grid.titles, self._cells)
+        self.columns = column_titles.read_columns(self.grid.titles, self._cells)
         self.labels = {"heading": stands.heading} if stands.heading else {}
         notes = "\n".join(stands.below)
         titled = ["".join(title.split()) for title in grid.titles]
@@ -137,7 +145,7 @@ class _Table:
     def has_figures(self) -> bool:
         """Whether it has columns of figures, and something that says what they are of."""
         named = _PLACES & self.keys or self.subject.model or self.named
-        return any(map(columns.is_measured, self.keys)) and bool(named)
+        return any(map(column_titles.is_measured, self.keys)) and bool(named)
 
     def runs(self) -> list[Reported]:
         """The rows with figures; none of a table of something else."""
@@ -191,13 +199,15 @@ class _Table:
                 facts.setdefault(column.key, cell.strip())
             if "model" in facts:
                 model = facts["model"] = facts["model"] or model
-            yield row, columns.complete_facts(facts)
+            yield row, column_titles.complete_facts(facts)
 
     def _figures(self, row: Row) -> tuple[dict[str, float], list[str]]:
         cells = zip(self.columns, row.cells, strict=True)
-        values, remarks = columns.read_cells([cell for cell in cells if _is_figure(cell[0].key)])
+        values, remarks = column_titles.read_cells([cell for cell in cells if _is_figure(cell[0].key)])
         empty = [
-            key for key, value in values.items() if json_fields.is_zero(value) and columns.is_measured(key)
+            key
+            for key, value in values.items()
+            if json_fields.is_zero(value) and column_titles.is_measured(key)
         ]
         remarks += [f"{key} is 0: it was not measured" for key in empty]
         return {key: value for key, value in values.items() if key not in empty}, remarks
@@ -217,12 +227,12 @@ class _Table:
         """A row of anyone's table; None if it has no figures."""
         values, remarks = self._figures(row)
         memory = values.pop("memory", None)
-        if not any(map(columns.is_measured, values)):
+        if not any(map(column_titles.is_measured, values)):
             return None
         name, model, load = self._name_row(facts)
         own = csv_tables.read_requested_load(facts, load)
         lengths = own.input_len, own.output_len
-        values = columns.derive_figures(values, own.max_concurrency, facts, lengths)
+        values = column_titles.derive_figures(values, own.max_concurrency, facts, lengths)
         if SPEED in values:
             remarks.append(csv_tables.UNKNOWN_FORMULA)
         return Reported(
@@ -269,7 +279,7 @@ class _Table:
         run = csv_tables.read_ladder_row(speed, self._source(row))
         return replace(
             run,
-            figures={**columns.derive_figures(values, 1, facts), **run.figures},
+            figures={**column_titles.derive_figures(values, 1, facts), **run.figures},
             memory_bytes=memory if memory is not None else run.memory_bytes,
             remarks=(*run.remarks, *remarks, *self.unread),
             unread=self._told(row, facts),
@@ -282,7 +292,7 @@ class _Table:
 
 
 def _is_figure(key: str) -> bool:
-    return columns.is_measured(key) or key in _NUMERIC
+    return column_titles.is_measured(key) or key in _NUMERIC
 
 
 def _find_published(row: SpeedRow) -> SpeedRow | None:
@@ -335,15 +345,18 @@ def turn_upright(grid: Grid) -> Grid:
     if len(grid.rows) <= _MOST_METRICS and (whole := _read_statistics(grid)) is not None:
         return whole
     table = [row.cells for row in grid.rows]
-    measured = any(columns.is_measured(column.key) for column in columns.read_columns(grid.titles, table))
+    measured = any(
+        column_titles.is_measured(column.key) for column in column_titles.read_columns(grid.titles, table)
+    )
     if measured or len(table) > _MOST_METRICS:
         return grid
     first = 2 if translation.translate_title(grid.titles[1]).lower().strip() in _UNITS else 1
     metrics = [f"{cells[0]} ({cells[1]})" if first == 2 and cells[1].strip() else cells[0] for cells in table]
     known = [
-        columns.read_column(metric, cells[first:]).key for metric, cells in zip(metrics, table, strict=True)
+        column_titles.read_column(metric, cells[first:]).key
+        for metric, cells in zip(metrics, table, strict=True)
     ]
-    if not any(map(columns.is_measured, known)):
+    if not any(map(column_titles.is_measured, known)):
         return grid
     kept = [
         at
@@ -365,7 +378,9 @@ def _read_one_figure(grid: Grid) -> Grid | None:
     """
     figure, *across = grid.titles
     down = [row.cells[0] for row in grid.rows]
-    if not columns.is_measured(columns.read_column(figure).key) or not all(map(_is_thing, across)):
+    if not column_titles.is_measured(column_titles.read_column(figure).key) or not all(
+        map(_is_thing, across)
+    ):
         return None
     if not all(map(_is_thing, down)):
         return None
@@ -416,16 +431,18 @@ def _read_statistics(grid: Grid) -> Grid | None:
         cells = [tuple(row[at] for row in table) for at in range(1, len(grid.titles))]
     elif grid.titles[0].lower() in _CORNERS:
         metrics = [_name_by_definition(metric) for metric in metrics]
-    measured = any(columns.is_measured(columns.read_column(f"{ranks[0]} {metric}").key) for metric in metrics)
+    measured = any(
+        column_titles.is_measured(column_titles.read_column(f"{ranks[0]} {metric}").key) for metric in metrics
+    )
     if not all(ranks) or not measured or len({*ranks}) < len(ranks):
         return None
     named, values = ["load"], [""]  # of which no such table says more
     for metric, row in zip(metrics, cells, strict=True):
         for rank, cell in zip(ranks, row, strict=True):
             titled = f"{rank} {metric}"
-            if not columns.read_column(titled).key and rank == "mean":  # a rate has no rank
+            if not column_titles.read_column(titled).key and rank == "mean":  # a rate has no rank
                 titled = metric
-            if columns.read_column(titled).key or rank == "mean":  # what is not known is named
+            if column_titles.read_column(titled).key or rank == "mean":  # what is not known is named
                 named.append(titled)
                 values.append(cell)
     return Grid(tuple(named), (Row(grid.first, tuple(values)),), grid.first, grid.last)
@@ -456,7 +473,7 @@ def _name_column(title: str) -> str:
 def _title(corner: str, labels: Sequence[str]) -> str:
     """Title the columns by the table's corner, else by what their titles are."""
     parts = (part.strip() for part in re.split(r"[\\/|→]", corner))
-    if named := next((part for part in parts if columns.read_column(part).key), ""):
+    if named := next((part for part in parts if column_titles.read_column(part).key), ""):
         return named
     filled = [label for label in labels if label]
     kinds = (

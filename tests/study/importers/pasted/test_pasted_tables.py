@@ -20,8 +20,8 @@ from loadgen.report.speed_formulas import OUTPUT, TOTAL, UNKNOWN, converted
 from loadgen.report.speed_rows import Memory, SpeedRow, shipped
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
-from loadgen.study.importers import sources
-from loadgen.study.importers.pasted import columns, csv_tables, grids, tables
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.pasted import column_titles, csv_tables, grids, pasted_tables
 from loadgen.study.run_summary import Reported, full_name
 from loadgen.verdict.verdict import Level
 
@@ -32,7 +32,7 @@ LADDER = GROUPS[0]
 
 
 def read(page: str) -> list[Reported]:
-    return tables.read_tables(page, HERE).runs
+    return pasted_tables.read_tables(page, HERE).runs
 
 
 def facts(runs: list[Reported]) -> list[tuple[object, ...]]:
@@ -78,7 +78,7 @@ def test_answers_of_another_length_are_those_of_the_speed(form: str) -> None:
 def test_a_request_s_json_is_no_sheet(tmp_path: Path) -> None:
     (tmp_path / "a.request.json").write_text('{"model":"m","max_tokens":4}', "utf-8")
     (tmp_path / "speeds.md").write_text(speed_tables.render(LADDER, "md"), "utf-8")
-    found = sources.read_sources([str(tmp_path)])
+    found = result_sources.read_sources([str(tmp_path)])
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: a.request.json",)
 
 
@@ -89,7 +89,7 @@ def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> N
     rows = [row for row in rows if row.quantization == "FP8" and row.speed_tok_s]
     path = tmp_path / f"ladder.{form}"
     path.write_text(speed_tables.render(rows, form), "utf-8")
-    runs = sources.read_sources([str(path)]).reported
+    runs = result_sources.read_sources([str(path)]).reported
     for run, row in zip(runs, rows, strict=True):
         assert run.figures["mean_ttft_ms"] == 12.87
         assert run.figures["mean_tpot_ms"] == 1e3 / 130.78
@@ -107,7 +107,7 @@ def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> N
 def test_a_published_page_is_known_by_its_figures(
     name: str, count: int, formula: str, hardware: str, engine: set[str]
 ) -> None:
-    runs = sources.read_sources([str(PUBLISHED / name)]).reported
+    runs = result_sources.read_sources([str(PUBLISHED / name)]).reported
     assert len(runs) == count
     assert {run.speed_formula for run in runs} == {formula}
     assert {run.machine for run in runs} == {hardware}
@@ -117,13 +117,13 @@ def test_a_published_page_is_known_by_its_figures(
 
 
 def test_a_published_page_on_another_machine_is_impossible() -> None:
-    runs = sources.read_sources([str(PUBLISHED / "table_qwen3.html")]).reported
+    runs = result_sources.read_sources([str(PUBLISHED / "table_qwen3.html")]).reported
     found = audit_runs(runs, machines.find_machine("jetson-thor"), None)
     assert found[0].findings[0].rule.code == "beyond-roofline"
 
 
 def test_prompts_sent_at_once_are_a_load_of_their_own() -> None:
-    runs = sources.read_sources([str(PUBLISHED / "table_qwen2_throughput.rst")]).reported
+    runs = result_sources.read_sources([str(PUBLISHED / "table_qwen2_throughput.rst")]).reported
     assert [(run.name, run.load.name, run.figures) for run in runs[:2]] == [
         ("Qwen1.5-32B-Chat", "100 prompts", {"request_throughput": 6.68, "total_token_throughput": 7343.56}),
         (
@@ -211,7 +211,7 @@ def test_a_table_with_a_load_column_is_a_run_a_row(page: str) -> None:
 def test_a_sheet_is_read_as_a_table_is(sheet: str, tmp_path: Path) -> None:
     path = tmp_path / "sheet.csv"
     path.write_text(sheet, "utf-8")
-    runs = sources.read_sources([str(path)]).reported
+    runs = result_sources.read_sources([str(path)]).reported
     assert [(run.name, run.load.name, run.load.max_concurrency) for run in runs] == [
         row[:3] for row in WANTED
     ]
@@ -241,7 +241,7 @@ ROWS_NAMED = "line {} (m, 64, OOM), line {} (m, 128, -), line {} (m, 256, 超时
 )
 def test_rows_without_a_figure_are_named_and_cost_no_other(name: str, named: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(EMPTY[name], "utf-8")
-    found = sources.read_sources([str(tmp_path / name)])
+    found = result_sources.read_sources([str(tmp_path / name)])
     assert (len(found.reported), found.errors) == (1, (f"{tmp_path / name}: {named}",))
 
 
@@ -301,7 +301,7 @@ def test_a_table_of_something_else_has_no_runs(page: str) -> None:
     ],
 )
 def test_a_title_says_what_stands_below_it(title: str, key: str, times: float) -> None:
-    column = columns.read_column(title)
+    column = column_titles.read_column(title)
     assert (column.key, column.times) == (key, times)
 
 
@@ -329,7 +329,7 @@ def test_decode_and_ttft_of_a_rung_are_its_figures() -> None:
 def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("| Flag | Speed |\n|---|---|\n| x | 1 |\n", "utf-8")
     (tmp_path / "speeds.rst").write_text(speed_tables.render(LADDER, "rst"), "utf-8")
-    found = sources.read_sources([str(tmp_path)])
+    found = result_sources.read_sources([str(tmp_path)])
     assert len(found.reported) == len([row for row in LADDER if row.speed_tok_s])
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: notes.md",)
 

@@ -1,4 +1,4 @@
-"""guidellm: its JSON report and the tables that it prints; its names of latencies are not vLLM's.
+"""guidellm reports: its JSON report and the tables that it prints; its names of latencies are not vLLM's.
 
 0.2 and 0.3 print two tables, of two lines of titles; later versions several, of three. A title is above as
 many columns as bars follow it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,48 @@ from loadgen.base.layout import format_count
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields
-from loadgen.study.importers.json_fields import value_at
+from loadgen.study.importers.json_fields import (
+    ClientFormat,
+    count,
+    find_first,
+    number,
+    read_fields,
+    reported_number,
+    value_at,
+    word,
+)
 from loadgen.study.importers.pasted import numbers, pasted_pages
 from loadgen.study.run_summary import Reported, short_name
 
-CLIENT = "guidellm"
-MARKS: tuple[bytes, ...] = (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"')
-# Where its versions have the counts of requests: 0.4 in the metrics, 0.2 and 0.3 next to them.
-_COUNTS = (("metrics", "request_totals"), ("request_totals",), ("run_stats", "requests_made"))
-_SUMMED = {"mean": "mean", "median": "median", "std": "std_dev"}
+_NAME = "guidellm"
+# Where its versions have the counts of requests: 0.4 in the metrics, 0.2 and 0.3 next to them; or a list.
+_COUNTS = (
+    "metrics.request_totals", "request_totals", "run_stats.requests_made", "metrics.request_latency",
+    "requests",
+)  # fmt: skip
+# Rates of the requests that succeeded, over the window that it measured.
+_RATES: json_fields.Fields = {
+    "request_throughput": (reported_number, "requests_per_second.successful.mean"),
+    "output_throughput": (reported_number, "output_tokens_per_second.successful.mean"),
+    "total_token_throughput": (reported_number, "tokens_per_second.successful.mean"),
+    "max_concurrent_requests": (count, "request_concurrency.total.max"),
+}
+_STATISTICS: json_fields.Fields = {
+    "mean": (reported_number, "mean"),
+    "median": (reported_number, "median"),
+    "std": (reported_number, "std_dev"),
+    **{f"p{rank}": (reported_number, f"percentiles.p{rank}") for rank in json_fields.RANKS},
+}
+_TIMINGS = ("info.timings", "scheduler_info.request_timings")  # of a request
+_LOAD: json_fields.Fields = {
+    "asked_input_len": (count, "config.spec.data.0.prompt_tokens"),
+    "asked_output_len": (count, "config.spec.data.0.output_tokens"),
+    "seed": (count, "config.spec.seed.value"),
+}
+_MODELS = (
+    "benchmark.config.backend.model", "config.spec.backend.model", "args.model",
+    "benchmark.worker.backend_model", "benchmark.benchmarker.backend.model",
+)  # fmt: skip
 _FROM_REQUESTS = (
     "guidellm: TPOT is (last - first token) / (tokens - 1), its ITL; its own TPOT includes the TTFT"
 )
@@ -36,174 +69,143 @@ _NO_REQUESTS = "guidellm: from its summary, whose percentiles are by nearest ran
 UNEVEN = "guidellm: no TPOT: its ITL is weighted by tokens, and the lengths differ"
 
 
-def is_result(document: Mapping[str, Any]) -> bool:
-    """Whether a document is such a report."""
+def _is_guidellm(document: Mapping[str, Any]) -> bool:
     metrics = (value_at(benchmark, "metrics") for benchmark in read_list(document.get("benchmarks")))
     return any(isinstance(value_at(each, "time_to_first_token_ms"), dict) for each in metrics)
 
 
-def read_runs(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+def _read_guidellm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
     """Yield a run for each benchmark of a report: a sweep has many."""
     benchmarks = read_list(document.get("benchmarks"))
-    for number, benchmark in enumerate(benchmarks, 1):
-        where = f"{source} benchmark {number}" if len(benchmarks) > 1 else source
-        yield _read_benchmark(document, read_mapping(benchmark), where, source)
+    for index, benchmark in enumerate(benchmarks, 1):
+        where = f"{source} benchmark {index}" if len(benchmarks) > 1 else source
+        run = _read_benchmark(document, read_mapping(benchmark), where)
+        yield run if run.name else replace(run, name=Path(source).stem)
 
 
-def _read_benchmark(
-    document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str, source: str
-) -> Reported:
+def _read_benchmark(document: Mapping[str, Any], benchmark: Mapping[str, Any], where: str) -> Reported:
     metrics = read_mapping(benchmark.get("metrics"))
-    requests = [r for r in read_list(value_at(benchmark, "requests", "successful")) if isinstance(r, dict)]
-    totals = _totals(benchmark, metrics)
+    requests = [r for r in read_list(value_at(benchmark, "requests.successful")) if isinstance(r, dict)]
+    totals = {
+        "completed": _count_requests(benchmark, "successful"),
+        "failed": _count_requests(benchmark, "errored"),
+        "duration": _compute_duration(benchmark),
+        "total_input_tokens": _total_tokens(metrics, "prompt_token_count"),
+        "total_output_tokens": _total_tokens(metrics, "output_token_count"),
+        **read_fields(metrics, _RATES),
+    }
     whole = bool(requests) and len(requests) == totals["completed"]  # a sample of them is not all
     latencies, remarks = _from_requests(requests) if whole else _from_summary(metrics)
-    each = _summary(metrics, "iter_tokens_per_iteration")
+    each = read_mapping(value_at(metrics, "iter_tokens_per_iteration.successful"))
     if (each.get("mean"), each.get("std_dev")) == (1, 0):  # one token a message: its mean is that of the gaps
-        latencies["mean_itl_ms"] = _summary(metrics, "inter_token_latency_ms").get("mean")
+        latencies["mean_itl_ms"] = value_at(metrics, "inter_token_latency_ms.successful.mean")
     figures, empty = json_fields.require_measured({**totals, **latencies}, where)
-    incomplete = _count(benchmark, "incomplete")
+    incomplete = _count_requests(benchmark, "incomplete")
     if incomplete:
         remarks.append(f"guidellm: {format_count(incomplete, 'request')} unfinished at the end, not counted")
+    begun = number(benchmark.get("start_time"))
     return Reported(
-        name=_model(document, benchmark) or Path(source).stem,
+        name=short_name(find_first({**document, "benchmark": benchmark}, word, *_MODELS) or ""),
         figures=figures,
         load=_load(document, benchmark),
         source=where,
-        told_by=CLIENT,
-        started=_start_time(benchmark.get("start_time")),
+        told_by=_NAME,
+        started=None if begun is None or not 0 < begun < 1e11 else datetime.fromtimestamp(begun, UTC),
         remarks=(*remarks, *empty),
     )
 
 
-def _totals(benchmark: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts and rates of the requests that succeeded, over the window that it measured."""
-    most = value_at(metrics, "request_concurrency", "total", "max")
-    return {
-        "completed": _count(benchmark, "successful"),
-        "failed": _count(benchmark, "errored"),
-        "duration": _duration(benchmark),
-        "total_input_tokens": _total(metrics, "prompt_token_count"),
-        "total_output_tokens": _total(metrics, "output_token_count"),
-        "request_throughput": _summary(metrics, "requests_per_second").get("mean"),
-        "output_throughput": _summary(metrics, "output_tokens_per_second").get("mean"),
-        "total_token_throughput": _summary(metrics, "tokens_per_second").get("mean"),
-        "max_concurrent_requests": json_fields.count(most),
-    }
-
-
-def _count(benchmark: Mapping[str, Any], outcome: str) -> int | None:
+def _count_requests(benchmark: Mapping[str, Any], outcome: str) -> int | None:
     """How many requests ended so, by the first count that the report has, else by those that it lists."""
-    counted = (json_fields.count(value_at(benchmark, *place, outcome)) for place in _COUNTS)
-    timed = json_fields.count(value_at(benchmark, "metrics", "request_latency", outcome, "count"))
-    named = value_at(benchmark, "requests", outcome)
-    listed_count = len(named) if isinstance(named, list) and named else None
-    return next((count for count in (*counted, timed, listed_count) if count is not None), None)
+    counted: int | None = find_first(benchmark, _read_count, *(f"{place}.{outcome}" for place in _COUNTS))
+    return counted
 
 
-def _count_sent(benchmark: Mapping[str, Any]) -> int | None:
-    """The requests of the measured window that were not cut off by its end; without a count all created."""
-    created = json_fields.count(value_at(benchmark, "scheduler_state", "created_requests"))
-    sent = created if (every := _count(benchmark, "total")) is None else every
-    return None if sent is None else max(sent - (_count(benchmark, "incomplete") or 0), 0)
+def _read_count(value: object) -> int | None:
+    """A count: written, of a summary, or of a list of requests."""
+    if isinstance(value, list):
+        return len(value) or None
+    return count(value_at(value, "count") if isinstance(value, dict) else value)
 
 
-def _duration(benchmark: Mapping[str, Any]) -> float | None:
+def _compute_duration(benchmark: Mapping[str, Any]) -> float | None:
     keys = ("duration", "start_time", "end_time")
-    reported, begin, end = (json_fields.number(benchmark.get(key)) for key in keys)
+    reported, begin, end = (number(benchmark.get(key)) for key in keys)
     return end - begin if reported is None and begin is not None and end is not None else reported
 
 
 def _from_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """vLLM's TTFT, TPOT and E2EL of each request, whose times are all there."""
-    several = [request for request in requests if (json_fields.number(request.get("output_tokens")) or 0) > 1]
-    figures = _statistics("ttft", (request.get("time_to_first_token_ms") for request in requests))
-    figures |= _statistics("tpot", (request.get("inter_token_latency_ms") for request in several))
-    return figures | _statistics("e2el", map(_e2el_ms, requests)), [_FROM_REQUESTS]
+    several = [request for request in requests if (number(request.get("output_tokens")) or 0) > 1]
+    samples = {
+        "ttft": [number(request.get("time_to_first_token_ms")) for request in requests],
+        "tpot": [number(request.get("inter_token_latency_ms")) for request in several],
+        "e2el": [*map(_e2el_ms, requests)],
+    }
+    figures = dict[str, Any]()
+    for key, values in samples.items():
+        figures |= json_fields.compute_statistics(key, (value for value in values if value is not None))
+    return figures, [_FROM_REQUESTS]
 
 
 def _e2el_ms(request: Mapping[str, Any]) -> float | None:
     """First byte sent to last token; guidellm's own latency runs to the response's end."""
-    timings = value_at(request, "info", "timings") or value_at(request, "scheduler_info", "request_timings")
-    last = json_fields.number(value_at(timings, "last_token_iteration"))
-    sent = json_fields.number(value_at(timings, "request_start"))
+    ends = ("last_token_iteration", "request_start")
+    last, sent = (find_first(request, number, *(f"{place}.{end}" for place in _TIMINGS)) for end in ends)
     if last is not None and sent is not None:
-        return (last - sent) * 1e3
-    latency_s = json_fields.number(request.get("request_latency"))
+        return float((last - sent) * 1e3)
+    latency_s = number(request.get("request_latency"))
     return None if latency_s is None else latency_s * 1e3
-
-
-def _statistics(key: str, values: Iterable[object]) -> dict[str, float]:
-    numbers = map(json_fields.number, values)
-    return json_fields.compute_statistics(key, (number for number in numbers if number is not None))
 
 
 def _from_summary(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The latencies of the summary whose definition is vLLM's."""
     remarks = [_NO_REQUESTS, "guidellm: E2E runs to the response's end, not to its last token"]
-    figures = _read_statistics("ttft", _summary(metrics, "time_to_first_token_ms"), 1.0)
-    figures |= _read_statistics("e2el", _summary(metrics, "request_latency"), 1e3)
-    if _summary(metrics, "output_token_count").get("std_dev") == 0:
-        figures |= _read_statistics("tpot", _summary(metrics, "inter_token_latency_ms"), 1.0)
+    summaries = [("ttft", "time_to_first_token_ms", 1.0), ("e2el", "request_latency", 1e3)]
+    if value_at(metrics, "output_token_count.successful.std_dev") == 0:
+        summaries.append(("tpot", "inter_token_latency_ms", 1.0))
     else:
         remarks.append(UNEVEN)
-    return figures, remarks
+    return {
+        f"{statistic}_{key}_ms": value * scale
+        for key, name, scale in summaries
+        for statistic, value in read_fields(value_at(metrics, f"{name}.successful"), _STATISTICS).items()
+        if value is not None
+    }, remarks
 
 
-def _read_statistics(key: str, summary: Mapping[str, Any], scale: float) -> dict[str, float]:
-    values = {word: summary.get(theirs) for word, theirs in _SUMMED.items()}
-    values |= {f"p{rank}": value_at(summary, "percentiles", f"p{rank}") for rank in json_fields.RANKS}
-    numbers = {f"{word}_{key}_ms": json_fields.reported_number(value) for word, value in values.items()}
-    return {name: number * scale for name, number in numbers.items() if number is not None}
-
-
-def _summary(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return read_mapping(value_at(metrics, name, "successful"))
-
-
-def _total(metrics: Mapping[str, Any], name: str) -> int | None:
-    summary = _summary(metrics, name)
-    total = json_fields.number(summary.get("total_sum"))
-    if total is None and (mean := json_fields.number(summary.get("mean"))) is not None:
-        total = json_fields.number(mean * (json_fields.number(summary.get("count")) or 0))
+def _total_tokens(metrics: Mapping[str, Any], name: str) -> int | None:
+    summary = value_at(metrics, f"{name}.successful")
+    total, mean, requests = (number(value_at(summary, key)) for key in ("total_sum", "mean", "count"))
+    if total is None and mean is not None:
+        total = number(mean * (requests or 0))
     return None if total is None else round(total)
 
 
-def _model(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> str:
-    places = (
-        value_at(benchmark, "config", "backend", "model"),
-        value_at(document, "config", "spec", "backend", "model"),
-        value_at(document, "args", "model"),
-        value_at(benchmark, "worker", "backend_model"),
-        value_at(benchmark, "benchmarker", "backend", "model"),
-    )
-    return short_name(next(filter(None, map(json_fields.word, places)), ""))
-
-
 def _load(document: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Load:
-    strategy = read_mapping(
-        value_at(benchmark, "config", "strategy") or value_at(benchmark, "args", "strategy")
-    )
-    kind = json_fields.word(strategy.get("type_"))
-    streams = json_fields.count(strategy.get("streams", strategy.get("max_concurrency")))
-    rate = json_fields.number(strategy.get("rate"))
-    data = read_list(value_at(document, "config", "spec", "data"))
-    limit = 1 if kind == "synchronous" else streams if kind == "concurrent" else None
+    strategy = read_mapping(value_at(benchmark, "config.strategy") or value_at(benchmark, "args.strategy"))
+    kind, rate = word(strategy.get("type_")), number(strategy.get("rate"))
+    streams = find_first(strategy, count, "streams", "max_concurrency")
+    # Of the measured window those that were not cut off by its end; without a count all created.
+    sent = _count_requests(benchmark, "total")
+    if sent is None:
+        sent = count(value_at(benchmark, "scheduler_state.created_requests"))
+    if sent is not None:
+        sent = max(sent - (_count_requests(benchmark, "incomplete") or 0), 0)
     return Load(
-        requests=_count_sent(benchmark),
-        asked_output_len=json_fields.count(value_at(data[0], "output_tokens")) if data else None,
-        max_concurrency=limit,
+        requests=sent,
+        max_concurrency=1 if kind == "synchronous" else streams if kind == "concurrent" else None,
         request_rate_per_s=math.inf if rate is None and kind else rate,
-        asked_input_len=json_fields.count(value_at(data[0], "prompt_tokens")) if data else None,
-        seed=json_fields.count(value_at(document, "config", "spec", "seed", "value")),
+        **read_fields(document, _LOAD),
     )
 
 
-def _start_time(timestamp: object) -> datetime | None:
-    at = json_fields.number(timestamp)
-    return None if at is None or not 0 < at < 1e11 else datetime.fromtimestamp(at, UTC)
-
-
+GUIDELLM = ClientFormat(
+    _NAME,
+    (b'"guidellm_version"', b'"generative_benchmark', b'"inter_token_latency_ms"'),
+    _is_guidellm,
+    _read_guidellm,
+)
 PRINTED_MARKS: tuple[bytes, ...] = (b"Benchmarks Stats", b"Request Latency Statistics")
 _GROUP = re.compile(r"([^|]+)(\|{1,40}|$)")
 _RULE = re.compile(r"\|?[-=]{2,}(?:\|[-=]+)*\|?")
@@ -251,18 +253,15 @@ _ROUNDED = 0.05  # of a length with one decimal
 Cells = dict[str, str]
 
 
-def is_report(text: str) -> bool:
-    """Whether a text may have such tables."""
-    return any(mark.decode() in text for mark in PRINTED_MARKS)
-
-
 def read_report(text: str, path: Path) -> list[Reported]:
     """Read every row of a text's tables, those of one report together; raises UsageError of too many rows."""
+    if not any(mark.decode() in text for mark in PRINTED_MARKS):
+        return []
     reports = [*_split_reports(pasted_pages.split_lines(pasted_pages.strip_colours(text)))]
     json_fields.check_results(path, sum(len(tables[0][1]) for _, tables in reports))
     return [
-        replace(run, unread={**run.unread, **({"report": str(number)} if len(reports) > 1 else {})})
-        for number, (above, tables) in enumerate(reports, 1)
+        replace(run, unread={**run.unread, **({"report": str(index)} if len(reports) > 1 else {})})
+        for index, (above, tables) in enumerate(reports, 1)
         for run in _read_rows(above, tables, path)
     ]
 
@@ -332,7 +331,7 @@ def _read_rows(
     read_rows = [*map(_read_values, joined)]
     strategies = Counter(strategy for _, strategy in read_rows)
     in_seconds = any(title.startswith("req latency (ms)") for title in joined[0]) if joined else False
-    for number, (values, named_strategy) in enumerate(read_rows):
+    for index, (values, named_strategy) in enumerate(read_rows):
         even = _is_even(values, asked)
         remarks = [*([] if even else [UNEVEN]), _NO_TPOT, *of_all, *([_SECONDS] if in_seconds else [])]
         figures = {
@@ -345,13 +344,13 @@ def _read_rows(
         if not json_fields.has_figures(figures) and figures.get("completed") != 0:
             continue
         strategy = _STRATEGY.fullmatch(named_strategy)
-        row = f", row {number + 1}" if strategies[named_strategy] > 1 else ""
+        row = f", row {index + 1}" if strategies[named_strategy] > 1 else ""
         yield Reported(
             name=short_name(named[-1]) if named else path.stem,
             figures=figures,
             load=_strategy_load(strategy, values, asked, named_strategy + row),
-            source=f"{path}:{tables[-1][0] + number}",
-            told_by=CLIENT,
+            source=f"{path}:{tables[-1][0] + index}",
+            told_by=_NAME,
             remarks=(*remarks, *empty),
             unread={} if extras == "None" else {"extras": extras},
         )

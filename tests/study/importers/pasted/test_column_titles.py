@@ -8,15 +8,15 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.study.compare import run_groups
-from loadgen.study.importers import sources
-from loadgen.study.importers.pasted import columns, pasted_pages, tables
+from loadgen.study.importers import result_sources
+from loadgen.study.importers.pasted import column_titles, pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported
 
 HERE = Path("page.md")
 
 
 def read(page: str) -> list[Reported]:
-    return tables.read_tables(page, HERE).runs
+    return pasted_tables.read_tables(page, HERE).runs
 
 
 def table(head: str, *rows: str) -> str:
@@ -77,7 +77,7 @@ def figures(page: str) -> list[dict[str, float]]:
     ],
 )
 def test_a_title_in_any_spelling_is_its_figure(title: str, key: str, times: float) -> None:
-    column = columns.read_column(title)
+    column = column_titles.read_column(title)
     assert (column.key, column.times) == (key, times)
 
 
@@ -218,13 +218,13 @@ def test_a_setting_tells_the_rows_of_a_table_and_of_a_sheet_apart(
     page = table(f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows)
     sheet = "\n".join([f"Model | {title} | tok/s | TTFT (ms) | TPOT (ms)", *rows]).replace(" | ", ",")
     path.write_text(page if form == "table" else sheet, "utf-8")
-    assert run_groups.name_rows(sources.read_sources([str(path)]).reported) == names
+    assert run_groups.name_rows(result_sources.read_sources([str(path)]).reported) == names
 
 
 def test_lengths_in_one_cell_of_a_sheet_are_its_load(tmp_path: Path) -> None:
     path = tmp_path / "page.csv"
     path.write_text("model,ISL/OSL,tok/s,TTFT (ms),TPOT (ms)\nm,1024/128,9,100,11\nm,2048/64,8,200,23\n")
-    loads = [run.load for run in sources.read_sources([str(path)]).reported]
+    loads = [run.load for run in result_sources.read_sources([str(path)]).reported]
     assert [(load.asked_input_len, load.asked_output_len) for load in loads] == [(1024, 128), (2048, 64)]
 
 
@@ -397,7 +397,7 @@ def test_a_sheet_is_read_with_its_units_its_language_and_its_labels(tmp_path: Pa
         "m-8b,默认配置,8,691.4,153ms,10.5,14\n",
         "utf-8",
     )
-    runs = sources.read_sources([str(path)]).reported
+    runs = result_sources.read_sources([str(path)]).reported
     keys = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms")
     assert [[run.figures[key] for key in keys] for run in runs] == [
         [690.4, 152, 10.4], [720.4, 140, 10.1], [691.4, 153, 10.5],

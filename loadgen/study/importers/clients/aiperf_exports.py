@@ -1,0 +1,251 @@
+"""aiperf exports: the JSON and the CSV of `aiperf profile` and of its predecessor genai-perf.
+
+Their names of latencies are not vLLM's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.figures.figure_table import figures_named_by
+from loadgen.report.load_identity import Load
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import (
+    ClientFormat,
+    count,
+    find_first,
+    number,
+    read_fields,
+    value_at,
+    word,
+)
+from loadgen.study.run_summary import Reported, short_name
+
+_AIPERF, _GENAI_PERF = "aiperf", "genai-perf"
+_STATISTICS = {"mean": "avg", "median": "p50", **{name: name for name in ("std", "p90", "p95", "p99", "max")}}
+_TOTALS: json_fields.Fields = {
+    "request_throughput": (number, "request_throughput.avg"),
+    "output_throughput": (number, "output_token_throughput.avg"),
+    "total_token_throughput": (number, "total_token_throughput.avg"),
+    "completed": (number, "completed_request_count.avg", "request_count.avg"),
+    "failed": (number, "error_request_count.avg"),
+    "total_input_tokens": (number, "total_usage_prompt_tokens.avg", "total_isl.avg"),
+    "total_output_tokens": (
+        number, "total_usage_completion_tokens.avg", "total_output_tokens.avg", "total_osl.avg",
+    ),
+}  # fmt: skip
+_COUNTS = ("completed", "failed", "total_input_tokens", "total_output_tokens")
+_MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
+_FAR = 0.001
+_TPOT = {
+    _AIPERF: "its inter_token_latency is TPOT here, its inter_chunk_latency ITL: what vLLM calls them",
+    _GENAI_PERF: "its inter_token_latency is TPOT here, (latency - TTFT) / (tokens - 1) of a request: "
+    "what vLLM calls it",
+}
+
+
+def _read_figures(
+    metrics: Mapping[str, Any], client: str, source: str, errors: object = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Read the figures of metrics by the names of either, and remarks.
+
+    The summary of errors has the failed requests where no metric counts them.
+    """
+    figures: dict[str, Any] = {}
+    for theirs, figure in figures_named_by(_AIPERF).items():
+        scale = _MS.get(word(value_at(metrics, f"{theirs}.unit")), 1.0)
+        for statistic, name in _STATISTICS.items():
+            value = json_fields.reported_number(value_at(metrics, f"{theirs}.{name}"))
+            figures[figure.statistic(statistic)] = None if value is None else value * scale
+    figures |= read_fields(metrics, _TOTALS)
+    figures |= {key: int(figures[key]) for key in _COUNTS if figures[key] is not None}
+    figures["max_concurrent_requests"] = count(value_at(metrics, "effective_concurrency.max"))
+    figures["duration"], remarks = _duration(metrics, figures, client)
+    if figures["failed"] is None and (listed := read_list(errors)):
+        figures["failed"] = sum(count(value_at(error, "count")) or 0 for error in listed)
+    figures, empty = json_fields.require_measured(figures, source)
+    tpot = [f"{client}: {_TPOT[client]}"] if "mean_tpot_ms" in figures else []
+    return figures, [*tpot, *remarks, *empty]
+
+
+def _duration(
+    metrics: Mapping[str, Any], figures: Mapping[str, Any], client: str
+) -> tuple[float | None, list[str]]:
+    """Seconds that the rates are over, a little longer than the duration that it reports."""
+    reported_s = number(value_at(metrics, "benchmark_duration.avg"))
+    completed, throughput = figures["completed"], number(figures["request_throughput"])
+    if not completed or not throughput:
+        return reported_s, []
+    over = completed / throughput
+    if not reported_s or abs(over / reported_s - 1) <= _FAR:
+        return reported_s or over, []
+    return over, [f"{client}: its rates are over {over:.3f} s, its benchmark_duration is {reported_s:.3f} s"]
+
+
+def _find_metrics(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where the metrics are: older exports have them one level below."""
+    return read_mapping(document.get("records")) or document
+
+
+def _is_aiperf(document: Mapping[str, Any]) -> bool:
+    metrics = _find_metrics(document)
+    return "request_latency" in metrics and ("aiperf_version" in document or "request_throughput" in metrics)
+
+
+_AIPERF_MODEL = ("input_config.models.items.0.name", "input_config.endpoint.model_names.0")
+_AIPERF_LENGTHS: json_fields.Fields = {
+    "asked_output_len": (count, "datasets.0.prompts.osl.mean"),
+    "asked_input_len": (count, "datasets.0.prompts.isl.mean"),
+}
+_AIPERF_PHASE: json_fields.Fields = {
+    "requests": (count, "requests", "request_count"),
+    "max_concurrency": (count, "concurrency"),
+    "request_rate_per_s": (json_fields.rate, "rate", "request_rate"),
+}
+
+
+def _read_aiperf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of an export; its load is that of the measured phase."""
+    errors = document.get("error_summary")
+    figures, remarks = _read_figures(_find_metrics(document), _AIPERF, source, errors)
+    config = read_mapping(document.get("input_config"))
+    phases = read_list(config.get("phases"))
+    measured = (each for each in phases if "profiling" in (value_at(each, "name"), value_at(each, "kind")))
+    load = read_fields(next(measured, config.get("loadgen")), _AIPERF_PHASE)
+    yield Reported(
+        name=short_name(find_first(document, word, *_AIPERF_MODEL) or "") or Path(source).stem,
+        figures=figures,
+        load=_make_load(load | read_fields(config, _AIPERF_LENGTHS)),
+        source=source,
+        told_by=_AIPERF,
+        started=json_fields.parse_local_time(datetime.fromisoformat, document.get("start_time")),
+        remarks=tuple(remarks),
+    )
+
+
+def _make_load(fields: dict[str, Any]) -> Load:
+    """A load, which has no rate where it has a concurrency alone."""
+    if fields.get("request_rate_per_s") is None and fields.get("max_concurrency"):
+        fields["request_rate_per_s"] = math.inf
+    return Load(**fields)
+
+
+AIPERF = ClientFormat(
+    _AIPERF,
+    (b'"aiperf_version"', b'"inter_chunk_latency"', b'"output_sequence_length"'),
+    _is_aiperf,
+    _read_aiperf,
+)
+
+
+def _read_only(value: object) -> object:
+    """Read a list of one value as that value."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _count_only(value: object) -> int | None:
+    return count(_read_only(value))
+
+
+_CONFIG = ("perf_analyzer", "service_kind", "model", "model_names")  # some are in every configuration of it
+# Where its versions have each fact of the load, the newest first.
+_GENAI_PERF_LOAD: json_fields.Fields = {
+    "requests": (lambda value: _count_only(value) or None, "request_count", "perf_analyzer.request_count"),
+    "max_concurrency": (_count_only, "perf_analyzer.stimulus.concurrency", "concurrency"),
+    "request_rate_per_s": (
+        lambda value: json_fields.rate(_read_only(value)),
+        "perf_analyzer.stimulus.request_rate",
+        "request_rate",
+    ),
+    "asked_input_len": (_count_only, "input.synthetic_tokens.mean", "synthetic_input_tokens_mean"),
+    "asked_output_len": (_count_only, "input.output_tokens.mean", "output_tokens.mean", "output_tokens_mean"),
+}  # fmt: skip
+_SPREADS: json_fields.Fields = {
+    "asked_input_len": (_read_only, "input.synthetic_tokens.stddev", "synthetic_input_tokens_stddev"),
+    "asked_output_len": (_read_only, "input.output_tokens.stddev", "output_tokens_stddev"),
+}
+_MEAN_LENGTHS: json_fields.Fields = {
+    "input_len": (number, "input_sequence_length.avg"),
+    "output_len": (number, "output_sequence_length.avg"),
+}
+
+
+def _is_genai_perf(document: Mapping[str, Any]) -> bool:
+    config = read_mapping(document.get("input_config"))
+    return "request_latency" in document and "aiperf_version" not in document and bool({*_CONFIG} & {*config})
+
+
+def _read_genai_perf(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of an export."""
+    config = document.get("input_config")
+    drawn = [key for key, spread in read_fields(config, _SPREADS).items() if spread]
+    load = read_fields(config, _GENAI_PERF_LOAD) | dict.fromkeys(drawn) | read_fields(document, _MEAN_LENGTHS)
+    model = short_name(find_first(config, word, "model_names.0", "model.0", "model") or "")
+    yield _make_run(document, _GENAI_PERF, model or Path(source).stem, _make_load(load), source)
+
+
+def _make_run(metrics: Mapping[str, Any], client: str, name: str, load: Load, source: str) -> Reported:
+    figures, remarks = _read_figures(metrics, client, source)
+    return Reported(name, figures, load, source, told_by=client, remarks=tuple(remarks))
+
+
+GENAI_PERF = ClientFormat(
+    _GENAI_PERF,
+    (b'"perf_analyzer"', b'"service_kind"', b"Metric,avg,"),
+    _is_genai_perf,
+    _read_genai_perf,
+)
+_ROW = re.compile(r"(.+?)(?: \(([^()]*)\))?")
+# The directory that genai-perf writes to by default: model, API, and the load.
+_DIRECTORY = re.compile(
+    r"(.+?)-(?:openai|triton|tensorrtllm|vllm|dynamic_grpc).*?-(concurrency|request_rate)([\d.]+)"
+)
+
+
+def is_sheet(text: str) -> bool:
+    """Whether a text is the CSV of genai-perf or of aiperf."""
+    first = text.lstrip().partition("\n")[0].lower()
+    return first.startswith("metric,avg,") or (
+        first.startswith("metric,") and "request latency" in text.lower()
+    )
+
+
+def read_sheet(text: str, path: Path) -> list[Reported]:
+    """Read the one run of a CSV, which has neither model nor load: its directory may be named by both."""
+    metrics: dict[str, Any] = {}
+    statistics: list[str] = []
+    try:
+        for cells in csv.reader(io.StringIO(text)):
+            if len(cells) < 2:
+                continue
+            if cells[0].strip().lower() == "metric":
+                statistics = [{"value": "avg"}.get(name := cell.strip().lower(), name) for cell in cells[1:]]
+            elif (title := _ROW.fullmatch(cells[0].strip())) is not None:
+                values = dict(zip(statistics, map(_parse_cell, cells[1:]), strict=False))
+                metrics["_".join(title[1].lower().split())] = {"unit": title[2] or "", **values}
+    except csv.Error as error:
+        raise UsageError(f"{path}: not a valid table: {error}") from None
+    units = {value_at(metrics, f"{way}_throughput.unit") for way in ("output_token", "request")}
+    of_aiperf = "inter_chunk_latency" in metrics or units & {"tokens/sec", "requests/sec"}
+    load, name = read_fields(metrics, _MEAN_LENGTHS), path.stem
+    if (named := _DIRECTORY.fullmatch(path.absolute().parent.name)) is not None:
+        name = short_name(named[1])
+        if named[2] == "concurrency":
+            load["max_concurrency"] = json_fields.parse_count(named[3])
+        if load.get("max_concurrency") is None:
+            load["request_rate_per_s"] = _parse_cell(named[3])
+    return [_make_run(metrics, _AIPERF if of_aiperf else _GENAI_PERF, name, Load(**load), str(path))]
+
+
+def _parse_cell(cell: str) -> float | None:
+    parsed = json_fields.parse_number(cell.replace(",", ""))
+    return number(parsed)

@@ -1,0 +1,203 @@
+"""Tabular clients: files whose keys are the titles of a table: evalscope, llama-bench, llama-benchy."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.report import labels
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import ClientFormat, count, value_at, word
+from loadgen.study.importers.pasted import pasted_tables
+from loadgen.study.importers.pasted.grids import Grid, Row
+from loadgen.study.importers.pasted.pasted_tables import format_cell
+from loadgen.study.run_summary import Reported, short_name
+
+_EVALSCOPE, _LLAMA_BENCH, _LLAMA_BENCHY = "evalscope", "llama-bench", "llama-benchy"
+_RANKS = "Percentiles"
+_SUMMARY, _PERCENTILES, _ARGUMENTS = (f"benchmark_{name}.json" for name in ("summary", "percentile", "args"))
+_OF_A_LOAD = re.compile(r"(?:parallel|rate|sla)_.*")  # the directory of one of several loads
+
+
+def _make_grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    return Grid(tuple(titles), tuple(Row(number, tuple(cells)) for number, cells in enumerate(rows, 1)), 1, 1)
+
+
+def _read_grids(client: str, source: str, *grids: Grid) -> list[Reported]:
+    """The runs of a file's tables; raises UsageError without any."""
+    found = [run for grid in grids for run in pasted_tables.read_client_table(grid, client, source)]
+    if not found:
+        raise UsageError(f"{source} has no figures")
+    return found
+
+
+def _is_evalscope(document: Mapping[str, Any]) -> bool:
+    """Whether a document is a summary, or percentiles of either version, joined by `join_percentiles`."""
+    lower = {key.lower() for key in document}
+    counted = "total requests" in lower and {"number of concurrency", "concurrency"} & lower
+    return bool(counted) or isinstance(document.get(_RANKS), list)
+
+
+def join_percentiles(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join rows of evalscope's percentiles, a document each in newer versions, to the one of older ones."""
+    if not documents or not all(isinstance(each.get(_RANKS), str) for each in documents):
+        return documents
+    return [{key: [each.get(key) for each in documents] for key in documents[0]}]
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file is the percentiles of a summary next to it, which is read with them."""
+    return path.name == _PERCENTILES and path.with_name(_SUMMARY).is_file()
+
+
+def _read_evalscope(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a summary with the percentiles next to it, or of percentiles alone."""
+    path = Path(source)
+    arguments = _read_next_to(path.with_name(_ARGUMENTS))
+    more = _read_next_to(path.with_name(_PERCENTILES)) if path.name == _SUMMARY else {}
+    ranked = [each for each in (document, more) if isinstance(each.get(_RANKS), list)]
+    grids = [_make_percentile_grid(each) for each in ranked]
+    if _RANKS not in document:
+        cells = [(key, format_cell(value)) for key, value in document.items()]
+        grids.insert(0, _make_grid(("Key", "Value"), cells))
+    found = _read_grids(_EVALSCOPE, source, *grids)
+    yield replace(
+        found[0],
+        name=_find_model(arguments, path),
+        figures={key: value for run in reversed(found) for key, value in run.figures.items()},
+        remarks=tuple(dict.fromkeys(remark for run in found for remark in run.remarks)),
+        unread=labels.settings(arguments),
+    )
+
+
+def _make_percentile_grid(document: Mapping[str, Any]) -> Grid:
+    """Percentiles as the table that evalscope prints, a row each."""
+    columns = [[*map(format_cell, read_list(value))] for value in document.values()]
+    return _make_grid([*document], [*zip(*columns, strict=False)])
+
+
+def _find_model(arguments: Mapping[str, Any], path: Path) -> str:
+    """The model that was named to it, else the directory that it names after the model."""
+    if model := short_name(word(arguments.get("model"))):
+        return model
+    directory = path.absolute().parent
+    return directory.parent.name if _OF_A_LOAD.fullmatch(directory.name) else directory.name or path.stem
+
+
+def _read_next_to(path: Path) -> dict[str, Any]:
+    """The object of a file next to another; empty where there is none that can be read."""
+    try:
+        content = json_fields.decode_text(json_fields.read_bounded(path), path)
+    except UsageError:
+        return {}
+    parts = join_percentiles([part.value for part in json_fields.read_documents(content) if not part.error])
+    return read_mapping(parts[0]) if parts else {}
+
+
+EVALSCOPE = ClientFormat(
+    _EVALSCOPE,
+    (b'"Percentiles"', b'"Number of concurrency"', b'"Total Requests"'),
+    _is_evalscope,
+    _read_evalscope,
+)
+_INSERTED = re.compile(r"INSERT INTO \w{0,20}bench \(([^()]{1,4000})\) VALUES \((.{1,8000})\);")
+_TESTED = ("n_prompt", "n_gen", "n_depth")
+_KEYS = {"avg_ts", "n_prompt", "n_gen"}  # of every row of llama-bench
+_NO_GPU = ("", "none")
+
+
+def is_llama_sheet(text: str) -> bool:
+    """Whether a text is the rows of llama-bench as CSV or as SQL."""
+    header = text.lstrip().partition("\n")[0]
+    return {name.strip().strip('"') for name in header.split(",")} >= _KEYS or (
+        "avg_ts" in text and _INSERTED.search(text) is not None
+    )
+
+
+def read_llama_sheet(text: str, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the rows of CSV or SQL as JSON would have them, with their lines."""
+    if (first := _INSERTED.search(text)) is not None:
+        for match in _INSERTED.finditer(text, first.start()):
+            names = [name.strip() for name in match[1].split(",")]
+            values = next(csv.reader([match[2]], quotechar="'", skipinitialspace=True))
+            line = text.count("\n", 0, match.start()) + 1
+            yield line, _parse_counts(dict(zip(names, values, strict=False)))
+        return
+    reader = csv.DictReader(io.StringIO(text.lstrip("\n")))
+    try:
+        for cells in reader:
+            yield reader.line_num, _parse_counts({str(name): str(cell) for name, cell in cells.items()})
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: not a valid table: {error}") from None
+
+
+def _parse_counts(cells: Mapping[str, str]) -> dict[str, Any]:
+    """A row with what it was tested with as numbers."""
+    counts = {name: json_fields.parse_count(cells.get(name, "")) for name in _TESTED}
+    return {**cells, **counts, "avg_ts": json_fields.parse_number(cells.get("avg_ts", ""))}
+
+
+def _read_llama_bench(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a row: prefill, decoding, or both, at a depth."""
+    gpu, cpu = word(document.get("gpu_info")), word(document.get("cpu_info"))
+    prompt, answer, depth = (count(document.get(name)) or 0 for name in _TESTED)
+    tested = "+".join(f"{name}{tokens}" for name, tokens in (("pp", prompt), ("tg", answer)) if tokens)
+    cells = {
+        "model": word(document.get("model_type")) or Path(word(document.get("model_filename"))).stem,
+        "backend": word(document.get("backends")),
+        "device": cpu if gpu.lower() in _NO_GPU else gpu,
+        "test": tested + (f" @ d{depth}" if depth else ""),
+        "t/s": format_cell(document.get("avg_ts")),
+    }
+    yield from _read_grids(_LLAMA_BENCH, source, _make_grid([*cells], [[*cells.values()]]))
+
+
+# Each row of llama.cpp's bench, as JSON or JSON lines, is one test.
+LLAMA_BENCH = ClientFormat(
+    _LLAMA_BENCH, (b"avg_ts",), lambda document: {*document} >= _KEYS, _read_llama_bench
+)
+# Figures of llama-benchy as its own tables title them: of all requests, of one, and its times.
+_TITLES = ("model", "test", "t/s (total)", "t/s (req)", "est_ppt (ms)", "e2e_ttft (ms)")
+_TIMES = ("est_ppt", "e2e_ttft")
+_LEFT = "llama-benchy: its ttfr, its peaks and its series over time have no place here: left out"
+
+
+def _is_llama_benchy(document: Mapping[str, Any]) -> bool:
+    return any(
+        "is_context_prefill_phase" in read_mapping(each) for each in read_list(document.get("benchmarks"))
+    )
+
+
+def _read_llama_benchy(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the runs of a report, in its order: one for the prefill and one for the decoding of each."""
+    model, benchmarks = word(document.get("model")), read_list(document.get("benchmarks"))
+    rows = [(model, *cells) for each in benchmarks for cells in _list_llama_cells(read_mapping(each))]
+    for run in _read_grids(_LLAMA_BENCHY, source, _make_grid(_TITLES, rows)):
+        yield replace(run, remarks=(*run.remarks, _LEFT))
+
+
+def _list_llama_cells(benchmark: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The cells of prefill and of decoding behind the model's."""
+    counts = ("prompt_size", "response_size", "context_size", "concurrency")
+    prompt, answer, depth, streams = (count(benchmark.get(key)) or 0 for key in counts)
+    context = benchmark.get("is_context_prefill_phase") is True
+    behind = (f" @ d{depth}" if depth else "") + (f" (c{streams})" if streams > 1 else "")
+    names = ("ctx_pp", "ctx_tg") if context else (f"pp{prompt}", f"tg{answer}")
+    for name, key in zip(names, ("pp", "tg"), strict=True):
+        means = (f"{key}_throughput", f"{key}_req_throughput", *_TIMES)
+        total, of_one, *times = (format_cell(value_at(benchmark, f"{mean}.mean")) for mean in means)
+        if total or of_one:
+            yield name + behind, total, of_one, *(times if key == "pp" else [""] * len(times))
+
+
+LLAMA_BENCHY = ClientFormat(
+    _LLAMA_BENCHY, (b'"is_context_prefill_phase"',), _is_llama_benchy, _read_llama_benchy
+)

@@ -1,0 +1,194 @@
+"""vLLM files: the results of `vllm bench serve`, old and new, and SGLang's, most of whose keys are these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from loadgen.base.layout import format_count
+from loadgen.base.untrusted import read_list, read_mapping
+from loadgen.figures.figure_table import COUNTS, PEAKS, figures_named_by, find_figure
+from loadgen.report.load_identity import Load
+from loadgen.report.vllm_json import SIMULATED
+from loadgen.study.importers import json_fields
+from loadgen.study.importers.json_fields import ClientFormat, count, find_first, number, read_fields, word
+from loadgen.study.run_summary import Reported, short_name, simulation, unnamed_preset
+
+_DATE = "%Y%m%d-%H%M%S"
+_COUNTED = (
+    "max_concurrency", *(figure.key for figure in (*COUNTS, *PEAKS)), "rtfx", "spec_decode_acceptance_rate",
+    "spec_decode_acceptance_length", "spec_decode_num_drafts", "spec_decode_draft_tokens",
+    "spec_decode_accepted_tokens",
+)  # fmt: skip
+_STATISTIC = re.compile(r"(mean|median|std|p\d+(\.\d+)?)_\w+")
+_LOAD: json_fields.Fields = {
+    "requests": (count, "num_prompts", "num_prompt"),
+    "max_concurrency": (count, "max_concurrency"),
+    "request_rate_per_s": (json_fields.rate, "request_rate"),
+}
+
+
+def _is_vllm(document: Mapping[str, Any]) -> bool:
+    named = "model_id" in document or "endpoint_type" in document or "backend" in document
+    return named and "completed" in document and "duration" in document
+
+
+def _read_vllm(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a file."""
+    figures = {
+        key: document[key] for key in _COUNTED if json_fields.reported_number(document.get(key)) is not None
+    }
+    if lost := json_fields.count_failures(document.get("errors")):
+        figures.setdefault("failed", lost)
+    figures["request_rate"] = json_fields.shown_rate(document.get("request_rate"))
+    timed = (key for key in document if _STATISTIC.fullmatch(key) and find_figure(key) is not None)
+    figures |= {key: document[key] for key in timed if json_fields.reported_number(document[key]) is not None}
+    if "mean_e2el_ms" not in figures:
+        figures |= _compute_e2el(document)
+    figures, empty = json_fields.require_measured(figures, source)
+    model = word(document.get("model_id"))
+    is_simulated = document.get("simulated") is True or model.endswith(SIMULATED)
+    simulated = unnamed_preset(is_simulated)  # ours, without what is ours
+    name = word(document.get("label")) or short_name(model.removesuffix(SIMULATED)) or Path(source).stem
+    yield Reported(
+        simulated=simulated,
+        name=name,
+        figures=figures,
+        load=Load(**read_fields(document, _LOAD)),
+        source=source,
+        told_by=VLLM.name,
+        engine="vLLM" if document.get("backend") == "vllm" else "",
+        started=json_fields.parse_local_time(
+            lambda date: datetime.strptime(date, _DATE), document.get("date")
+        ),
+        remarks=(*filter(None, [simulated and simulation(simulated)]), *empty, *_remarks(document, figures)),
+    )
+
+
+def _compute_e2el(document: Mapping[str, Any]) -> dict[str, float]:
+    """End-to-end latencies of the requests that succeeded, which a file holds unless it is an old one.
+
+    `latencies`, or each TTFT and its ITLs summed, which is the same; those without an answer are 0.
+    """
+    whole = read_list(document.get("latencies"))
+    ttfts, itls = read_list(document.get("ttfts")), read_list(document.get("itls"))
+    if not whole and len(ttfts) == len(itls):
+        whole = [
+            sum(number(time) or 0.0 for time in (ttft, *read_list(gaps)))
+            for ttft, gaps in zip(ttfts, itls, strict=True)
+        ]
+    errors = read_list(document.get("errors")) or [""] * len(whole)
+    if len(errors) != len(whole):
+        return {}
+    answered = (latency for latency, error in zip(whole, errors, strict=True) if not error)
+    timed = (number(latency) or 0.0 for latency in answered)
+    each_ms = [1e3 * seconds for seconds in timed if seconds > 0]
+    return (
+        json_fields.compute_statistics("e2el", each_ms) if len(each_ms) == document.get("completed") else {}
+    )
+
+
+def _remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+    failed, requested = number(figures.get("failed")) or 0.0, count(document.get("num_prompts"))
+    completed = number(figures.get("completed"))
+    if failed:
+        yield f"{format_count(int(failed), 'request')} failed"
+    if requested is not None and completed is not None and requested > completed + failed:
+        lost = requested - completed - failed
+        yield f"{lost:.0f} of {requested} requests are not among the successful ones"
+
+
+VLLM = ClientFormat(
+    "vllm",
+    (b'"mean_ttft_ms"', b'"mean_e2el_ms"', b'"total_token_throughput"', b'"request_throughput"'),
+    _is_vllm,
+    _read_vllm,
+)
+
+# SGLang's keys that are figures of ours too, and those that only its block has.
+_SAME = (
+    "duration", "completed", "total_input_tokens", "total_output_tokens", "request_throughput",
+    "output_throughput", "request_goodput", "max_output_tokens_per_s", "max_concurrent_requests",
+    "input_throughput", "concurrency", "accept_length", "total_input_text_tokens",
+    "total_input_vision_tokens", "total_output_tokens_retokenized", "slo_attainment",
+)  # fmt: skip
+_SGLANGS = {key: key for key in _SAME} | {"total_token_throughput": "total_throughput"}
+_SGLANGS |= {
+    figure.statistic(statistic): f"{statistic}_{theirs}_ms"
+    for (theirs, figure), statistic in product(
+        figures_named_by("sglang").items(), ("mean", "median", "std", "p90", "p95", "p99", "max")
+    )
+}
+_LENGTHS: json_fields.Fields = {
+    "asked_input_len": (count, "random_input_len"),
+    "asked_output_len": (count, "random_output_len"),
+}
+LAST_LINE = (
+    "SGLang's client: E2E and TPOT run to the last line of the answer, usage included, not to its last token"
+)
+_SMEARED = "SGLang's client: ITL is each gap shared by its message's tokens: a stall hides in it"
+_FAR = 0.05
+
+
+def _is_sglang(document: Mapping[str, Any]) -> bool:
+    return "mean_e2e_latency_ms" in document or (
+        "total_output_tokens_retokenized" in document and "completed" in document
+    )
+
+
+def _read_sglang(document: Mapping[str, Any], source: str) -> Iterator[Reported]:
+    """Yield the one run of a line that the Python or the Rust client appended to a file."""
+    figures: dict[str, Any] = {"request_rate": json_fields.shown_rate(document.get("request_rate"))}
+    named = {key: word(document.get(key)) for key in ("backend", "protocol")}
+    figures |= {key: name for key, name in named.items() if name}
+    figures["max_concurrency"] = count(document.get("max_concurrency"))
+    values = {key: json_fields.reported_number(document.get(theirs)) for key, theirs in _SGLANGS.items()}
+    figures |= {key: value for key, value in values.items() if value is not None}
+    errors = read_list(document.get("errors"))
+    figures["failed"] = json_fields.count_failures(errors)
+    figures, empty = json_fields.require_measured(figures, source)
+    load = read_fields(document, _LOAD)
+    if load["requests"] is None:  # those that were sent: `completed` are those that succeeded
+        load["requests"] = len(errors) or None
+    # A length was asked for where it was one: a range ratio of 1 is no range there.
+    fixed = (
+        word(document.get("dataset_name")).startswith("random") and document.get("random_range_ratio") == 1
+    )
+    if fixed:
+        load |= read_fields(document, _LENGTHS)
+    path = find_first(document, word, "server_info.model_path", "server_info.served_model_name")
+    yield Reported(
+        name=word(document.get("tag")) or short_name(path or "") or Path(source).stem,
+        figures=figures,
+        load=Load(**load),
+        source=source,
+        told_by=SGLANG.name,
+        engine=_name_engine(document),
+        remarks=(*empty, *_sglang_remarks(document, figures)),
+    )
+
+
+def _name_engine(document: Mapping[str, Any]) -> str:
+    backend = word(document.get("backend")).partition("-")[0]
+    if read_mapping(document.get("server_info")) or backend == "sglang":
+        return f"SGLang {find_first(document, word, 'server_info.version') or ''}".strip()
+    return "vLLM" if backend == "vllm" else ""
+
+
+def _sglang_remarks(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator[str]:
+    if "mean_e2el_ms" in figures:
+        yield LAST_LINE
+    if word(document.get("backend")) in ("sglang", "sglang-native"):
+        yield _SMEARED
+    counted, again = figures.get("total_output_tokens"), figures.get("total_output_tokens_retokenized")
+    if counted and again and abs(again / counted - 1) > _FAR:
+        yield f"{counted:.0f} generated tokens are reported, but its text has {again:.0f}"
+
+
+SGLANG = ClientFormat(
+    "sglang", (b'"mean_e2e_latency_ms"', b'"total_output_tokens_retokenized"'), _is_sglang, _read_sglang
+)
