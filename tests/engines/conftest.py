@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -24,14 +25,20 @@ def _missing(reason: str) -> NoReturn:
 
 # Engines that live to the end of the session.
 _SHARED = frozenset({"vllm", "transformers_serve"})
+# Files of engines other than vLLM.
+_OTHERS = frozenset({"test_campaign", "test_llamacpp", "test_sglang", "test_transformers"})
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of the shared engines to the end.
+    """Move the tests of the shared engines to the end; one of two processes gets those of vLLM.
 
-    The others look for servers left behind, and must not find one that a test before them shares.
+    A test looks for servers left behind, and must not find one that a test before it, or next to it, uses.
     """
     items.sort(key=lambda item: not _SHARED.isdisjoint(getattr(item, "fixturenames", ())))
+    for item in items:
+        other = item.path.stem in _OTHERS or "transformers_serve" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("others" if other else "vllm"))
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +63,10 @@ def llama_server() -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def model(engines_python: Path) -> Path:
-    """The tiny model, which holds its tokenizer too."""
-    return place.tiny_model(engines_python)
+def model(engines_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny model with its tokenizer: no server of another process names its path."""
+    made = place.tiny_model(engines_python)
+    return Path(shutil.copytree(made, tmp_path_factory.mktemp("model") / made.name))
 
 
 @pytest.fixture(scope="session")
