@@ -26,14 +26,14 @@ _USER = "fuzzing.fuzz_targets_user"
 _ANSWERS = (
     "loadgen.figures.decode",
     "loadgen.wire.openai",
-    "loadgen.wire.sglang",
+    "loadgen.wire.sglang_generate",
     "loadgen.figures.token_counts",
     "loadgen.base.untrusted",
 )
 _OTHERS = ("loadgen.study.importers", "loadgen.base.bounds")
 _STORED = (
     "loadgen.figures.record",
-    "loadgen.base.columns",
+    "loadgen.base.record_columns",
     "loadgen.base.archive",
     "loadgen.report.journal",
 )
@@ -74,7 +74,7 @@ TARGETS = {
     "json_value": Target(f"{_CONTROL}:json_value", ("loadgen.base.untrusted",), ("configs/*.json",), 1024),
     "log": Target(f"{_CONTROL}:log", ("loadgen.server.engine_config",), ("server_logs_as_run/*.log",), 1024),
     "hide": Target(f"{_READERS}:hide", ("loadgen.host.environment", "loadgen.base.secrecy"), (), 256),
-    "text": Target(f"{_READERS}:text", ("loadgen.base.printable", "loadgen.base.csv_text"), (), 512),
+    "text": Target(f"{_READERS}:text", ("loadgen.base.text", "loadgen.base.table"), (), 512),
     # files of a model
     "config": Target(f"{_CONTROL}:config", _FILES, ("configs/*.json",)),
     "index": Target(f"{_CONTROL}:index", _FILES, ("configs/*.json",)),
@@ -127,7 +127,7 @@ TARGETS = {
         f"{_USER}:command_words", ("loadgen.run.options", "loadgen.settings.table"), (), 256
     ),
     "start_at": Target(f"{_USER}:start_at", ("loadgen.features.shards.start_at",), (), 48, words=False),
-    "base_url": Target(f"{_USER}:base_url", ("loadgen.base.pasted_url",), (), 128),
+    "base_url": Target(f"{_USER}:base_url", ("loadgen.base.urls",), (), 128),
     # records of many runs
     "records": Target(
         f"{_USER}:records", ("loadgen.report.stored_record", "loadgen.study.series.record"), (), 2048
@@ -136,7 +136,7 @@ TARGETS = {
         f"{_USER}:odd_records", ("loadgen.report", "loadgen.study.importers"), (), 64, words=False
     ),
     # what a run leaves
-    "frame": Target(f"{_RUNS}:frame", ("loadgen.figures.record", "loadgen.base.columns"), (), 2048),
+    "frame": Target(f"{_RUNS}:frame", ("loadgen.figures.record", "loadgen.base.record_columns"), (), 2048),
     "journal": Target(f"{_RUNS}:any_journal", _STORED, (), 2048),
     "arrivals": Target(f"{_RUNS}:arrivals", _STORED, ("run_directories/format-1/arrivals.npz",), 16384),
     "columns": Target(f"{_RUNS}:columns", _STORED, (), 256, words=False),

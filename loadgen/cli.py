@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from loadgen import __version__
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import NO_MEMORY, ExitCode, LoadgenError, UsageError
-from loadgen.base.printable import clean_text
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import clean_text, quote_value
 from loadgen.report.printing import flushed, printed, warnings_printed
 from loadgen.run import signals
 from loadgen.run.importing import importing

@@ -21,7 +21,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.columns import release_pages, split_blocks
+from loadgen.base.arrays import release_pages, split_blocks
 
 _MAPPED = 16 << 20  # bytes from which a column is left in its file
 _BLOCK = 1 << 20

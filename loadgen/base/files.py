@@ -1,4 +1,4 @@
-"""Files: the one place that writes them: whole or not at all, and never through a symbolic link.
+"""Files: paths as users write them, and the one place that writes files: whole, never through a link.
 
 A directory that someone else made may hold a link of any name: what is written there by that name would go
 to any file of the user's. A file of a run takes the place of such a link; an output that the user names is
@@ -17,12 +17,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from loadgen.base.errors import UsageError
+
+_LONGEST, _LONGEST_PART = 4096, 255  # bytes, which are Linux's own limits
+
 OWN = 0o600  # a run may hold prompts and answers of people
 ANYONES = 0o666  # less the umask, as of any command's output: a page to read and to send
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LINK = "it is a symbolic link, which is not written through: name the file itself, or remove the link"
 # This process's own open files: each is a link by its nature, and none is one that a directory can hold.
 _OPEN_FILE = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))|/proc/self/fd/(\d{1,9})")
+
+
+def expand_path(path: str | Path) -> Path:
+    """Fill in ~ and ~user of a path; raises UsageError for what cannot be a path."""
+    text = str(path)
+    encoded, shown = text.encode("utf-8", "surrogateescape"), f"{text[:60]!r}… is not a valid path"
+    if b"\0" in encoded:
+        raise UsageError(f"{text!r} is not a valid path: it holds a zero byte")
+    if len(encoded) > _LONGEST:
+        raise UsageError(f"{shown}: it has {len(text)} characters, {_LONGEST} at most")
+    if max(map(len, encoded.split(b"/"))) > _LONGEST_PART:
+        raise UsageError(f"{shown}: a name in it is longer than {_LONGEST_PART} bytes")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        user = text.partition("/")[0]
+        raise UsageError(f"{text}: {user} is not a user of this machine: write the path out") from None
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.base.printable import clean_line
+from loadgen.base.text import clean_line
 
 MOST = 1 << 53  # the greatest count that a float and any reader of JSON keep exactly
 LONGEST = 300  # characters of a text that is kept

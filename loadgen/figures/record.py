@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.base import archive
-from loadgen.base.arrays import Bool, Int64
-from loadgen.base.columns import (
+from loadgen.base.arrays import SPILLED, Bool, Int64, join_messages, release_pages
+from loadgen.base.files import write_whole
+from loadgen.base.record_columns import (
     BOUNDS,
     LATER,
     Columns,
@@ -23,11 +24,8 @@ from loadgen.base.columns import (
     decode_text,
     encode_text,
     pick_words,
-    release_pages,
     unpack_words,
 )
-from loadgen.base.files import write_whole
-from loadgen.base.spill import SPILLED, join_messages
 from loadgen.transport.failure import CUT_OFF, Failure, FailureKind
 
 UNKNOWN = -1

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from loadgen.base import layout
+from loadgen.base import table
+from loadgen.base.text import WIDTH, wrap_text
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.steady_state import Steady, Unsteady
@@ -87,13 +88,13 @@ def render(figures: Sequence[Spread]) -> list[str]:
     if not figures:
         return []
     most = max(spread.runs for spread in figures)
-    rows = [layout.align_cells(_row(spread, most), _WIDTHS) for spread in figures]
+    rows = [table.align_cells(_row(spread, most), _WIDTHS) for spread in figures]
     return [
-        f" {most} runs ".center(layout.WIDTH, "="),
-        layout.align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
+        f" {most} runs ".center(WIDTH, "="),
+        table.align_cells(("", "mean", "std", "CV %", "95 %: ±", "± %"), _WIDTHS),
         *rows,
-        *layout.wrap_text(_verdict(figures)),
-        "=" * layout.WIDTH,
+        *wrap_text(_verdict(figures)),
+        "=" * WIDTH,
     ]
 
 

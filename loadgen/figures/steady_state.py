@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from loadgen.base.arrays import Bool, Float64, Int64, sum_exactly
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics, good, latencies
 from loadgen.figures.per_request import MetricOptions, PerRequest

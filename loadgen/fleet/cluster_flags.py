@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from loadgen.base.bounds import integer_between, parse_with
+from loadgen.base.bounds import integer_between
+from loadgen.base.parsing import parse_with
 from loadgen.settings.groups import CLUSTER
 from loadgen.settings.setting import Makes, OptionRows, setting
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import quote_value
 
 AUTO, LOCAL = "auto", "local"
 _ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):(\d{1,5})", re.ASCII)

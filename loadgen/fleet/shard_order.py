@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base import bounds
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.engines.refusals import Adaptation
 from loadgen.plan.plan_inputs import Seed, WordCounts
 from loadgen.run import keywords
@@ -97,7 +98,7 @@ def _check(order: ShardOrder) -> None:
     if not (0 <= seed.value <= bounds.MOST_SEED and 0 <= seed.repeat <= bounds.MOST_SEED):
         raise ValueError("its seed is beyond any")
     if foreign := sorted(order.given.keys() - set(SENT)):
-        raise ValueError(f"an order has no option {bounds.quote_value(foreign[0])}")
+        raise ValueError(f"an order has no option {quote_value(foreign[0])}")
     if order.given.get("workers") == "auto":
         raise ValueError("workers is not a number")
     for counts in order.word_counts.values():

@@ -7,10 +7,11 @@ import re
 import sys
 from collections.abc import Sequence
 
-from loadgen.base.bounds import integer_between, quote_value
+from loadgen.base.bounds import integer_between
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.text import quote_value
 from loadgen.features.shards import ranks
 from loadgen.features.shards.start_at import MOST_AHEAD_S, PlannedStart
 from loadgen.fleet import schedulers

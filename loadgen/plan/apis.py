@@ -13,7 +13,7 @@ from loadgen.engines.engines import Engine
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.profile import Profile
 from loadgen.wire.openai import Chat, Completions, Dialect
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 # Each API's path, by which an endpoint of one's own is known too: the longer of two comes first.
 _APIS: dict[str, Callable[[], Dialect]] = {

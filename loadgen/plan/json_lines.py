@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data.plain_faults import plain
 

@@ -21,8 +21,8 @@ from pydantic import (
 
 from loadgen.base import bounds, untrusted
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
-from loadgen.base.spelling import suggest_name
+from loadgen.base.files import expand_path
+from loadgen.base.parsing import suggest_name
 from loadgen.features.data import data_conflicts
 from loadgen.features.data.data_settings import DataKeys, LengthKeys, TextKeys, TraceKeys
 from loadgen.features.sessions import session_conflicts

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
 from loadgen.settings.launch import ServerKeys
 from loadgen.settings.setting import make_model_fields
 from loadgen.settings.table import PROFILE_KEYS, join_rows

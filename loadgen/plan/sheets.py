@@ -15,8 +15,9 @@ from typing import IO, Any
 
 import msgspec
 
-from loadgen.base.bounds import MOST_TOKENS, quote_value
-from loadgen.base.paths import expand_path
+from loadgen.base.bounds import MOST_TOKENS
+from loadgen.base.files import expand_path
+from loadgen.base.text import quote_value
 from loadgen.features.data import kinds
 from loadgen.plan.json_lines import MOST_ROW_BYTES, Lines, OpenedFile
 

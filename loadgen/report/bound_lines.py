@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.figures.confidence import least_passing
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.figure_table import SELECTABLE, percentile_name

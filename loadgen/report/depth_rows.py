@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from loadgen.base.arrays import Bool, Float64, Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.layout import Column, Table
+from loadgen.base.table import Column, Table
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records
 from loadgen.report import speed_ladder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.figures.figure_table import SELECTABLE, percentile_name
 from loadgen.figures.metrics import Metrics
 from loadgen.verdict.evidence import least_samples

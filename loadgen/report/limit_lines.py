@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loadgen.base.layout import Column, Table, format_count, render_text_table, wrap_text
-from loadgen.base.printable import clean_line
+from loadgen.base.table import Column, Table, render_text_table
+from loadgen.base.text import clean_line, format_count, wrap_text
 from loadgen.figures.objectives import Standing
 from loadgen.report.limit_record import (
     Bottleneck,

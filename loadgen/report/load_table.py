@@ -10,16 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.layout import (
-    WIDTH,
-    Column,
-    Table,
-    format_count,
-    measure_table,
-    render_text_table,
-    wrap_text,
-)
-from loadgen.base.printable import clean_line
+from loadgen.base.table import Column, Table, measure_table, render_text_table
+from loadgen.base.text import WIDTH, clean_line, format_count, wrap_text
 from loadgen.figures import repeats
 from loadgen.figures.figure_table import COMMON
 from loadgen.figures.objectives import Standing, together

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from loadgen.base.layout import cut_end, format_count, wrap_text
 from loadgen.base.rule import Severity
+from loadgen.base.text import cut_end, format_count, wrap_text
 from loadgen.engines import refusals
 from loadgen.features.data import data_lines
 from loadgen.features.sessions import session_lines

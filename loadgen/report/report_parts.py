@@ -8,8 +8,7 @@ from enum import IntEnum
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.layout import wrap_text
-from loadgen.base.printable import clean_text
+from loadgen.base.text import clean_text, wrap_text
 from loadgen.report.result_block import Layout
 from loadgen.report.run_directory import Result
 from loadgen.report.screen import Mark, Screen

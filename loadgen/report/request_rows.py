@@ -12,10 +12,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.csv_text import format_csv
 from loadgen.base.errors import ExitCode, UsageError
 from loadgen.base.files import write_output
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.table import format_csv
 from loadgen.features.shapes import shape_figures
 from loadgen.features.targets import target_figures
 from loadgen.figures.figure_table import LATENCIES, Figure

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
 from loadgen.figures.figure_table import SELECTABLE
 from loadgen.figures.vllm_keys import Figures
 

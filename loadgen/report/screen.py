@@ -11,7 +11,7 @@ from typing import TextIO
 
 import msgspec
 
-from loadgen.base.layout import DUMB, WIDTH
+from loadgen.base.text import DUMB, WIDTH
 
 _LEAST, _MOST = 40, 120  # columns: longer lines are hard to read
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.base.layout import list_first
+from loadgen.base.text import list_first
 from loadgen.features.sessions import session_lines
 from loadgen.features.shapes import shape_figures
 from loadgen.figures.distribution import Distribution

@@ -12,15 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import asdict, replace
 
-from loadgen.base.layout import (
-    WIDTH,
-    Column,
-    Table,
-    render_csv_table,
-    render_markdown_table,
-    render_text_table,
-)
-from loadgen.base.printable import clean_line
+from loadgen.base.table import Column, Table, render_csv_table, render_markdown_table, render_text_table
+from loadgen.base.text import WIDTH, clean_line
 from loadgen.report.speed_formulas import PAGES, converted
 from loadgen.report.speed_rows import (
     GENERATED,

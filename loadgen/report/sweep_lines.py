@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from loadgen.base.printable import clean_line
+from loadgen.base.text import clean_line
 from loadgen.report.sweep_record import AXES, SweepPoint, SweepRecord
 
 _STATES = {

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from loadgen.base import files
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.printable import make_file_name
+from loadgen.base.text import make_file_name
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import percentile_name
 from loadgen.figures.metrics import DEFINITIONS_VERSION, Metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadgen.base.paths import expand_path as expanded
+from loadgen.base.files import expand_path as expanded
 
 
 class Flags(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from loadgen.base.bounds import MOST_GB_PER_S
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import find_nearest
+from loadgen.base.parsing import find_nearest
 
 _SHORT = {
     "h20": "h20-96gb",

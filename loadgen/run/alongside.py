@@ -45,9 +45,9 @@ def sensors(local: Local | None, engine: Engine, observe: bool, display: Display
     """The sensors of this machine, where the server is on it, and its idle power."""
     if local is None or not observe or engine.simulated:
         return None
-    from loadgen.host import discovery
+    from loadgen.host import sensor_discovery
 
-    sensing = Sampler(discovery.find_sensors(), local.pids, before_bytes=local.device_before_bytes)
+    sensing = Sampler(sensor_discovery.find_sensors(), local.pids, before_bytes=local.device_before_bytes)
     with display.waiting("measuring idle power", _IDLE_S):
         sensing.sample_idle(_IDLE_S)
     return sensing
@@ -60,9 +60,9 @@ def cpu_watch(local: Local | None, observe: bool, embedded: bool) -> CpuWatch | 
 
 def devices(sensing: Sampler) -> dict[str, str]:
     """What the sensors report of this machine."""
-    from loadgen.host import discovery
+    from loadgen.host import sensor_discovery
 
-    return discovery.collect_facts(sensing.sensors)
+    return sensor_discovery.collect_facts(sensing.sensors)
 
 
 @contextmanager

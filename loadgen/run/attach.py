@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from loadgen.base import pasted_url
-from loadgen.base.address import is_this_machine, port_of
+from loadgen.base import urls
 from loadgen.base.errors import MeasureError, NotReady, UsageError
-from loadgen.base.pasted_url import ApiPlace
 from loadgen.base.secrecy import shown_url
+from loadgen.base.urls import ApiPlace, is_this_machine, port_of
 from loadgen.features.targets import replicas
 from loadgen.features.targets.replicas import Replica
 from loadgen.plan import plan
@@ -102,7 +101,7 @@ def _at_default(options: Options, workload: Profile) -> Options:
 
 def _of_running(options: Options, auth: Credentials, loop: ControlLoop, interrupts: Interrupts) -> Session:
     """The session with servers that run already, all ready and of the same model; raises as `attach`."""
-    place, *more = (pasted_url.parse_base_url(url, options.endpoint) for url in options.urls)
+    place, *more = (urls.parse_base_url(url, options.endpoint) for url in options.urls)
     options = replace(options, endpoint=place.endpoint)
     access, wait_s = _attached(options, place, auth, loop), options.ready_check_timeout_s
     session = _session(options, access, _local(access), wait_s, interrupts)

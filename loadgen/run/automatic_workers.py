@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.figures.metrics import compute
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan

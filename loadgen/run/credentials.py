@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.pasted_url import key_header
 from loadgen.base.secrecy import Secrets, command_line
+from loadgen.base.urls import key_header
 from loadgen.run.options import Options
 
 _LOG = logging.getLogger("loadgen")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.run.importing import importing
 from loadgen.run.options import Options
 from loadgen_servers.engine import presets

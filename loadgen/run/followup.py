@@ -20,7 +20,7 @@ from loadgen.roofline.flags import Flags
 from loadgen.run import signals
 from loadgen.run.local_server import Local
 from loadgen.run.measure import Outcome
-from loadgen.server import control, engine_config, server_log
+from loadgen.server import control, engine_config
 from loadgen.server.answer_check import Fingerprint
 from loadgen.server.discovery import ServerAddress, ServerInfo
 from loadgen.server.scraper import MetricsScraper
@@ -164,5 +164,5 @@ def add_configuration(facts: Facts, server: ObservedServer) -> Facts:
     info = control.read_server_info(server.access, server.root.tls, server.served.engine) if observe else {}
     parts = [engine_config.parse_server_info(info)] if info else []
     if local is not None and local.log is not None:
-        parts.append(engine_config.parse_log(server_log.read_beginning(local.log)))
+        parts.append(engine_config.parse_log(engine_config.read_beginning(local.log)))
     return replace(facts, as_run=engine_config.merge_configs(*parts)) if parts else facts

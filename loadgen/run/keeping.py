@@ -13,7 +13,7 @@ from loadgen.run.followup import FinishedRun
 from loadgen.run.local_server import Local
 from loadgen.run.options import Options
 from loadgen.run.signals import Interrupts
-from loadgen.server import server_log
+from loadgen.server import engine_config
 from loadgen.verdict.sections import Broken, guarded
 
 
@@ -35,7 +35,7 @@ def keep(
         texts = {run_directory.REPORT: text + "\n"}
         if local is not None and local.log is not None:
             log = local.log  # engines print their keys
-            content = server_log.read_log(log)
+            content = engine_config.read_log(log)
             texts[log.name] = hide_secrets(secrets.conceal(content))
         errors = run_directory.save(run, directory, texts, broken)
         if options.save_requests:

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import hide_secrets
-from loadgen.base.spelling import suggest_name
 from loadgen.features.data import data_files, data_settings
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.features.shards import shard_flags

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from loadgen.base import bounds, untrusted
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.text import quote_value
 from loadgen.features.data import data_files
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.settings.launch import LaunchRows, ServerKeys
 from loadgen.settings.setting import make_option_struct
 

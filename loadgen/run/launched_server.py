@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import LOG_LINE, MeasureError, ServerDied, UsageError
-from loadgen.base.layout import cut_end
 from loadgen.base.secrecy import hide_secrets
-from loadgen.host import discovery
+from loadgen.base.text import cut_end
+from loadgen.host import sensor_discovery
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.report import run_place
 from loadgen.run import progress
@@ -95,7 +95,7 @@ def launched(
     base, now = Path(options.run_dir or "runs"), run_place.now()
     command, port = _with_port(options, settings)
     directory = run_place.create_directory(base, f"{options.launching.name}-server", now)
-    before = discovery.read_device_memory_bytes()
+    before = sensor_discovery.read_device_memory_bytes()
     try:
         with ExitStack() as stack:
             for left in reversed(range(_PORTS)):
@@ -273,7 +273,7 @@ def _until_memory_is_back(before: int | None) -> None:
     """The next start must find the GPU's memory as this one did; a process's end is not yet that."""
     deadline_ns = clock.now_ns() + int(_MEMORY_S * 1e9)
     while before is not None and clock.now_ns() < deadline_ns:
-        now = discovery.read_device_memory_bytes()
+        now = sensor_discovery.read_device_memory_bytes()
         if now is None or now <= before + _MEMORY_BYTES:
             return
         time.sleep(_POLL_S)

@@ -33,9 +33,8 @@ from loadgen.settings.run import Sending
 from loadgen.transport import memory_room
 from loadgen.transport.capture_process import start_capture
 from loadgen.transport.sending.job import Health, Job, Limits, Target
-from loadgen.transport.sending.share import WHOLE, Listed, Order, Share
-from loadgen.transport.sending.start import AtOnce, RunStart
-from loadgen.wire.sglang import Generate
+from loadgen.transport.sending.share import WHOLE, AtOnce, Listed, Order, RunStart, Share
+from loadgen.wire.sglang_generate import Generate
 
 _SPARE_FILES, _HELD_FILES = 64, 512
 _LEAST_BYTES = 64 << 20  # that an answer may have

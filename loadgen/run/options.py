@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.features.shards.shard_flags import ShardOptions
 from loadgen.fleet.cluster_flags import ClusterOptions

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.settings import groups, table
 from loadgen.settings.other_clients import vllm
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import msgspec
 
-from loadgen.base import clock, layout
+from loadgen.base import clock
+from loadgen.base.text import DUMB, WIDTH, wrap_text
 from loadgen.figures.record import Record
 from loadgen.report.printing import printed
 from loadgen.run.live_totals import NO_TTFTS, Totals, ttft_bin, ttft_percentile_ms
@@ -169,7 +170,7 @@ class Progress:
             return None
         return (reads - first) * 1e9 / (now_ns - first_ns) * self.tokens / self.reads
 
-    def line(self, columns: int = layout.WIDTH) -> str:
+    def line(self, columns: int = WIDTH) -> str:
         """All of it in one line; a wide terminal has more figures."""
         of = "" if self.total is None else f"/{self.total}"
         # What is sent is counted at once, what has ended ten times a second.
@@ -224,7 +225,7 @@ class Shown(Protocol):
     @property
     def share(self) -> float | None: ...
 
-    def line(self, columns: int = layout.WIDTH) -> str: ...
+    def line(self, columns: int = WIDTH) -> str: ...
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -239,7 +240,7 @@ class Wait(msgspec.Struct, frozen=True):
     def share(self) -> None:
         """Unknown: the time it may take is no measure of what is done."""
 
-    def line(self, columns: int = layout.WIDTH) -> str:
+    def line(self, columns: int = WIDTH) -> str:
         """What is waited for, how long it has taken and may take, and how it stands."""
         elapsed_s = (clock.now_ns() - self.begin_ns) / 1e9
         parts = [_duration(elapsed_s)] * (elapsed_s >= _MOMENT_S)
@@ -324,7 +325,7 @@ class LineDisplay(Display):
         self._print(wait)
 
     def _print(self, shown: Shown) -> None:
-        printed("\n".join(layout.wrap_text(shown.line())), self.stream)
+        printed("\n".join(wrap_text(shown.line())), self.stream)
 
 
 class ProgressBar(Display):
@@ -393,7 +394,7 @@ def display(quiet: bool) -> Display:
     if quiet or sys.stderr is None or sys.stderr.closed:
         return Display()
     # A dumb terminal cannot take back what it has shown.
-    in_place = sys.stderr.isatty() and os.environ.get("TERM") not in layout.DUMB
+    in_place = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB
     return ProgressBar() if in_place else LineDisplay(sys.stderr)
 
 

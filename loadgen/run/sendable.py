@@ -9,9 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.layout import format_count, list_first
+from loadgen.base.text import format_count, list_first, quote_value
 from loadgen.plan import sources
 from loadgen.plan.plan import Plan
 from loadgen.server.discovery import ServerInfo

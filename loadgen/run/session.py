@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadgen.base.address import is_loopback
 from loadgen.base.errors import LoadgenError
 from loadgen.base.secrecy import Secrets, command_line
 from loadgen.base.structs import replace
+from loadgen.base.urls import is_loopback
 from loadgen.engines.refusals import Adaptation
 from loadgen.features.data import export_plan
 from loadgen.features.shards import part

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.settings.run import DEAD, DRAIN_S, Tolerance
 from loadgen.transport.failure import NO_EVIDENCE, Failure, FailureKind
 

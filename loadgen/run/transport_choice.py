@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.address import is_loopback
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
+from loadgen.base.urls import is_loopback
 from loadgen.transport.capture_process import DEFAULT_TRANSPORT, TRANSPORTS
 from loadgen.transport.ring import source_ports
 from loadgen.transport.ring.packet_ring import explain_refusal, find_local_address

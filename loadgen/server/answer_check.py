@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from pydantic import BaseModel
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 
 COMPLETION, CHAT = "completion", "chat"
 

@@ -17,11 +17,10 @@ import msgspec
 from asyncio_throttle.throttler import Throttler
 
 from loadgen.base import clock, untrusted
-from loadgen.base.address import is_public, port_of
 from loadgen.base.errors import MeasureError, NotReady, UsageError
-from loadgen.base.layout import list_first
-from loadgen.base.pasted_url import VERSION
 from loadgen.base.secrecy import Secrets, shown_url
+from loadgen.base.text import list_first
+from loadgen.base.urls import VERSION, is_public, port_of
 from loadgen.engines import engines
 from loadgen.engines.engines import Engine
 from loadgen.server import exchange

@@ -1,14 +1,19 @@
-"""Engine config: the configuration that the engine reports, and its differences from the checkpoint."""
+"""Engine config: the configuration that an engine reports or logs, and how it differs from the checkpoint."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from loadgen.base import untrusted
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server import engine_logs
+
+_MOST_BYTES = 4 << 20  # of its beginning and of its end
 
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 # An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
@@ -156,3 +161,28 @@ def _is_agreeing(method: str, declared: str) -> bool:
 
 def _format_gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def read_beginning(log: Path) -> str:
+    """Read the first 4 MiB, where an engine prints its configuration; "" if the log is gone."""
+    try:
+        return untrusted.read_file_head(log, _MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def read_log(log: Path) -> str:
+    """Read the log, of a long one the first and the last 4 MiB; if it is gone, that in words."""
+    try:
+        head = untrusted.read_file_head(log, _MOST_BYTES)
+        with log.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = max(len(head), size - _MOST_BYTES)
+            file.seek(begin)
+            tail = file.read(_MOST_BYTES)
+    except OSError:
+        gone = "the server's log was removed while it ran, so it could not be read"
+        return "" if os.path.isfile(log) else f"{gone}: {untrusted.read_text(str(log))}"
+    left_out = begin - len(head)
+    gap = f"\n… {left_out} bytes left out …\n".encode() if left_out else b""
+    return (head + gap + tail).decode("utf-8", "replace")

@@ -15,8 +15,8 @@ import httptools
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.base.address import is_loopback
 from loadgen.base.errors import UsageError
+from loadgen.base.urls import is_loopback
 from loadgen.wire import http1
 from loadgen.wire.sent_headers import check_headers, check_path
 

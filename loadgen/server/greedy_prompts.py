@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import WIDTH
+from loadgen.base.text import WIDTH
 from loadgen.base.untrusted import NOT_JSON, Hide, hide_nothing
 from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
@@ -33,7 +33,7 @@ from loadgen.transport.capture import NO_STAMP, Capture
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire import sse
 from loadgen.wire.openai import Chat, Count
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 LIMIT_S = 60.0  # for all prompts together: each gets its share of the time left
 LONGEST_BYTES = 1 << 24  # of an answer; about a thousand times the size of 48 tokens with all their details

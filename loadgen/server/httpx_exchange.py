@@ -9,8 +9,8 @@ import httpx
 import msgspec
 
 from loadgen.base import untrusted
-from loadgen.base.address import is_this_machine
-from loadgen.wire.certificates import explain_distrust
+from loadgen.base.urls import is_this_machine
+from loadgen.transport.failure import explain_distrust
 
 _LONGEST_MESSAGE = 200  # characters
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
 
 OWN = ("openai", "openai-chat", "vllm", "sglang")
 FOLLOWING = ("openai", "vllm")  # of completions, unless the endpoint is another API's

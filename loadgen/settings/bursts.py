@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_REQUESTS, YEAR_S, parse_seconds
+from loadgen.base.bounds import MOST_REQUESTS, YEAR_S
 from loadgen.base.clock import SECOND_NS
+from loadgen.base.parsing import parse_seconds
 
 _BURSTS = re.compile(r"([0-9]{1,10})\s+every\s+(\S+(?:\s*(?:ms|s|m|h))?)", re.ASCII)
 _LEAST_S = 0.001

@@ -6,12 +6,12 @@ import re
 
 import msgspec
 
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 
 _LEAST_SHARE = 1e-12  # as small as one can be written
-_TIME = re.compile(bounds.TIME, re.ASCII)
+_TIME = re.compile(parsing.TIME, re.ASCII)
 _TOKENS = re.compile(r"([0-9]{1,10})\s*tok", re.ASCII)
 _LONGEST_NS = 86_400_000_000_000
 _MOST_TOKENS = 1 << 31
@@ -35,7 +35,7 @@ class CancelPoint(msgspec.Struct, frozen=True):
 def parse_rate(text: str) -> float:
     """The share that `10%` or `0.1` stands for, above 0 and up to 1; raises ValueError."""
     try:
-        return bounds.parse_share(text, _LEAST_SHARE)
+        return parsing.parse_share(text, _LEAST_SHARE)
     except ValueError:  # what refuses a key shows its value already
         raise ValueError("no share of the requests: write 10% or 0.1, above 0 and up to 100%") from None
 
@@ -49,7 +49,7 @@ def parse_point(text: str) -> CancelPoint:
         return CancelPoint(after_tokens=int(tokens[1]))
     if _TIME.fullmatch(written) is None:
         raise ValueError(f"neither a time nor a whole number of tokens: {_FORM}; units ms, s, m, h")
-    after_ns = round(bounds.parse_seconds(written) * SECOND_NS)
+    after_ns = round(parsing.parse_seconds(written) * SECOND_NS)
     if not 0 < after_ns <= _LONGEST_NS:
         raise ValueError("a request is cancelled after more than 0 s, and within a day")
     return CancelPoint(after_ns=after_ns)

@@ -10,7 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, parse_with, quote_value, refuse_blank
+from loadgen.base.bounds import integer_between
+from loadgen.base.parsing import parse_with, refuse_blank
+from loadgen.base.text import quote_value
 from loadgen.settings.groups import SHAPES, WORKLOAD
 from loadgen.settings.setting import NO_KEYWORD, Identity, KeyRows, Makes, OptionRows, setting
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from loadgen.base import bounds
-from loadgen.base.bounds import quote_value
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
 
 _MOST_CLASSES = 100
 _NAME = re.compile(r"[\w.+-]+")

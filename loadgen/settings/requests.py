@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.base import bounds
-from loadgen.base.bounds import parse_with, quote_value
+from loadgen.base.parsing import parse_with
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import quote_value
 from loadgen.settings import backends
 from loadgen.settings.groups import OUTPUT, REQUESTS, RUN, SERVER
 from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, setting

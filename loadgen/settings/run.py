@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between, parse_with, quote_value
+from loadgen.base.bounds import integer_between, number_between
+from loadgen.base.parsing import parse_with
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import quote_value
 from loadgen.settings import backends
 from loadgen.settings.groups import HIDDEN, OUTPUT, REQUESTS, RUN, STOP, WORKLOAD
 from loadgen.settings.setting import NO_KEYWORD, Makes, OptionRows, make_option_struct, setting

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from loadgen.base import bounds
-from loadgen.base.address import is_this_machine
+from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic

@@ -28,9 +28,9 @@ Build = Callable[[Job, Outbox, Counters], Transport]
 DEFAULT_TRANSPORT = "wire" if hasattr(select, "epoll") else "httpx"
 # Their modules and types: the first needs epoll, so Linux.
 TRANSPORTS = {
-    "wire": "epoll.epoll_transport:EpollTransport",
+    "wire": "epoll_transport:EpollTransport",
     "ring": "ring.ring_transport:RingTransport",
-    "httpx": "portable.httpx_transport:HttpxTransport",
+    "httpx": "httpx_transport:HttpxTransport",
 }
 _PRIVILEGED = ("ring",)  # each opens a socket that needs a capability, and nothing more
 _LOOK_S = 0.25

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import errno
 from enum import StrEnum
+from typing import Final
 
 import msgspec
+
+from loadgen.base import untrusted
+
+_ANY = "pass --insecure to accept any certificate"
+_INSECURE = f"{_ANY} (--ca-cert does not help)"
+# OpenSSL's verify codes: expired and not yet valid; of another name, or address; signed by itself.
+_DATES, _NAMES, _OWN = (9, 10), (62, 64), 18
+_DEEPEST: Final = 8  # causes of an error
 
 
 class FailureKind(StrEnum):
@@ -48,20 +57,43 @@ class Failure(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+CANCELLED = Failure(FailureKind.CANCELLED, "stopped while under way")
+USER_CANCELLED = Failure(FailureKind.USER_CANCELLED, "cancelled as planned")
+
+
 def fail_unconnected(error: Exception) -> Failure:
     """The failure of a request for which no connection could be made."""
-    from loadgen.wire.certificates import explain_distrust  # its ssl is not for every command to import
-
     if getattr(error, "errno", 0) == errno.EADDRNOTAVAIL:
         return Failure(
             FailureKind.CONNECT,
             "no source port is free: wait a minute for those of closed connections, or pass --source-address",
         )
-    untrusted = explain_distrust(error)
+    distrust = explain_distrust(error)
     return Failure(
-        FailureKind.CONNECT, f"the server {untrusted}" if untrusted else str(error) or type(error).__name__
+        FailureKind.CONNECT, f"the server {distrust}" if distrust else str(error) or type(error).__name__
     )
 
 
-CANCELLED = Failure(FailureKind.CANCELLED, "stopped while under way")
-USER_CANCELLED = Failure(FailureKind.USER_CANCELLED, "cancelled as planned")
+def explain_distrust(error: BaseException) -> str:
+    """Explain what is wrong with a server's certificate, and what to do; "" for any other error."""
+    import ssl  # not for every command to import
+
+    cause: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if cause is None or isinstance(cause, ssl.SSLCertVerificationError):
+            break
+        cause = cause.__cause__ or cause.__context__
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        return ""
+    reason = untrusted.read_text(cause.verify_message or cause.reason or "is not valid").rstrip(".")
+    if cause.verify_code in _DATES:
+        problem = f"is out of date ({reason}): renew it, or {_INSECURE}"
+    elif cause.verify_code in _NAMES:
+        problem = f"is for another host ({reason}): check --base-url, or {_INSECURE}"
+    elif cause.verify_code == _OWN:
+        problem = f"is self-signed ({reason}): name it with --ca-cert FILE, or {_ANY}"
+    else:
+        problem = (
+            f"no trusted authority has signed ({reason}): name the authority with --ca-cert FILE, or {_ANY}"
+        )
+    return f"has a TLS certificate that {problem}"

@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from loadgen.base.address import is_this_machine
 from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.base.urls import is_this_machine
 from loadgen.figures.record import UNKNOWN
 from loadgen.verdict.arrival_checks import held_answers
 from loadgen.verdict.calibration import HELD_PERCENT

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, invalid, joined, note, suspect
+from loadgen.base.text import format_count
 from loadgen.features.sessions import session_checks
 from loadgen.figures import steady_state, text_tokens
 from loadgen.figures.figure_table import percentile_name

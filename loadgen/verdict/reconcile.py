@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import align_cells
+from loadgen.base.table import align_cells
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.metrics import Metrics
 from loadgen.figures.per_request import MetricOptions, PerRequest

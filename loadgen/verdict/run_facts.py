@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from loadgen.base import bounds
-from loadgen.base.columns import MOST_COUNT
+from loadgen.base.record_columns import MOST_COUNT
 from loadgen.base.structs import replace
 from loadgen.engines.refusals import AdaptedField
 from loadgen.figures.per_request import MetricOptions

@@ -12,8 +12,8 @@ from loadgen.figures.metrics import Metrics
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
+from loadgen.roofline.estimate import ModelIdentity, find_ceiling
 from loadgen.roofline.flags import Flags
-from loadgen.roofline.identify import ModelIdentity, find_ceiling
 from loadgen.verdict import reuse
 from loadgen.verdict.run_facts import Facts
 

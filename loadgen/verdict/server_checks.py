@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Source, invalid, joined, note, suspect
+from loadgen.base.text import format_count
 from loadgen.roofline import bound
 from loadgen.server.server_counters import ServerSample
 from loadgen.verdict import run_roofline

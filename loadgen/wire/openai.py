@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.untrusted import NOT_JSON, read_error_text
-from loadgen.base.written_text import Written, WrittenText, has_written, read_written
 
 # What a message carries, as far as it shows by itself; `loadgen.counting` settles the rest by `usage`.
 NOTHING: Final = 0  # a role, a ping, a usage message
@@ -34,6 +33,27 @@ _EMPTY = (b"", b"null", b"false", b"[]")
 _ROLE = b'"role"'  # a message of another API, and no error
 _NO_MESSAGE = "an error without a message"
 _CHUNK_SEAM = re.compile(rb"\r\n[0-9A-Fa-f]+\r\n")
+
+Written = str | list[Any] | dict[str, Any] | None  # text, or parts of it (Mistral, Databricks, Anthropic)
+
+# The keys of a part under which text lies; True: what is there is reasoning. Others are not text of a model:
+# ids, signatures, encrypted reasoning, data of pictures and sounds.
+_KEYS: Final = {
+    "text": False,
+    "content": False,
+    "refusal": False,
+    "transcript": False,  # of audio
+    "name": False,
+    "function": False,
+    "custom": False,
+    "thinking": True,
+    "reasoning": True,
+    "reasoning_content": True,
+    "summary": True,  # of reasoning
+}
+# Of a tool call: text, or the object that it is.
+_OBJECTS: Final = frozenset(("arguments", "input", "partial_json"))
+_OF_THOUGHT: Final = ("thinking", "reasoning", "thought", "redacted_thinking")  # types begin so
 
 
 def _join_phrase(parts: Iterable[str]) -> str:
@@ -479,3 +499,55 @@ class Chat(_OpenAI, frozen=True):
 
 
 DIALECTS: dict[str, Dialect] = {"completions": Completions(), "chat": Chat()}
+
+
+class WrittenText(msgspec.Struct, frozen=True, gc=False):
+    """The text that a model wrote in a part of a message."""
+
+    answer: str = ""
+    reasoning: str = ""
+
+
+def read_written(value: Any, thought: bool = False) -> WrittenText:
+    """Read the text in a value of any form; all of it is reasoning if `thought`.
+
+    Raises RecursionError where it is too deep, as the parser does, which comes almost as far.
+    """
+    answer: list[str] = []
+    reasoning: list[str] = []
+    _gather_text(value, thought, answer, reasoning)
+    return WrittenText("".join(answer), "".join(reasoning))
+
+
+def has_written(value: Any) -> bool:
+    """Whether `read_written` finds any text in it; each message of a tool call is asked, so in loops."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if part and (key in _OBJECTS or (key in _KEYS and has_written(part))):
+                return True
+    elif isinstance(value, list):
+        for part in value:
+            if has_written(part):
+                return True
+    return isinstance(value, str) and value != ""
+
+
+def _is_thought(part: dict[str, Any]) -> bool:
+    kind = part.get("type")
+    return part.get("thought") is True or (kind.__class__ is str and kind.startswith(_OF_THOUGHT))
+
+
+def _gather_text(value: Any, thought: bool, answer: list[str], reasoning: list[str]) -> None:
+    if isinstance(value, str):
+        (reasoning if thought else answer).append(value)
+    elif isinstance(value, list):
+        for part in value:
+            _gather_text(part, thought, answer, reasoning)
+    elif isinstance(value, dict):
+        thought = thought or _is_thought(value)
+        for key, part in value.items():
+            if key in _KEYS:
+                _gather_text(part, thought or _KEYS[key], answer, reasoning)
+            elif key in _OBJECTS and part:
+                text = part if isinstance(part, str) else msgspec.json.encode(part).decode()
+                _gather_text(text, thought, answer, reasoning)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.bounds import parse_share
+from loadgen.base.parsing import parse_share
 
 
 @loop_over(

@@ -10,7 +10,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base import untrusted
-from loadgen.server import server_log
+from loadgen.server import engine_config
 
 
 @loop_over(
@@ -144,19 +144,21 @@ def test_a_file_of_proc_is_not_read() -> None:
 def test_a_log_is_its_beginning_and_its_end(
     tmp_path: Path, size: int, left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_log, "_MOST_BYTES", 32)
+    monkeypatch.setattr(engine_config, "_MOST_BYTES", 32)
     whole = "".join(chr(97 + i % 26) for i in range(size))
     log = tmp_path / "server.log"
     log.write_text(whole, "utf-8")
     gap = f"\n… {left_out} bytes left out …\n" if left_out else ""
-    assert server_log.read_log(log) == (whole[:32] + gap + whole[-32:] if size > 32 and left_out else whole)
-    assert server_log.read_beginning(log) == whole[:32]
+    assert engine_config.read_log(log) == (
+        whole[:32] + gap + whole[-32:] if size > 32 and left_out else whole
+    )
+    assert engine_config.read_beginning(log) == whole[:32]
 
 
 def test_a_log_that_was_removed_is_said_and_empty(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    assert server_log.read_beginning(log) == ""
-    assert "was removed" in server_log.read_log(log)
+    assert engine_config.read_beginning(log) == ""
+    assert "was removed" in engine_config.read_log(log)
 
 
 def test_a_line_has_no_line_ends_and_is_cut_visibly() -> None:

@@ -15,7 +15,7 @@ from loadgen.figures.record import Record
 from loadgen.transport.capture import Capture, join_reads
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, Dialect
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 RESPONSES = Path(__file__).parents[1] / "data" / "responses"
 OFFSET_NS = 1_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every capture made here

@@ -19,9 +19,9 @@ from loadgen.figures.decode import Decoder
 from loadgen.figures.record import Record
 from loadgen.transport.capture import Capture
 from loadgen.transport.channel import Inbox, Outbox, open_pair
-from loadgen.transport.epoll.epoll_transport import EpollTransport
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
-from loadgen.transport.portable.httpx_transport import HttpxTransport
+from loadgen.transport.httpx_transport import HttpxTransport
 from loadgen.transport.ring.ring_transport import RingTransport
 from loadgen.transport.sending.job import Counters, Health, Job, Target, Transport
 from loadgen.transport.sending.share import Listed

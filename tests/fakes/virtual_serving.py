@@ -18,7 +18,7 @@ from fakes.virtual_servers import EngineServer
 from fakes.virtual_time import VirtualTime
 from loadgen.host import throttling
 from loadgen.run import embedded_engine, session
-from loadgen.transport.sending import outgoing
+from loadgen.transport.sending import sender
 from loadgen_servers.engine import cli as engine_cli
 from loadgen_servers.process.embedded import Listening
 
@@ -26,7 +26,7 @@ from loadgen_servers.process.embedded import Listening
 def _run_on(server: VirtualServer, patch: pytest.MonkeyPatch) -> None:
     """Have every run of this process on a virtual server, and nothing of this machine in it."""
     run_on(server, patch)
-    patch.setattr(outgoing, "_MOST_READY", 64)  # no time passes while a body is built
+    patch.setattr(sender, "_MOST_READY", 64)  # no time passes while a body is built
     patch.setattr(session, "cpu_watch", lambda *_, **__: None)
     patch.setattr(session, "read_git_state", lambda: "")
     patch.setattr(throttling, "take_snapshot", throttling.HostState)

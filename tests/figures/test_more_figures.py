@@ -12,7 +12,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base import archive
-from loadgen.base.columns import BOUNDS
+from loadgen.base.record_columns import BOUNDS
 from loadgen.figures import vllm_keys
 from loadgen.figures.figure_table import parse_metrics
 from loadgen.figures.metrics import Metrics, compute

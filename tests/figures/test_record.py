@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.loops import loop_over
-from loadgen.base.columns import BOUNDS, LONGEST_NS, MOST_COUNT
+from loadgen.base.record_columns import BOUNDS, LONGEST_NS, MOST_COUNT
 from loadgen.figures import record
 from loadgen.figures.record import Record, Records
 from loadgen.transport.failure import Failure, FailureKind

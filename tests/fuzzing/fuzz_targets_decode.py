@@ -16,7 +16,7 @@ from loadgen.figures.token_counts import SILENT_TOKENS
 from loadgen.transport.capture import NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import DIALECTS, MOST, Dialect
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 APIS: Final[tuple[Dialect, ...]] = (DIALECTS["completions"], DIALECTS["chat"], Generate())
 HEADS: Final = (

@@ -12,9 +12,10 @@ import numpy as np
 
 from fuzzing.fuzz_files import written
 from fuzzing.fuzz_odd import replaced, shortened, spots
-from loadgen.base import csv_text, printable, secrecy
+from loadgen.base import secrecy, table
 from loadgen.base.errors import UsageError
 from loadgen.base.secrecy import Secrets
+from loadgen.base.text import clean_text, format_json, make_file_name
 from loadgen.plan import profile as profiles
 from loadgen.server import prometheus
 from loadgen.study.audit import audit_report as audit_render
@@ -113,7 +114,7 @@ def compare(data: bytes) -> None:
             comparison_report.render_markdown(found),
             comparison_report.render_csv(found),
         ):
-            printable.clean_text(said).encode()
+            clean_text(said).encode()
 
 
 def audit(data: bytes) -> None:
@@ -121,18 +122,18 @@ def audit(data: bytes) -> None:
     reported = _sources(data, "audit")
     if reported:
         findings = audits.audit_runs(reported, None, None, "")
-        printable.clean_text(audit_render.render_text(findings, explain=True)).encode()
-        printable.format_json(audit_render.render_json(findings, None, [], []), indent=1)
+        clean_text(audit_render.render_text(findings, explain=True)).encode()
+        format_json(audit_render.render_json(findings, None, [], []), indent=1)
 
 
 def text(data: bytes) -> None:
     """What may be printed, written and named."""
     said = data.decode("utf-8", "surrogateescape")
-    assert printable.clean_text(printable.clean_text(said)) == printable.clean_text(said)
-    printable.clean_text(said).encode()
-    printable.format_json({said: said}).encode()
-    assert (Path("d") / printable.make_file_name(said)).parent == Path("d")
-    csv_text.format_csv([[said, said]]).encode()
+    assert clean_text(clean_text(said)) == clean_text(said)
+    clean_text(said).encode()
+    format_json({said: said}).encode()
+    assert (Path("d") / make_file_name(said)).parent == Path("d")
+    table.format_csv([[said, said]]).encode()
 
 
 def hide(data: bytes) -> None:

@@ -14,9 +14,9 @@ from builders.made_limits import limit_record
 from fuzzing.fuzz_files import place, written
 from fuzzing.fuzz_odd import replaced, spots
 from fuzzing.fuzz_targets_data import SERVER
-from loadgen.base import pasted_url
+from loadgen.base import urls
 from loadgen.base.errors import UsageError
-from loadgen.base.printable import clean_text
+from loadgen.base.text import clean_text
 from loadgen.features.shards.start_at import read as read_start
 from loadgen.fleet.launch_plan import launch_plan
 from loadgen.plan import plan, profile
@@ -62,7 +62,7 @@ def base_url(data: bytes) -> None:
     """A base URL, and an endpoint."""
     url, _, endpoint = data.decode("utf-8", "replace").partition(" ")
     with contextlib.suppress(UsageError):
-        pasted = pasted_url.parse_base_url(url, endpoint or None)
+        pasted = urls.parse_base_url(url, endpoint or None)
         assert "\n" not in ServerAddress(pasted.base_url).shown_url
 
 

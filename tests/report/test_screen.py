@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.printable import clean_text
+from loadgen.base.text import clean_text
 from loadgen.report.screen import Colour, Mark, Screen, no_ink
 
 RUN = Path(__file__).parents[1] / "data" / "run_directories" / "format-1"

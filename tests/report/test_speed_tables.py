@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders.loops import loop_over
-from loadgen.base.layout import Column, Table, render_csv_table, render_text_table
+from loadgen.base.table import Column, Table, render_csv_table, render_text_table
 from loadgen.report import speed_tables
 from loadgen.report.speed_formulas import OUTPUT, TOTAL
 from loadgen.report.speed_rows import (

@@ -17,7 +17,7 @@ from builders.recorded_sensors import RecordedNvml
 from builders.serving_scripts import engine_command, launch_command
 from fakes.supervised import nothing_is_left
 from loadgen import cli
-from loadgen.host import discovery
+from loadgen.host import sensor_discovery
 from loadgen.host.nvml import Gpus
 from loadgen.host.sensor import Absent
 from loadgen.report.run_directory import ARRIVALS, REPORT, RESULT
@@ -119,8 +119,8 @@ def test_an_engine_that_cannot_flush_its_cache_is_reported(
 def test_server_memory_is_measured_and_missing_sensors_say_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "find_gpus", lambda: Absent("no NVIDIA GPU here"))
-    monkeypatch.setattr(discovery, "find_board", lambda root: None)
+    monkeypatch.setattr(sensor_discovery, "find_gpus", lambda: Absent("no NVIDIA GPU here"))
+    monkeypatch.setattr(sensor_discovery, "find_board", lambda root: None)
     assert bench(launch_command(tmp_path, HEALTHY)) == 0
     said = report()
     sensed = stored()["sensed"]
@@ -133,7 +133,7 @@ def test_server_memory_is_measured_and_missing_sensors_say_why(
 def test_the_gpus_of_this_machine_are_those_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "find_gpus", lambda: Gpus(RecordedNvml("h200")))
+    monkeypatch.setattr(sensor_discovery, "find_gpus", lambda: Gpus(RecordedNvml("h200")))
     assert bench(launch_command(tmp_path, HEALTHY)) == 0
     known = stored()
     assert "H200" in known["environment"]["gpu"]
@@ -145,7 +145,7 @@ def test_the_next_start_waits_until_the_gpus_memory_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_use = iter([10 << 30, *[90 << 30] * 5, 10 << 30])
-    monkeypatch.setattr(discovery, "read_device_memory_bytes", lambda: next(in_use))
+    monkeypatch.setattr(sensor_discovery, "read_device_memory_bytes", lambda: next(in_use))
     assert bench(launch_command(tmp_path, HEALTHY), "--no-observe") == 0
     assert list(in_use) == []
 
@@ -155,7 +155,7 @@ def test_memory_that_does_not_come_back_is_not_waited_for_forever(
 ) -> None:
     in_use = iter([10 << 30])
     monkeypatch.setattr(launched_server, "_MEMORY_S", 0.1)
-    monkeypatch.setattr(discovery, "read_device_memory_bytes", lambda: next(in_use, 90 << 30))
+    monkeypatch.setattr(sensor_discovery, "read_device_memory_bytes", lambda: next(in_use, 90 << 30))
     assert bench(launch_command(tmp_path, HEALTHY), "--no-observe") == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.layout import wrap_text
+from loadgen.base.text import wrap_text
 from loadgen.roofline.checkpoint import Checkpoint
 from loadgen.server.engine_config import EngineConfig, parse_log, render_config
 from server.test_engine_config import gib, log

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builders.loops import loop_over
-from loadgen.base.bounds import parse_seconds
+from loadgen.base.parsing import parse_seconds
 from loadgen.settings.load_schedule import parse
 
 NS = 1_000_000_000

@@ -40,10 +40,10 @@ from fakes.scripted_server import (
 from fakes.tapped_server import Tapped
 from fakes.virtual_network import VirtualSocket
 from loadgen.server.discovery import ServerAddress
-from loadgen.transport.epoll.connection import Slot, shorten_ack_delay
+from loadgen.transport.httpx_transport import Link
 from loadgen.transport.network import Received, Socket, SystemNetwork
-from loadgen.transport.portable.httpx_stream import Link
 from loadgen.transport.sending.job import Target
+from loadgen.transport.tcp_connection import Slot, shorten_ack_delay
 
 TRANSPORTS = ["wire", pytest.param("ring", marks=needs_ring), "httpx"]
 REQUESTS, TOKENS = 6, 30

@@ -23,7 +23,7 @@ from fakes.scripted_server import (
     token,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.transport.epoll.epoll_transport import EpollTransport
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import FailureKind
 
 MS = 1_000_000

@@ -21,7 +21,7 @@ from loadgen.figures.decode import Decoder
 from loadgen.verdict import verdict
 from loadgen.verdict.evidence import RunEvidence
 from loadgen.wire.openai import DIALECTS, Dialect
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 from transport.test_faults import EVERY_TRANSPORT
 
 TOKENS, PROMPT, REQUESTS, FIRST_S, GAP_S = 40, 5, 8, 0.080, 0.010

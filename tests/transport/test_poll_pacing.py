@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.loops import loop_over
-from loadgen.transport.epoll.epoll_transport import PollPacing
+from loadgen.transport.epoll_transport import PollPacing
 
 SECOND_NS = 1_000_000_000
 

@@ -30,8 +30,8 @@ from fakes.scripted_server import (
     token,
 )
 from loadgen.server.discovery import ServerAddress
-from loadgen.transport.epoll.connection import SO_TIMESTAMPNS
 from loadgen.transport.failure import FailureKind
+from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY

@@ -10,8 +10,8 @@ from loadgen.host.sensor_summary import WITH_SERVER, SensorSummary
 from loadgen.report import report
 from loadgen.report.run_directory import Result
 from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.roofline.estimate import ModelIdentity
 from loadgen.roofline.flags import Flags
-from loadgen.roofline.identify import ModelIdentity
 from loadgen.server.engine_config import EngineConfig
 from loadgen.verdict import run_roofline
 from loadgen.verdict.run_facts import Server

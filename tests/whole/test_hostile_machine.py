@@ -15,12 +15,12 @@ from builders.loops import loop_over
 from builders.made_cases import measured, run
 from builders.recorded_sensors import DATA, RecordedNvml, tree
 from loadgen.base import untrusted
-from loadgen.host import discovery, environment, throttling
-from loadgen.host.discovery import Processes, System
+from loadgen.host import environment, sensor_discovery, throttling
 from loadgen.host.jetson import Board
 from loadgen.host.nvml import Gpus
 from loadgen.host.sampler import Sampler
 from loadgen.host.sensor import Absent, Reading, Sensor
+from loadgen.host.sensor_discovery import Processes, System
 from loadgen.host.throttling import HostMachine
 from loadgen.run.selftest import tables
 from loadgen.verdict import calibration
@@ -79,9 +79,11 @@ def test_facts_that_raise_cost_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, fault: Exception
 ) -> None:
     every = machine(tmp_path)
-    whole, lost = discovery.collect_facts(every), every[which].facts()
+    whole, lost = sensor_discovery.collect_facts(every), every[which].facts()
     broken(monkeypatch, every[which], "facts", fault)
-    assert discovery.collect_facts(every) == {name: said for name, said in whole.items() if name not in lost}
+    assert sensor_discovery.collect_facts(every) == {
+        name: said for name, said in whole.items() if name not in lost
+    }
 
 
 @loop_over("fault", FAULTS)
@@ -92,12 +94,12 @@ def test_sensors_that_cannot_be_looked_for_are_said_to_be_absent(
     def fails(*_: object) -> Sensor:
         raise fault
 
-    monkeypatch.setattr("loadgen.host.discovery.find_gpus", lambda: Absent("no NVIDIA GPU"))
-    monkeypatch.setattr(f"loadgen.host.discovery.{looked_for}", fails)
-    found = discovery.find_sensors(tmp_path)
+    monkeypatch.setattr("loadgen.host.sensor_discovery.find_gpus", lambda: Absent("no NVIDIA GPU"))
+    monkeypatch.setattr(f"loadgen.host.sensor_discovery.{looked_for}", fails)
+    found = sensor_discovery.find_sensors(tmp_path)
     assert [type(one).__name__ for one in found[-2:]] == ["Processes", "System"]
     assert any(f"failed: {type(fault).__name__}" in one.why for one in found if isinstance(one, Absent))
-    assert discovery.read_device_memory_bytes() is None
+    assert sensor_discovery.read_device_memory_bytes() is None
 
 
 class Odd:
@@ -129,7 +131,7 @@ def test_what_a_sensor_cannot_mean_is_missing(values: object, kept: dict[tuple[s
     reading = Sampler([Odd(values)], list)._sample(()).reading
     assert reading.values == kept
     assert len(reading.missing) == (values != kept)
-    assert discovery.collect_facts([Odd(values)]) == {"odd": "\ufffd[2J"}
+    assert sensor_discovery.collect_facts([Odd(values)]) == {"odd": "\ufffd[2J"}
 
 
 @pytest.mark.whole

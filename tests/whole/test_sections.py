@@ -11,9 +11,9 @@ from msgspec.structs import asdict
 
 from builders.loops import loop_over
 from builders.made_cases import failed, run
-from loadgen.base.layout import wrap_text
 from loadgen.base.rule import Rule
 from loadgen.base.structs import replace
+from loadgen.base.text import wrap_text
 from loadgen.figures import steady_state
 from loadgen.host import sensor_summary
 from loadgen.report import report, result_block

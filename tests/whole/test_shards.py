@@ -24,7 +24,7 @@ from loadgen.report import run_directory
 from loadgen.report.run_directory import Result
 from loadgen.transport.capture_process import CaptureRun, start_capture
 from loadgen.transport.sending.job import Job
-from loadgen.transport.sending.start import At
+from loadgen.transport.sending.share import At
 
 pytestmark = [
     pytest.mark.whole,

@@ -21,7 +21,7 @@ from loadgen.wire.openai import (
     Dialect,
     read_remark,
 )
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 

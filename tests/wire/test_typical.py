@@ -16,7 +16,7 @@ from loadgen.figures.decode import Decoder
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse, typical
 from loadgen.wire.openai import DIALECTS
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 Lines = Callable[..., bytes]
 COUNT = 80

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import MOST_TOKENS, YEAR_S, quote_value
+from loadgen.base.bounds import MOST_TOKENS, YEAR_S
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.data import kinds, sent_rows
 from loadgen.features.data.kinds import RowObject

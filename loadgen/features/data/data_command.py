@@ -11,10 +11,10 @@ import numpy as np
 
 from loadgen.base import bounds
 from loadgen.base.arrays import Int64
-from loadgen.base.bounds import integer_between, parse_with
+from loadgen.base.bounds import integer_between
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.printable import format_json
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments, parse_with
+from loadgen.base.text import format_json
 from loadgen.engines.engines import UNKNOWN
 from loadgen.features.data import data_files, export_plan, named_file
 from loadgen.features.data.data_preview import PlanPreview

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.plan import sources
 from loadgen.plan.profile import Profile, read_toml, shipped
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.base.layout import wrap_text
-from loadgen.base.printable import clean_line
+from loadgen.base.text import clean_line, wrap_text
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.plan import Plan
 from loadgen.plan.sources import TRACES

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between, quote_value
+from loadgen.base.bounds import integer_between, number_between
+from loadgen.base.text import quote_value
 from loadgen.settings.groups import DATA, LENGTHS, TRACES
 from loadgen.settings.setting import NO_KEYWORD, OF_A_PROFILE, Identity, KeyRows, Makes, OptionRows, setting
 

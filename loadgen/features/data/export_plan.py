@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadgen.base.errors import UsageError
-from loadgen.base.files import write_output
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path, write_output
 from loadgen.features.data import exported_plan
 from loadgen.features.data.exported_plan import BODIES, CONVERSATIONS, IDS, Decode
 from loadgen.plan.plan import Plan

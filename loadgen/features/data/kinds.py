@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from loadgen.base.bounds import quote_value
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.plan.json_lines import Lines, json_fault
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.base.untrusted import NOT_JSON, read_file_head
 
 _MOST_HEAD_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadgen.base.printable import clean_line
+from loadgen.base.text import clean_line
 from loadgen.base.untrusted import NOT_JSON
 
 _MOST_BYTES = 64 << 20  # of JSON that is read again for the value

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.features.data import bodies, sent_rows
 from loadgen.features.data.conversations import ASSISTANT, Conversations, RecordedTurn
 from loadgen.plan.json_lines import Lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Source, note, suspect
+from loadgen.base.text import format_count
 from loadgen.figures.metrics import cached_tokens
 from loadgen.figures.percentiles import percentiles
 from loadgen.figures.session_rows import SessionRows, dry_ns

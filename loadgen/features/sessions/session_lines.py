@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from loadgen.base.layout import align_cells, cut_end, format_cell_ms, format_count, list_first
+from loadgen.base.table import align_cells
+from loadgen.base.text import cut_end, format_cell_ms, format_count, list_first
 from loadgen.features.sessions.session_figures import EarlyEnd, StoredSessions
 from loadgen.figures.distribution import Distribution
 from loadgen.figures.part_figures import TurnFigures

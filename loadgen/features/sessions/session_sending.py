@@ -9,12 +9,11 @@ from typing import Protocol
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.features.sessions.session_job import SessionJob
 from loadgen.features.sessions.turn_queue import EndedTurn, TurnQueue
-from loadgen.transport.epoll.connection import Slot, State
-from loadgen.transport.epoll.pool import Pool
 from loadgen.transport.failure import CUT_SHORT, Failure
 from loadgen.transport.sending.gate import SPIN_NS
 from loadgen.transport.sending.job import Counters, Job
 from loadgen.transport.sending.sender import Sender
+from loadgen.transport.tcp_connection import Pool, Slot, State
 
 # A connection that the server closed between two turns is opened again so long before the next one is due, or
 # three times as long as it took before: enough for a handshake far away, and shorter than idle ones are kept.

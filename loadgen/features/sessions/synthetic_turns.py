@@ -13,7 +13,7 @@ from loadgen.base.arrays import Int64
 from loadgen.base.bounds import MOST_REQUESTS
 from loadgen.base.clock import MS_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import format_count as number_of
+from loadgen.base.text import format_count as number_of
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.plan_inputs import PlanInputs, SourcedRequests, WordCounts
 from loadgen.plan.profile import Profile

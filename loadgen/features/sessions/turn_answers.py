@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from loadgen.base.errors import UsageError
-from loadgen.base.written_text import read_written
 from loadgen.features.sessions.session_job import Answer, SessionJob
 from loadgen.figures import streams
 from loadgen.figures.decode import Decoder
@@ -14,7 +13,7 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.turns import Turns
 from loadgen.transport.capture import Capture
 from loadgen.wire import sse
-from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message
+from loadgen.wire.openai import TOKEN, ChatChoice, Delta, Dialect, Message, read_written
 
 _REASONING = ("reasoning", "reasoning_content")  # vLLM; SGLang, llama.cpp, older vLLM
 

@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.features.sessions.session_job import Answer, BodiesDigest, SessionJob, TurnOrder
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, join_reads, pack_int64s
 from loadgen.transport.sending.job import Job, split_body
-from loadgen.transport.sending.outgoing import Outgoing
+from loadgen.transport.sending.sender import Outgoing
 
 
 @dataclass(eq=False, slots=True)

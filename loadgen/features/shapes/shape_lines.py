@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loadgen.base.layout import align_cells, cut_end, format_cell_ms, list_first
+from loadgen.base.table import align_cells
+from loadgen.base.text import cut_end, format_cell_ms, list_first
 from loadgen.features.shapes import shape_figures
 from loadgen.figures.part_figures import ClassFigures
 from loadgen.figures.steady_state import Unsteady

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.base.errors import ExitCode, UsageError
-from loadgen.base.paths import expand_path
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.files import expand_path
+from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.features.shards import merge
 from loadgen.report import report, result_block, run_directory, run_place
 from loadgen.report.printing import printed

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
-from loadgen.base.columns import BOUNDS
 from loadgen.base.errors import UsageError
+from loadgen.base.record_columns import BOUNDS
 from loadgen.figures.record import UNKNOWN, Record, Records
 from loadgen.report.journal import Parts
 from loadgen.transport.failure import Failure, FailureKind

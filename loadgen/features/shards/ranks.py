@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from loadgen.base.bounds import quote_value
+from loadgen.base.text import quote_value
 from loadgen.transport.sending.share import Share
 
 AUTO = "auto"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from loadgen.base.bounds import parse_with, quote_value
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import parse_with
+from loadgen.base.text import quote_value
 from loadgen.fleet import cluster_flags
 from loadgen.settings.groups import SHARDS
 from loadgen.settings.setting import Makes, OptionRows, setting

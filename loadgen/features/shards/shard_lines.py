@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS, SECOND_NS
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.verdict.run_facts import Facts, MergedShard
 
 

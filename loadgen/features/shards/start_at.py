@@ -13,13 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base import clock
-from loadgen.base.bounds import quote_value
 from loadgen.base.clock import SECOND_NS, SYSTEM_CLOCK, Clock
 from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.text import quote_value
 from loadgen.run.measure import TransportOptions
 from loadgen.run.progress import Display
 from loadgen.run.signals import Interrupts
-from loadgen.transport.sending.start import At
+from loadgen.transport.sending.share import At
 
 FLAG = "--start-at"
 MOST_AHEAD_S = 86_400

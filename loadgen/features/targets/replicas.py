@@ -13,10 +13,9 @@ from itertools import chain
 
 import msgspec
 
-from loadgen.base import pasted_url
-from loadgen.base.address import is_loopback
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.structs import replace
+from loadgen.base.urls import is_loopback, parse_base_url
 from loadgen.figures.record import Records
 from loadgen.plan.plan import Plan
 from loadgen.plan.profile import Profile
@@ -49,7 +48,7 @@ def check_urls(urls: Sequence[str], endpoint: str | None = None) -> None:
     """Raises UsageError for an address that no request can be sent to, or that is given twice."""
     for url in urls:
         if "${" not in url:  # of a campaign, with a variable that is not set
-            ServerAddress(pasted_url.parse_base_url(url, endpoint).base_url)
+            ServerAddress(parse_base_url(url, endpoint).base_url)
     places: set[str] = set()
     for url in urls:
         place = url.strip().rstrip("/")

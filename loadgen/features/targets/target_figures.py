@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Bool, Int64
-from loadgen.base.layout import align_cells
+from loadgen.base.table import align_cells
 from loadgen.figures.part_figures import part_latencies
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.record import Records

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.base.clock import MS_NS, SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces import hashed_rows, servegen, sheet_rows, weka
 from loadgen.features.traces.schedule import TraceWindow

@@ -9,6 +9,7 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_rows import TraceRows
 from loadgen.plan.data_facts import ScheduleFacts
 from loadgen.plan.profile import Profile
@@ -41,10 +42,10 @@ class TraceWindow(msgspec.Struct, frozen=True):
         try:
             window = cls(float(start) if start else None, float(end) if end else None)
         except ValueError:
-            raise UsageError(_WINDOW.format(bounds.quote_value(text))) from None
+            raise UsageError(_WINDOW.format(quote_value(text))) from None
         last = bounds.YEAR_S if window.end_s is None else window.end_s
         if not colon or not 0 <= window.begin_s < last <= bounds.YEAR_S:
-            raise UsageError(_WINDOW.format(bounds.quote_value(text)))
+            raise UsageError(_WINDOW.format(quote_value(text)))
         return window
 
     def rows(self, at_ns: Int64) -> slice:

@@ -26,8 +26,8 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Float64, Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import format_count
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
+from loadgen.base.text import format_count
 from loadgen.base.untrusted import NOT_JSON
 from loadgen.features.traces.trace_rows import TraceRows, no_hashes
 from loadgen.plan.json_lines import Lines, OpenedFile, json_fault

@@ -12,6 +12,7 @@ import numpy as np
 
 from loadgen.base import bounds
 from loadgen.base.arrays import Int64
+from loadgen.base.text import quote_value
 from loadgen.features.traces.trace_rows import TraceRows, elapsed_ns, no_hashes
 from loadgen.plan.json_lines import Lines
 from loadgen.plan.sheets import row_cells
@@ -107,7 +108,7 @@ def _length(text: str, lines: Lines, i: int, column: str) -> int:
     if not 0 <= value <= bounds.MOST_TOKENS:
         raise lines.refusal(
             i + 1,
-            f"{column} {bounds.quote_value(text)} is not a number of tokens from 0 to {bounds.MOST_TOKENS}",
+            f"{column} {quote_value(text)} is not a number of tokens from 0 to {bounds.MOST_TOKENS}",
         )
     return value
 
@@ -120,7 +121,7 @@ def _seconds(texts: list[str], lines: Lines, first: int) -> Int64:
         except ValueError:
             fits = False
         if not fits:
-            raise lines.refusal(first + i + 1, f"{bounds.quote_value(text)} is not a time in seconds from 0")
+            raise lines.refusal(first + i + 1, f"{quote_value(text)} is not a time in seconds from 0")
     return np.rint(np.array(texts, np.float64) * 1e9).astype(np.int64)
 
 
@@ -130,24 +131,22 @@ def _dated(texts: list[str], zones: set[str], lines: Lines, first: int) -> Int64
     for i, text in enumerate(texts):
         parts = _DATETIME.fullmatch(text.strip())
         if parts is None:
-            raise lines.refusal(first + i + 1, f"{bounds.quote_value(text)} is not a date and time")
+            raise lines.refusal(first + i + 1, f"{quote_value(text)} is not a date and time")
         if not _FIRST_YEAR <= parts[1][:4] <= _LAST_YEAR:
             raise lines.refusal(
-                first + i + 1, f"{bounds.quote_value(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
+                first + i + 1, f"{quote_value(text)} is not in the years {_FIRST_YEAR} to {_LAST_YEAR}"
             )
         zones.add(parts[2] or "")
         dates.append(parts[1])
         if len(zones) > 1:
             raise lines.refusal(
-                first + i + 1, f"{bounds.quote_value(text)} is in another time zone than the rows above"
+                first + i + 1, f"{quote_value(text)} is in another time zone than the rows above"
             )
     try:
         return np.array(dates, "datetime64[ns]").astype(np.int64)
     except ValueError as error:
         wrong = next(i for i, date in enumerate(dates) if not _is_date(date))
-        raise lines.refusal(
-            first + wrong + 1, f"{bounds.quote_value(texts[wrong])} is no date: {error}"
-        ) from None
+        raise lines.refusal(first + wrong + 1, f"{quote_value(texts[wrong])} is no date: {error}") from None
 
 
 def _is_date(text: str) -> bool:

@@ -21,6 +21,7 @@ from loadgen.base import bounds
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 from loadgen.features.traces import hashed_rows
 from loadgen.features.traces.blocks import BlockContent, chained
 from loadgen.features.traces.replayed import ReplayedRequests
@@ -151,7 +152,7 @@ def _check_labels(profile: Profile, first: Mapping[str, Any], lines: Lines) -> N
     for name in ("timestamp", "input_length", "output_length", "hash_ids"):
         label = getattr(profile, f"timed_trace_label_{name}")
         if label not in first:
-            keys = bounds.quote_value(", ".join(map(str, first)))
+            keys = quote_value(", ".join(map(str, first)))
             flag = f"--timed-trace-label-{name.replace('_', '-')}"
             raise lines.refusal(0, f"has no {label}, only {keys}: name the key with {flag}")
 

@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.base import untrusted
 from loadgen.base.arrays import Int64
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.plan.prompts.random_ids import PromptShape, drawn_lens, grouped
 from loadgen.plan.prompts.tokenizers import Tokenizer, load_tokenizer
 from loadgen.plan.requests import PromptRequests, fingerprint

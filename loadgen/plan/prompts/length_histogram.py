@@ -9,9 +9,10 @@ import numpy as np
 
 from loadgen.base import untrusted
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_TOKENS, quote_value, read_figure
+from loadgen.base.bounds import MOST_TOKENS, read_figure
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
+from loadgen.base.text import quote_value
 
 _MOST_BYTES = 1 << 26
 _FORM = (

@@ -10,9 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Float64, Int64
-from loadgen.base.bounds import MOST_TOKENS, quote_value, read_figure
+from loadgen.base.bounds import MOST_TOKENS, read_figure
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
 from loadgen.plan.prompts import length_histogram
 
 _EXAMPLE = "write it as lognormal:mean=1024,sd=512,min=16,max=8192"

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from loadgen.base import clock
 from loadgen.base.bounds import MOST_STREAMS, integer_between, number_between
 from loadgen.base.errors import MeasureError
-from loadgen.base.layout import format_count
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.text import format_count
 from loadgen.report.printing import printed
 from loadgen.run.automatic_workers import usable_cpus
 from loadgen.run.progress import display

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.engines import engines
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.verdict.calibration import Calibration, Error
 
 

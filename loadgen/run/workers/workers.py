@@ -31,8 +31,7 @@ from loadgen.transport.capture import Capture
 from loadgen.transport.capture_process import FORKING, flush_standard_streams, fork_process, set_scheduling
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.sending.job import Counters, Health
-from loadgen.transport.sending.share import Queue, Shared
-from loadgen.transport.sending.start import AtOnce, RunStart, Together
+from loadgen.transport.sending.share import AtOnce, Queue, RunStart, Shared, Together
 
 _LOG = logging.getLogger("loadgen")
 _TURN_S, _START_TURN_S = 0.25, 0.002

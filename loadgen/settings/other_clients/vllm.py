@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.base.bounds import quote_value
+from loadgen.base.text import quote_value
 from loadgen.settings.other_clients import data_sets
 from loadgen.settings.other_clients.client import OtherClient, by_flag
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.printable import clean_text, format_json
-from loadgen.base.spelling import Parser, parse_arguments, suggest_name
+from loadgen.base.parsing import Parser, parse_arguments, suggest_name
+from loadgen.base.text import clean_text, format_json
 from loadgen.report.printing import printed
 from loadgen.roofline import models
 from loadgen.roofline.machines import Machine

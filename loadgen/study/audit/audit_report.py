@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import asdict
 
 from loadgen.base import rule
-from loadgen.base.layout import WIDTH, align_cells, cut_end, cut_middle, format_count, list_first, wrap_text
-from loadgen.base.printable import clean_line
 from loadgen.base.rule import Finding, Severity
+from loadgen.base.table import align_cells
+from loadgen.base.text import WIDTH, clean_line, cut_end, cut_middle, format_count, list_first, wrap_text
 from loadgen.report.load_table import marked_name
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.roofline.machines import Machine

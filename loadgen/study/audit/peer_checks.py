@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from loadgen.base.layout import list_first
 from loadgen.base.rule import Evidence, Source, note, suspect
+from loadgen.base.text import list_first
 from loadgen.roofline import bound
 from loadgen.study.consistency.subject import LEAST_MISSING, SEED, TOKENIZER, AuditedRun, list_fractions
 from loadgen.study.run_summary import Reported

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.report import speed_formulas
 from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights

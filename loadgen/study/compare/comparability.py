@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from loadgen.base import rule
-from loadgen.base.layout import format_count
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
+from loadgen.base.text import format_count
 from loadgen.report import load_identity
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadgen.base.layout import (
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.table import (
     Table,
     escape_markdown,
     render_csv_table,
     render_markdown_table,
     render_text_table,
-    wrap_text,
 )
-from loadgen.base.printable import clean_text, format_json
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.text import clean_text, format_json, wrap_text
 from loadgen.report import sweep_lines
 from loadgen.report.printing import printed
 from loadgen.settings import groups

@@ -10,8 +10,8 @@ from itertools import islice
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import list_first
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.text import list_first
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATION
 from loadgen.roofline import bound

@@ -8,22 +8,17 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.layout import (
-    WIDTH,
+from loadgen.base.table import (
     Column,
     Table,
     align_cells,
-    cut_middle,
     escape_markdown,
-    format_count,
+    format_csv_table,
     render_markdown_table,
     render_text_table,
-    wrap_first_line,
-    wrap_text,
 )
-from loadgen.base.printable import clean_line
+from loadgen.base.text import WIDTH, clean_line, cut_middle, format_count, wrap_first_line, wrap_text
 from loadgen.figures import repeats
 from loadgen.report import load_table
 from loadgen.report.load_identity import Load

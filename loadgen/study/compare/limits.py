@@ -18,11 +18,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict, replace
 
-from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import Column, Table
-from loadgen.base.printable import clean_line
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
+from loadgen.base.table import Column, Table, format_csv_table
+from loadgen.base.text import clean_line
 from loadgen.figures import repeats
 from loadgen.figures.repeats import t_quantile
 from loadgen.report import limit_lines

@@ -7,8 +7,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.layout import Column, Table
-from loadgen.base.printable import clean_line
+from loadgen.base.table import Column, Table
+from loadgen.base.text import clean_line
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.report import load_table
 from loadgen.report.load_table import SIMULATION, LoadRow

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import marked_name
 from loadgen.study.compare.ceilings import Hardware

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from loadgen.base.layout import Column, Table
+from loadgen.base.table import Column, Table
 from loadgen.engines import engines
 from loadgen.roofline import models
 from loadgen.study.compare.ceilings import find_weights

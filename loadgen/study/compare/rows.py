@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.layout import format_count, list_first
 from loadgen.base.rule import Severity
+from loadgen.base.text import format_count, list_first
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE, find_figure
 from loadgen.figures.repeats import t_quantile
 from loadgen.roofline import bound

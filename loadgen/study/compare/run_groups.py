@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadgen.base.layout import cut_middle
+from loadgen.base.text import cut_middle
 from loadgen.report import labels, load_identity
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparability

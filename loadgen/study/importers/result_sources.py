@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import list_first
-from loadgen.base.paths import expand_path
+from loadgen.base.files import expand_path
+from loadgen.base.text import list_first
 from loadgen.report import labels
 from loadgen.report.limit_record import LIMIT
 from loadgen.report.run_directory import ARRIVALS, RESULT

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.layout import Table
+from loadgen.base.table import Table
 from loadgen.figures import repeats
 from loadgen.study.compare import comparison_report, loads, rankings, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary

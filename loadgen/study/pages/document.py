@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from loadgen.base.layout import Table, list_first
+from loadgen.base.table import Table
+from loadgen.base.text import list_first
 from loadgen.report import sweep_lines
 from loadgen.study.compare import loads, rankings
 from loadgen.study.compare.comparison_report import describe_load

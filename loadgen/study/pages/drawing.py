@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from loadgen.base.layout import cut_middle
+from loadgen.base.text import cut_middle
 from loadgen.study.pages.page_parts import Bar, Curve, CurveStyle, Floats, Panel, Spans
 
 WIDTH = 340  # so wide that a telephone shows the letters readable

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.layout import Table
+from loadgen.base.table import Table
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.layout import Table
+from loadgen.base.table import Table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_lines import load as shown_load

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.errors import LOG_LINE
-from loadgen.base.layout import Table, escape_markdown
-from loadgen.base.printable import clean_line
+from loadgen.base.table import Table, escape_markdown
+from loadgen.base.text import clean_line
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Line
 from loadgen.study.pages.comparison_section import (
     LEVELS,

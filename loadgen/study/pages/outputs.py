@@ -15,11 +15,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from loadgen.base.csv_text import format_csv_table
 from loadgen.base.errors import MeasureError, UsageError
 from loadgen.base.files import ANYONES, write_output
-from loadgen.base.layout import wrap_text
-from loadgen.base.printable import clean_line, clean_text, make_file_name
+from loadgen.base.table import format_csv_table
+from loadgen.base.text import clean_line, clean_text, make_file_name, wrap_text
 from loadgen.report import limit_lines, result_block, run_place, sweep_lines
 from loadgen.report.printing import printed
 from loadgen.study.compare import ceilings, compare_command, comparison_report, limits, model

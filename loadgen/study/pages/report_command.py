@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path
-from loadgen.base.spelling import Parser, parse_arguments
+from loadgen.base.files import expand_path
+from loadgen.base.parsing import Parser, parse_arguments
 from loadgen.report import report, result_block, run_directory
 from loadgen.report.printing import printed
 from loadgen.report.run_directory import Result

@@ -10,8 +10,7 @@ import numpy as np
 import plotext
 from msgspec.structs import replace
 
-from loadgen.base.layout import wrap_text
-from loadgen.base.printable import clean_line
+from loadgen.base.text import clean_line, wrap_text
 from loadgen.report import load_table
 from loadgen.report.run_directory import Result
 from loadgen.study.pages import run_charts

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.address import host_of
 from loadgen.base.errors import UsageError
-from loadgen.base.paths import expand_path as expanded
+from loadgen.base.files import expand_path as expanded
+from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import command_line
-from loadgen.base.spelling import suggest_name
+from loadgen.base.urls import host_of
 from loadgen.features.data import data_files
 from loadgen.plan import profile
 from loadgen.plan.profile import Profile

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.base.printable import clean_text
-from loadgen.base.spelling import Parser, parse_arguments
-from loadgen.host import discovery
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.text import clean_text
+from loadgen.host import sensor_discovery
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import run_place
 from loadgen.report.printing import printed
@@ -190,7 +190,7 @@ def _run(wanted: CampaignRequest, kept: Store, given: argparse.Namespace) -> int
             pace=Pace.of(kept),
             say=say,
             quiet=given.quiet,
-            cooling=None if cool is None else Cooling(cool, discovery.find_sensors(), say, shown),
+            cooling=None if cool is None else Cooling(cool, sensor_discovery.find_sensors(), say, shown),
             limit=wanted.file.limit,
         )
         try:

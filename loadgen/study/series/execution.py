@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from loadgen.base import clock
 from loadgen.base.errors import LoadgenError, MeasureError
-from loadgen.base.printable import clean_text
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import clean_text
 from loadgen.plan.plan_inputs import Seed
 from loadgen.report import limit_lines, run_place
 from loadgen.run import progress, signals

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from loadgen.base.bounds import MOST_SECONDS, MOST_SEED
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
 from loadgen.figures import objectives
 from loadgen.plan import profile
 from loadgen.plan.server_settings import validated

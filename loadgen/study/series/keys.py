@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
 from loadgen.base.secrecy import HIDDEN, Secrets
-from loadgen.base.spelling import suggest_name
 from loadgen.run.options import TABLE
 from loadgen.settings.setting import OF_A_PROFILE, Makes
 from loadgen.settings.table import profile_keys

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from loadgen.base.layout import align_cells, format_count, wrap_text
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.table import align_cells
+from loadgen.base.text import format_count, wrap_text
 from loadgen.study.series.arms import Arm, key_lines
 from loadgen.study.series.file import File
 from loadgen.study.series.matrix import ONCE, Start, cells_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base.address import is_this_machine
 from loadgen.base.errors import UsageError
+from loadgen.base.urls import is_this_machine
 from loadgen.plan import profile
 from loadgen.plan.server_settings import ServerSettings
 from loadgen.run.credentials import NO_KEY

@@ -21,9 +21,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.transport.epoll.connection import SO_TIMESTAMPNS
 from loadgen.transport.network import Poller
 from loadgen.transport.ring.packet_filter import HEADERS, Headers, build_program
+from loadgen.transport.tcp_connection import SO_TIMESTAMPNS
 
 _SOL_PACKET, _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_IGNORE_OUTGOING = 263, 5, 6, 10, 23
 _SO_ATTACH_FILTER = 26

@@ -18,14 +18,15 @@ from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
 from loadgen.transport.capture import A_READ, NO_STAMP, Capture, pack_int64s
 from loadgen.transport.channel import Outbox
-from loadgen.transport.epoll.connection import READ_BYTES, Slot, State
-from loadgen.transport.epoll.epoll_transport import EpollTransport
+from loadgen.transport.epoll_transport import EpollTransport
 from loadgen.transport.failure import Failure, FailureKind
-from loadgen.transport.network import Network, SystemNetwork
+from loadgen.transport.network import Network, SystemNetwork, read_least_rtt_ns
 from loadgen.transport.ring.packet_ring import PacketRing, SegmentSource
-from loadgen.transport.ring.ring_network import SEQUENCE, RingNetwork, RingPoller
-from loadgen.transport.ring.ring_sockets import (
+from loadgen.transport.ring.ring_network import (
     ANCILLARY_BYTES,
+    SEQUENCE,
+    RingNetwork,
+    RingPoller,
     RingSocket,
     SealedSocket,
     list_places,
@@ -34,7 +35,7 @@ from loadgen.transport.ring.ring_sockets import (
 from loadgen.transport.ring.segments import Rows, count_held_back, join_rows, measure_payload, order_segments
 from loadgen.transport.ring.source_ports import SourcePorts
 from loadgen.transport.sending.job import Counters, Health, Job
-from loadgen.transport.tcp_losses import read_least_rtt_ns
+from loadgen.transport.tcp_connection import READ_BYTES, Slot, State
 
 _SPARE_FILES = 128
 _LEAST_DRAINED = 16  # reads of an answer that is given up: more than a socket lets wait

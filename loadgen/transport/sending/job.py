@@ -18,8 +18,7 @@ from loadgen.settings.load_schedule import ConcurrencySteps
 from loadgen.settings.run import Sending
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.transport.memory_room import MIB
-from loadgen.transport.sending.share import WHOLE, Order, Share
-from loadgen.transport.sending.start import AtOnce, RunStart
+from loadgen.transport.sending.share import WHOLE, AtOnce, Order, RunStart, Share
 from loadgen.wire.sent_headers import check_headers, check_path, check_request_id_prefix
 
 

@@ -14,9 +14,7 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, failed, run, thor
 from builders.loops import loop_over
-from loadgen.base import layout
-from loadgen.base.layout import cut_middle
-from loadgen.base.printable import format_json
+from loadgen.base.text import WIDTH, cut_middle, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report
 from loadgen.study.compare.comparison import compare_runs
@@ -42,7 +40,7 @@ def found() -> list[ComparedLoad]:
 
 def test_the_text_can_be_read(found: list[ComparedLoad]) -> None:
     said = comparison_report.render_text(found[:1])
-    assert max(map(len, said.splitlines())) <= layout.WIDTH
+    assert max(map(len, said.splitlines())) <= WIDTH
     lines = said.splitlines()
     assert lines[0] == "high-load: 2048 in / 128 out, 100 requests, 8 at a time"
     assert lines[2].split() == ["tok/s", "TTFT", "ms", "TPOT", "ms", "GiB", "J/token"]
@@ -172,7 +170,7 @@ def test_a_load_in_words(load: Load, said: str) -> None:
 
 def test_the_thor_page_renders_in_every_form() -> None:
     found = compare_runs(list(thor()), ComparisonOptions())
-    assert max(map(len, comparison_report.render_text(found).splitlines())) <= layout.WIDTH
+    assert max(map(len, comparison_report.render_text(found).splitlines())) <= WIDTH
     assert comparison_report.render_markdown(found).count("### ") == 2
     assert len(list(csv.DictReader(io.StringIO(comparison_report.render_csv(found))))) == 16 * 3
     assert len(json.loads(format_json(comparison_report.render_json(found)))["comparisons"]) == 2

@@ -15,8 +15,7 @@ from builders.comparison_samples import HIGH, cells, run, runs
 from builders.loops import loop_over
 from builders.made_cases import WHEN
 from builders.made_sessions import made, rows_of
-from loadgen.base import layout
-from loadgen.base.printable import format_json
+from loadgen.base.text import WIDTH, format_json
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparison_report, loads
 from loadgen.study.compare.comparison import compare_runs
@@ -181,7 +180,7 @@ def test_eighty_columns_hold_repeats_and_percentiles() -> None:
         for one in runs("a", [10101.0 * n, 10202.0 * n, 10300.0 * n], at(n), figures=figures, level="SUSPECT")
     ]
     text = comparison_report.render_text(compare_runs(reported, ComparisonOptions()))
-    assert max(map(len, text.splitlines())) <= layout.WIDTH
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 TURNS = [3, 3, 6]

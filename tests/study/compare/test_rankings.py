@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from builders.comparison_samples import HIGH, cells, rtx, run
 from builders.loops import loop_over
-from loadgen.base import layout
-from loadgen.base.layout import render_text_table
+from loadgen.base.table import render_text_table
+from loadgen.base.text import WIDTH
 from loadgen.study.compare import rankings
 from loadgen.study.compare.comparison import compare_runs
 from loadgen.study.compare.model import ComparisonOptions
@@ -53,7 +53,7 @@ def test_the_ranking_of_the_rtx_page() -> None:
         ("3", "Qwen3-8B-AWQ", "8B", "Dense AWQ", "208.0"),
         ("4", "Qwen3-30B-A3B", "30B (3B active)", "MoE BF16", "168.9"),
     )
-    assert max(map(len, render_text_table(table).splitlines())) <= layout.WIDTH
+    assert max(map(len, render_text_table(table).splitlines())) <= WIDTH
 
 
 def test_the_effect_of_quantization_on_the_rtx_page() -> None:

@@ -31,7 +31,7 @@ from fakes.virtual_ring import VirtualRing
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.network import Received
 from loadgen.transport.ring import ring_transport, source_ports
-from loadgen.transport.ring.ring_sockets import RingSocket
+from loadgen.transport.ring.ring_network import RingSocket
 from loadgen.transport.ring.ring_transport import RingTransport, _Ring
 from loadgen.transport.ring.segments import Rows
 from loadgen.transport.sending.job import Limits

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields

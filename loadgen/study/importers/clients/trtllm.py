@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.layout import list_first
+from loadgen.base.text import list_first
 from loadgen.figures.figure_table import figures_named_by
 from loadgen.report.load_identity import Load
 from loadgen.study.importers import json_fields

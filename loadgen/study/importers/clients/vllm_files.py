@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.base.untrusted import read_list, read_mapping
 from loadgen.figures.figure_table import COUNTS, PEAKS, figures_named_by, find_figure
 from loadgen.report.load_identity import Load

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.base.layout import cut_end, list_first
+from loadgen.base.text import cut_end, list_first
 from loadgen.report import labels, speed_rows
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATED

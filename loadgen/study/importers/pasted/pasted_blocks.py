@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.base.layout import list_first
+from loadgen.base.text import list_first
 from loadgen.report.result_block import LAYOUTS, BlockRow
 from loadgen.study.importers.pasted import numbers
 from loadgen.study.importers.pasted.numbers import AmbiguousError

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from loadgen.base import bounds
-from loadgen.base.bounds import integer_between, number_between, parse_with
+from loadgen.base import bounds, parsing
+from loadgen.base.bounds import integer_between, number_between
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.printable import clean_text
+from loadgen.base.parsing import Parser, parse_with
 from loadgen.base.secrecy import command_line
-from loadgen.base.spelling import Parser
+from loadgen.base.text import clean_text, quote_value
 from loadgen.features.data import data_files
 from loadgen.figures import objectives
 from loadgen.plan import profile
@@ -206,7 +206,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
         help="as 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
     add("--over", choices=("rate", "concurrency"),
         help="what is varied (default: concurrency for a profile with only that, else rate)")
-    add("--within", type=parse_with(partial(bounds.parse_share, least=_LEAST_SHARE)), metavar="P%",
+    add("--within", type=parse_with(partial(parsing.parse_share, least=_LEAST_SHARE)), metavar="P%",
         help="end once the interval reaches no further than this from the limit (default 5%%)")
     add("--budget", dest="budget_s", type=parse_with(_seconds), metavar="TIME",
         help="30m, 2h: of all runs together (default 30m)")
@@ -223,7 +223,7 @@ def _add_flags(group: argparse._ActionsContainer) -> None:
 
 def _seconds(text: str) -> float:
     """A time from 1 ms to a year; raises ValueError."""
-    seconds = bounds.parse_seconds(text)
+    seconds = parsing.parse_seconds(text)
     if not _LEAST_S <= seconds <= bounds.YEAR_S:
-        raise ValueError(f"{bounds.quote_value(text)}: give a time from 1ms to a year")
+        raise ValueError(f"{quote_value(text)}: give a time from 1ms to a year")
     return seconds

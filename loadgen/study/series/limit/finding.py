@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.base.layout import wrap_text
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import wrap_text
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, judged
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from loadgen.base.clock import MS_NS
-from loadgen.base.layout import format_count
 from loadgen.base.rule import Severity
+from loadgen.base.text import format_count
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, judged, together
 from loadgen.figures.per_request import PerRequest
 from loadgen.figures.percentiles import percentiles

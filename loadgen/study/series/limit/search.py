@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from loadgen.base.layout import format_count
+from loadgen.base.text import format_count
 from loadgen.figures.objectives import Objective
 from loadgen.report.limit_record import SearchEnd
 from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, fitted

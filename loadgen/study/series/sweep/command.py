@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from loadgen.base.bounds import integer_between
 from loadgen.base.errors import ExitCode, MeasureError
-from loadgen.base.layout import format_count, wrap_text
-from loadgen.base.printable import clean_text
+from loadgen.base.text import clean_text, format_count, wrap_text
 from loadgen.report.printing import printed
 from loadgen.report.sweep_record import FINISHED, SweepRecord
 from loadgen.run import signals

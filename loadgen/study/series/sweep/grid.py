@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from loadgen.base.errors import UsageError
-from loadgen.base.spelling import suggest_name
+from loadgen.base.parsing import suggest_name
 from loadgen.features.data import data_conflicts
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import sources

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from loadgen.base.errors import LoadgenError, MeasureError
-from loadgen.base.layout import format_count
 from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import format_count
 from loadgen.plan.plan_inputs import Seed
 from loadgen.plan.profile import Profile
 from loadgen.report import load_table

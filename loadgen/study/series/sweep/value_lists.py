@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen.base import bounds
-from loadgen.base.bounds import quote_value
+from loadgen.base.text import quote_value
 from loadgen.plan.profile import Profile
 from loadgen.study.series.points.typed_values import typed
 

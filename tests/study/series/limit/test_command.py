@@ -17,7 +17,7 @@ from fakes.scripted_server import closed_port
 from fakes.supervised import MARK, PATIENCE_S, marked, running, until
 from fakes.virtual_serving import virtual_engines
 from loadgen import cli
-from loadgen.base import bounds
+from loadgen.base import parsing
 from loadgen.base.errors import UsageError
 from loadgen.figures.objectives import Objective, Standing
 from loadgen.report.limit_record import LimitRecord, LimitRun
@@ -90,7 +90,7 @@ def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
     with pytest.raises(UsageError, match=rf"^--budget 2 min is too small .* give --budget {asked}, "):
         check_budget(small)
     check_budget(replace(small, budget_s=enough_s))
-    assert bounds.parse_seconds(asked) >= enough_s
+    assert parsing.parse_seconds(asked) >= enough_s
 
 
 @loop_over(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from builders.loops import loop_over
-from loadgen.wire.certificates import explain_distrust
+from loadgen.transport.failure import explain_distrust
 
 
 def refusal(code: int, message: str) -> ssl.SSLCertVerificationError:

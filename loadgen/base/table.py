@@ -1,37 +1,47 @@
-"""Layout: text for a terminal and a log file: lines wrapped at 80 columns, tables, long names cut."""
+"""Table: cells under columns, drawn for a terminal, as Markdown, and as CSV that no spreadsheet computes."""
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import msgspec
 
-from loadgen.base.csv_text import format_csv
+from loadgen.base.text import WIDTH, clean_text, wrap_text
 
-WIDTH = 80  # of a terminal
-DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cannot be taken back
 _GAP = "  "
-_NUMBER = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
+_DIGITS = re.compile(r"[\d.]+( ±(>100%|[\d.]+))?|-|inf|none|")  # right-aligned
+_FORMULA = re.compile(r"[=+\-@\t\r\n]")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|nan)|-")  # "-": nothing ran
 
 
-def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
-    """Wrap a text at `width` columns, all lines but the first indented; [] for an empty text.
+def format_csv_table(keys: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write a header and a line for each row, empty where a row lacks the key."""
+    return format_csv([keys, *([row.get(key) for key in keys] for row in rows)])
 
-    A longer word, a path say, stays whole, unless words may be broken.
+
+def format_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Write rows, a header among them: None and NaN are empty, booleans as in JSON.
+
+    A text that a spreadsheet would compute begins with an apostrophe.
     """
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
-    )
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_format_cell(value) for value in row] for row in rows)
+    return out.getvalue()
 
 
-def wrap_first_line(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
-    """Wrap a text's first line only; the others stay as they are, such as a traceback's."""
-    first, *more = text.splitlines() or [""]
-    return [*wrap_text(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
+def _format_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return value if value == value else None
+    formula = _FORMULA.match(value) is not None and _NUMBER.fullmatch(value) is None
+    return clean_text(f"'{value}" if formula else value)
 
 
 def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> str:
@@ -41,37 +51,6 @@ def align_cells(cells: Sequence[str], widths: Sequence[int], gap: str = "") -> s
         for cell, width in zip(cells, widths, strict=True)
     )
     return gap.join(padded).rstrip()
-
-
-def cut_end(text: str, width: int) -> str:
-    """Cut a text's end, so that `width` letters are left."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def cut_middle(name: str, width: int) -> str:
-    """Cut a name's middle, so that `width` letters are left: quantizations stand at the end."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) * 2 // 3
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
-
-
-def list_first(names: Sequence[str], most: int) -> str:
-    """List the first `most` of the names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def format_count(number: int, noun: str) -> str:
-    """Write a number with its noun: 1 run, 2 runs."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def format_cell_ms(value_ms: float) -> str:
-    """Write a latency in milliseconds, as wide as a cell."""
-    if value_ms != value_ms:
-        return "-"
-    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -145,7 +124,7 @@ def render_text_table(table: Table, width: int = WIDTH) -> str:
     while sum(widths) + len(gap) * len(widths) > width and max(widths) > 1:
         wide = [at for at, own in enumerate(widths) if own > words[at]]  # where no word is broken
         widths[max(wide or range(len(widths)), key=widths.__getitem__)] -= 1
-    numbers = [all(_NUMBER.fullmatch(cell) for cell in cells) for _, *cells in across]
+    numbers = [all(_DIGITS.fullmatch(cell) for cell in cells) for _, *cells in across]
     sides = [width if number else -width for width, number in zip(widths, numbers, strict=True)]
 
     def lines(row: Sequence[str]) -> list[str]:

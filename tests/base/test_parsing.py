@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.base.spelling import find_nearest, suggest_name
+from loadgen.base.parsing import find_nearest, suggest_name
 from loadgen.run.options import bench_parser
 
 FLAGS = [option for action in bench_parser()._actions for option in action.option_strings]

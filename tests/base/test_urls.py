@@ -6,7 +6,7 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.base.pasted_url import ApiPlace, key_header, parse_base_url
+from loadgen.base.urls import ApiPlace, host_of, is_this_machine, key_header, parse_base_url, port_of
 
 AZURE = "https://x.openai.azure.com/openai/deployments/gpt"
 
@@ -83,3 +83,27 @@ def test_a_url_of_another_api_is_refused(url: str, endpoint: str | None, reporte
 def test_azure_takes_its_key_in_a_header_of_its_own() -> None:
     assert key_header(AZURE) == "api-key"
     assert [key_header(url) for url in (None, "http://h", "http://[half")] == ["Authorization"] * 3
+
+
+@loop_over(
+    ("url", "host", "port", "here"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1", 8000, True),
+        ("http://127.9.9.9", "127.9.9.9", 80, True),
+        ("https://[::1]/v1", "::1", 443, True),
+        ("https://[::ffff:127.0.0.1]:1", "::ffff:127.0.0.1", 1, True),
+        ("http://0.0.0.0:80", "0.0.0.0", 80, True),
+        ("http://LOCALHOST.:9", "localhost.", 9, True),
+        ("http://localhost.example", "localhost.example", 80, False),
+        ("http://127.example", "127.example", 80, False),
+        ("http://10.0.0.1", "10.0.0.1", 80, False),
+        ("", "", 80, False),
+    ],
+)
+def test_a_url_names_its_host_its_port_and_this_machine(url: str, host: str, port: int, here: bool) -> None:
+    assert (host_of(url), port_of(url), is_this_machine(url)) == (host, port, here)
+
+
+def test_half_an_address_has_no_host() -> None:
+    assert host_of("http://[h") == ""
+    assert not is_this_machine("http://[h")

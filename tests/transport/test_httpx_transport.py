@@ -27,10 +27,10 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.base.address import is_loopback
+from loadgen.base.urls import is_loopback
 from loadgen.figures.record import Record
 from loadgen.transport.failure import USER_CANCELLED, FailureKind
-from loadgen.transport.portable.httpx_stream import Exchange
+from loadgen.transport.httpx_transport import Exchange
 
 BODY = b"".join(events(3))
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + BODY

@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import ScriptedServer, drive, job_of, records, stream
 from fakes.virtual_network import VirtualServer, VirtualSocket
 from loadgen.figures.record import UNKNOWN
-from loadgen.transport.tcp_losses import UNKNOWN_LOSSES, Losses, read_least_rtt_ns, read_losses
+from loadgen.transport.network import UNKNOWN_LOSSES, Losses, read_least_rtt_ns, read_losses
 
 
 def info(out_of_order: int, retransmitted: int, size: int = 240, twice: int = 0) -> bytes:

@@ -6,31 +6,37 @@ waits until the epoll reports nothing, where it cannot delay another stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from loadgen.base.clock import SECOND_NS, WallOffset
 from loadgen.transport.capture import A_READ, KEPT_READS, NO_STAMP
 from loadgen.transport.channel import Outbox
 from loadgen.transport.deadlines import Deadlines, fail_unanswered, is_closed_while_idle
-from loadgen.transport.epoll.connection import (
+from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, fail_unconnected
+from loadgen.transport.memory_room import MemoryGauge
+from loadgen.transport.network import Network, SystemNetwork
+from loadgen.transport.sending.gate import Cancelling
+from loadgen.transport.sending.job import Counters, Health, Job
+from loadgen.transport.sending.sender import Outgoing, Sender
+from loadgen.transport.sending.share import wait_for_start
+from loadgen.transport.tcp_connection import (
     DIALING,
     MOST_READ_BYTES,
     READ_BYTES,
+    RECV,
+    SEND,
     UNPUSHED_BYTES,
+    Pool,
     ReadBuffer,
     Slot,
     State,
 )
-from loadgen.transport.epoll.pool import RECV, SEND, Pool
-from loadgen.transport.failure import CANCELLED, USER_CANCELLED, Failure, FailureKind, fail_unconnected
-from loadgen.transport.memory_room import MemoryGauge
-from loadgen.transport.network import Network, SystemNetwork
-from loadgen.transport.sending.cancelling import Cancelling
-from loadgen.transport.sending.job import Counters, Health, Job
-from loadgen.transport.sending.senders import make_sender
-from loadgen.transport.sending.start import wait_for_start
 from loadgen.wire.http1 import LONGEST_TAIL
+
+if TYPE_CHECKING:
+    from loadgen.features.sessions.turn_queue import TurnQueue
 
 _ANCILLARY_BYTES = 64
 _MOST_BACKLOG_BYTES = 32 << 20  # beyond this the decoder is fed even without idle time
@@ -57,7 +63,7 @@ class EpollTransport:
         self.pool = Pool(job, self.network, self._note_open)
         self.pool.watch(outbox.sock.fileno(), RECV)
         self.ended = self.reads = self.joined = 0  # reads: of what ended; joined: in this poll
-        self.out, self.sender = make_sender(job, self.pool, counters, self._send)
+        self.out, self.sender = _make_sender(job, self.pool, counters, self._send)
         self.swept_ns = self.now_ns()
         self.wall, self.pacing = WallOffset(self.network), PollPacing()
         self.deadlines = Deadlines(job, self._under_way, self.now_ns)
@@ -466,3 +472,16 @@ class PollPacing:
         worthwhile = gathered >= ENOUGH and added > 0 and not self.forbidden
         rest_s = gathered * passed_s / added if worthwhile else 0.0
         self.seconds = min(rest_s, _LONGEST_S) if rest_s >= _SHORTEST_S else 0.0
+
+
+def _make_sender(
+    job: Job, pool: Pool, counters: Counters, send: Callable[[Slot], None]
+) -> tuple[Outgoing | TurnQueue, Sender]:
+    """Make a job's requests, or the turns of its sessions, and the sender that gives them to the slots."""
+    if job.sessions is None:
+        out = Outgoing(job)
+        return out, Sender(job, pool, out, counters, send)
+    from loadgen.features.sessions import session_sending, turn_queue  # few runs have sessions
+
+    turns = turn_queue.TurnQueue(job, job.sessions)
+    return turns, session_sending.SessionSender(job, pool, turns, counters, send)

@@ -1,13 +1,22 @@
-"""Spelling: the known name that a misspelt one means, and command lines that suggest it."""
+"""Parsing: command lines, times and shares as a user writes them, and the names that misspelt ones mean."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from collections.abc import Callable, Collection, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from loadgen.base.errors import UsageError
+from loadgen.base.text import quote_value
 
+NUMBER = r"[0-9]{1,12}(?:\.[0-9]{1,12})?"  # as a text of a schedule, or of a time, writes it
+TIME = rf"{NUMBER}\s*(?:ms|s|m|h)"
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(rf"({NUMBER})\s*(ms|s|m|h)", re.ASCII)
+
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)", re.ASCII)
 _LONGEST_MESSAGE = 300  # of argparse, which quotes a value whole
 _LONG_WORD = 8  # letters, from which on two slips are forgiven
 _SHORTEST_BEGINNING = 4  # letters of a name that stand for the whole
@@ -38,6 +47,7 @@ _SYNONYMS = {
     "seed": "random-seed",
     "streams": "max-concurrency concurrency",
 }
+T = TypeVar("T")
 _MEANINGS: dict[str, list[str]] = {}
 for _name, _words in _SYNONYMS.items():
     for _word in _words.split():
@@ -133,3 +143,46 @@ def parse_arguments(
         raise UsageError(explanation)
     flags = [option for action in parser._actions for option in action.option_strings]
     raise UsageError(f"unknown flag {flag}{suggest_name(flag, flags)}; {parser.prog} --help lists the flags")
+
+
+def parse_with(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Make a flag's type: the value that `parse` returns; its ValueError is the message."""
+
+    def parse_flag(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_flag
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a time such as `60s`, `2m`, `1.5h` or `500ms`; raises ValueError."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        example = f"{text.strip()}s" if _TIME.fullmatch(f"{text.strip()}s") else "60s"
+        raise ValueError(f"{quote_value(text)} is not a time: write it as {example}; units ms, s, m, h")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def parse_share(text: str, least: float, most: float = 1.0) -> float:
+    """Parse a share such as `5%` or `0.05`, from `least` to `most` (parts of 1); raises ValueError."""
+    match = _SHARE.fullmatch(text.strip())
+    part = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not least <= part <= most:
+        raise ValueError(
+            f"{quote_value(text)} is no share from {100 * least:g}% to {100 * most:g}%: write 5% or 0.05"
+        )
+    return part
+
+
+def refuse_blank(form: str) -> Callable[[str], str]:
+    """Make a flag's type: a text that is not blank, unlike that of an unset shell variable."""
+
+    def check_text(value: str) -> str:
+        if not value.strip():
+            raise argparse.ArgumentTypeError(f"is empty: write {form}, or leave the flag out")
+        return value
+
+    return check_text

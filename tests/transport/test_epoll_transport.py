@@ -33,9 +33,9 @@ from fakes.scripted_server import (
     whole,
 )
 from fakes.virtual_network import VirtualServer
-from loadgen.transport.epoll.connection import SO_TIMESTAMPNS, Slot
 from loadgen.transport.failure import FailureKind
 from loadgen.transport.sending.job import Limits
+from loadgen.transport.tcp_connection import SO_TIMESTAMPNS, Slot
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -13,7 +13,7 @@ from builders.loops import loop_over
 from loadgen.figures.record import Record
 from loadgen.transport.failure import Failure, FailureKind
 from loadgen.wire.openai import CLOSING, ENDING, NOTHING, TOKEN
-from loadgen.wire.sglang import Generate
+from loadgen.wire.sglang_generate import Generate
 
 
 def sent(name: str) -> list[dict[str, Any]]:

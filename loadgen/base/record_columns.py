@@ -1,9 +1,8 @@
-"""Columns: the numbers of a run's requests and their bounds, checked when files and journals are read."""
+"""Record columns: the scalars of a run's requests and bounds, checked when files and journals are read."""
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -11,11 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.base.arrays import Bool, Int64
+from loadgen.base.arrays import Bool, Int64, release_pages, split_blocks
 
 MOST_COUNT = 2**31 - 1  # of tokens, reads, requests: so that no sum of a column wraps
 LONGEST_NS = 2**61  # 73 years, either way: neither a difference of two times nor of two differences wraps
-_BLOCK = 1 << 20
 _ROWS = 1 << 14  # requests that are checked together
 
 # A column and the bounds of its values. A kernel's timestamp follows a stepped clock: of a board that had no
@@ -150,22 +148,6 @@ def _check_start(start: Int64, requests: int, messages: int) -> None:
     inside = ((start >= 0) & (start <= messages)).all()
     if start[0] != 0 or start[-1] != messages or not inside or (np.diff(start) < 0).any():
         raise ValueError(f"column start does not share {messages} messages out among the requests")
-
-
-def split_blocks(column: NDArray[Any], size: int = _BLOCK) -> Iterator[NDArray[Any]]:
-    """Split a column into successive pieces of at most `size` values."""
-    for at in range(0, len(column), size):
-        yield column[at : at + size]
-
-
-def release_pages(column: NDArray[Any]) -> None:
-    """Give back the memory that pages of a mapped column take until they are read again."""
-    base: Any = column
-    while isinstance(base, np.ndarray):
-        base = base.base
-    mapping = base.obj if isinstance(base, memoryview) else base
-    if isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class Words:

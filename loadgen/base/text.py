@@ -1,0 +1,109 @@
+"""Text: made printable, quoted, wrapped at 80 columns, cut and counted, for terminals, logs and files."""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+WIDTH = 80  # of a terminal
+_SHOWN = 40  # characters of a quoted value
+_REPR = reprlib.Repr()
+DUMB = ("dumb", "unknown")  # values of TERM: no colours, and what is shown cannot be taken back
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# C0 and C1 but for line feed and tab, DEL, marks that turn the direction of writing, separators of lines and
+# paragraphs, halves of a surrogate pair.
+_COMMANDS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff"
+)
+_COMMAND = re.compile(f"[{_COMMANDS}]")
+_UNSAFE = re.compile(r"[^\w .,+=@()\[\]-]")
+_LONGEST_NAME = 100
+
+
+def wrap_text(text: str, indent: str = "  ", width: int = WIDTH, break_words: bool = False) -> list[str]:
+    """Wrap a text at `width` columns, all lines but the first indented; [] for an empty text.
+
+    A longer word, a path say, stays whole, unless words may be broken.
+    """
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_on_hyphens=break_words, break_long_words=break_words
+    )
+
+
+def wrap_first_line(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
+    """Wrap a text's first line only; the others stay as they are, such as a traceback's."""
+    first, *more = text.splitlines() or [""]
+    return [*wrap_text(first, indent, width), *(f"{indent}{line.rstrip()}" for line in more)]
+
+
+def cut_end(text: str, width: int) -> str:
+    """Cut a text's end, so that `width` letters are left."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def cut_middle(name: str, width: int) -> str:
+    """Cut a name's middle, so that `width` letters are left: quantizations stand at the end."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) * 2 // 3
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+
+
+def list_first(names: Sequence[str], most: int) -> str:
+    """List the first `most` of the names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def format_count(number: int, noun: str) -> str:
+    """Write a number with its noun: 1 run, 2 runs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_cell_ms(value_ms: float) -> str:
+    """Write a latency in milliseconds, as wide as a cell."""
+    if value_ms != value_ms:
+        return "-"
+    return f"{value_ms:.1f}" if value_ms < 1e4 else f"{value_ms:.0f}"
+
+
+def quote_value(value: Any) -> str:
+    """Quote a value for a message, a long one by its beginning; never recurses far itself."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
+    text = _REPR.repr(value)
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
+
+
+def clean_text(text: str) -> str:
+    """Replace every control character, direction mark and lone surrogate by U+FFFD.
+
+    Line feeds and tabs stay; what comes back can be printed, and written as UTF-8.
+    """
+    return _COMMAND.sub(REPLACEMENT, text)
+
+
+def clean_line(text: str) -> str:
+    """Make a text one line: blanks become spaces, other letters that cannot be printed U+FFFD."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else REPLACEMENT for c in text)
+
+
+def format_json(value: Any, indent: int | None = None) -> str:
+    """Write strict JSON for a terminal: control characters escaped, lone surrogates U+FFFD.
+
+    Raises ValueError of NaN and infinities, TypeError of what JSON has no word for.
+    """
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, indent=indent)
+    return _COMMAND.sub(
+        lambda found: REPLACEMENT if "\ud800" <= found[0] <= "\udfff" else f"\\u{ord(found[0]):04x}", text
+    )
+
+
+def make_file_name(name: str) -> str:
+    """Make a name part of a file's: no separator or control character, not hidden, 100 characters at most."""
+    return _UNSAFE.sub("-", name)[:_LONGEST_NAME].lstrip(". ").rstrip() or "-"

@@ -1,1 +1,0 @@
-"""Epoll: raw sockets, one epoll, the kernel's receive timestamps."""
