@@ -1,11 +1,17 @@
-"""Load identity: whether two runs sent the same load: files by their bytes, every key that makes it."""
+"""Load identity: one value of the load that a run was under, which answers whether two runs had the same.
+
+Rows of tables, reported runs and comparisons have it. Which settings make a load, and how they are compared,
+is in their rows of the table of settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from loadgen.plan.data_facts import LengthFacts
 from loadgen.plan.sources import RANDOM
@@ -21,6 +27,11 @@ _AS_GIVEN = {
     if row.makes is Makes.LOAD and row.compared is Identity.AS_GIVEN
 }
 _COLUMNS = ("num_sessions", "users")  # that tables have anyway, as requests and concurrency
+_SPREAD = "spread"  # of the settings that vary lengths and arrivals
+_EVEN = ("0.0", "0")  # range ratios that vary nothing
+_NO_LIMIT, _BY_COUNT = "no limit", "until the last request"
+_DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
+Lengths = tuple[float | None, float | None]  # tokens in and out
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -38,76 +49,226 @@ class Load(msgspec.Struct, frozen=True):
     duration_s: float | None = None  # sent for a time; `requests` is then at most
     shape: str = ""  # the data, how lengths and arrivals vary, what prompts share; "": all alike, or unknown
     timed: bool = False  # at the times of a trace, of which `request_rate_per_s` is then the mean
+    # Of a run of ours: how lengths and arrivals vary, and what else makes the load and is not as usual.
+    settings: tuple[tuple[str, Any], ...] | None = None
+
+    @property
+    def lengths(self) -> Lengths:
+        """Tokens of a prompt and of an answer: as requested where that is known, else as counted."""
+        asked = self.asked_input_len, self.asked_output_len
+        return (
+            self.input_len if asked[0] is None else asked[0],
+            self.output_len if asked[1] is None else asked[1],
+        )
+
+    @property
+    def length_words(self) -> str:
+        """The lengths as 2048 / 128; "" where neither is known."""
+        known = [format_tokens(length) for length in self.lengths]
+        return " / ".join(known) if any(known) else ""
+
+    @property
+    def duration_words(self) -> str:
+        """How long requests were sent, as 20 s; "" where their number was asked for."""
+        return "" if self.duration_s is None else f"{self.duration_s:g} s"
+
+    @property
+    def count_words(self) -> str:
+        """How many requests were asked for; "" where they were sent for a time."""
+        return "" if self.requests is None or self.duration_s is not None else str(self.requests)
+
+    @property
+    def pressure(self) -> tuple[float, float]:
+        """Requests at a time and requests a second, infinite where nothing limits them."""
+        limit, rate = self.max_concurrency, self.request_rate_per_s
+        return (math.inf if limit is None else float(limit), math.inf if rate is None else float(rate))
+
+    @property
+    def pressure_words(self) -> str:
+        """What limits the load, in short: 8 at a time, 2.5 requests/s, all at once."""
+        limit, rate = self.max_concurrency, self.request_rate_per_s
+        parts = [f"{limit} at a time"] if limit is not None else []
+        parts += [f"{rate:g} requests/s"] if rate is not None and math.isfinite(rate) else []
+        return ", ".join(parts) or "all at once"
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a run of ours drew its lengths: they have another mean in every run."""
+        return self.settings is not None and bool(self.shape)
+
+    @property
+    def spread(self) -> str:
+        """How lengths and arrivals vary, and what prompts share, usual or not; "" where unknown."""
+        return str(dict(self.settings or ()).get(_SPREAD, ""))
+
+    @property
+    def unusual(self) -> dict[str, Any] | None:
+        """What else makes the load and is not as usual, by name; None of another client's run."""
+        if self.settings is None:
+            return None
+        return {name: value for name, value in self.settings if name != _SPREAD}
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """What loads have in common that differ in concurrency or rate alone."""
+        return self.name, self.length_words, self.shape
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What two runs of ours have in common where they were under one load."""
+        return (self.name, *self.list_facts().values())
+
+    def list_facts(self, limited: bool = False, shaped: bool = False) -> dict[str, Any]:
+        """List what decides whether two loads are one, by name; None where unknown.
+
+        Of another client's run: `limited` where no concurrency means no limit, `shaped` where no shape means
+        that all is alike.
+        """
+        ours = self.settings is not None
+        drawn = _DRAWN if self.is_drawn else None
+        unlimited = _NO_LIMIT if ours or limited else None
+        unending = _BY_COUNT if ours else None
+        return {
+            "requests": self.requests if self.duration_s is None else None,  # a faster server gets more
+            "input": drawn if self.asked_input_len is None else self.asked_input_len,
+            "output": drawn if self.asked_output_len is None else self.asked_output_len,
+            "concurrency": unlimited if self.max_concurrency is None else self.max_concurrency,
+            "rate": None if self.timed else self.request_rate_per_s,
+            "duration": unending if self.duration_s is None else self.duration_s,
+            "shape": self.shape if ours or shaped else None,
+            "made of": None if self.unusual is None else tuple(self.unusual.items()),
+        }
+
+    def json(self) -> dict[str, Any]:
+        """The load as JSON has it; the settings of a run are in its own facts."""
+        return {name: value for name, value in asdict(self).items() if name != "settings"}
 
 
-def short_digest(facts: Facts) -> str:
-    """The first characters of the file's digest; "" without a file."""
-    return facts.data.file_digest[:_DIGEST]
+def identify_load(facts: Facts, input_len: float | None, output_len: float | None) -> Load:
+    """Make the value of the load that a run of ours was under; lengths are means, as counted or planned."""
+    return Load(
+        name=facts.profile.name,
+        requests=facts.own_requests,
+        input_len=input_len,
+        output_len=output_len,
+        asked_output_len=find_asked_output(facts),
+        max_concurrency=facts.max_concurrency,
+        request_rate_per_s=facts.planned_rate_per_s,
+        asked_input_len=find_asked_input(facts),
+        seed=facts.seed,
+        duration_s=facts.profile.duration,
+        shape=_describe_shape(facts),
+        timed=facts.data.schedule is not None,
+        settings=((_SPREAD, _describe_spread(facts)), *_list_unusual(facts)),
+    )
 
 
-def keys(facts: Facts) -> dict[str, Any]:
-    """What makes the load, as far as it is not usual, by name; empty of plain random prompts.
+def settle_lengths(loads: Iterable[Load], share: float, tokens: float = 0.0) -> Iterator[Lengths]:
+    """Yield the lengths of each load; a counted one near that of an earlier load is the same.
 
-    Not in it: lengths, counts, concurrency, rate and duration, which a run has as planned, and `spread`.
+    Near is within a share of it, or within some tokens: a server may count one more. Of lengths that were
+    drawn there is none.
     """
-    return dict(_keys(facts))
+    earlier: tuple[list[float], list[float]] = ([], [])
+
+    def settle(asked: float | None, counted: float | None, known: list[float]) -> float | None:
+        if asked is not None or counted is None:
+            return asked
+        near = (other for other in known if abs(counted - other) <= max(tokens, share * other))
+        if (settled := next(near, None)) is None:
+            known.append(counted)
+        return counted if settled is None else settled
+
+    for load in loads:
+        yield (
+            settle(load.asked_input_len, load.input_len, earlier[0]),
+            settle(load.asked_output_len, load.output_len, earlier[1]),
+        )
 
 
-def _keys(facts: Facts) -> Iterator[tuple[str, Any]]:
+def _list_unusual(facts: Facts) -> Iterator[tuple[str, Any]]:
+    """Yield what makes the load and is not as usual, by name; nothing of plain random prompts.
+
+    Not in it: lengths, counts, concurrency, rate and duration, which a run has as planned, and the spread.
+    """
     data, profile = facts.data, facts.profile
     if data.kind != RANDOM:
         form = data.schedule.format if data.schedule is not None else ""
-        yield "data", " ".join(filter(None, (data.kind, form, short_digest(facts))))
+        yield "data", " ".join(filter(None, (data.kind, form, shorten_digest(facts))))
     if data.text and data.kind == RANDOM:
-        yield "text", short_digest(facts) or data.text  # of one's own file the digest, not the name
-    unlike = profile.range_ratio in ("0.0", "0") or data.kind != RANDOM
+        yield "text", shorten_digest(facts) or data.text  # of one's own file the digest, not the name
+    alike = profile.range_ratio in _EVEN or data.kind != RANDOM
     for name, row in _AS_GIVEN.items():
         value = getattr(profile, name)
-        if value != row.default and not (name == "compat" and unlike):
-            yield name, classes(value) if name == "classes" else value
+        if value != row.default and not (name == "compat" and alike):
+            yield name, describe_classes(value) if name == "classes" else value
 
 
-def words(facts: Facts) -> list[str]:
-    """The same in words, each with its flag's name; the data's kind and text stand alone.
-
-    What a table has a column for is left out, so that the loads of a sweep have the same words.
-    """
-    return [
-        value if name in ("data", "text") else f"{name.replace('_', '-')} {_word(value)}"
-        for name, value in keys(facts).items()
-        if name not in _COLUMNS
-    ]
-
-
-def spread(facts: Facts) -> str:
-    """How lengths and arrivals vary, and what prompts share, usual or not."""
+def _describe_spread(facts: Facts) -> str:
     profile = facts.profile
     return f"range {profile.range_ratio}, prefix {profile.prefix_len}, burstiness {profile.burstiness:g}"
 
 
-def classes(classes: Sequence[RequestClass]) -> str:
-    """Each class with its share and lengths, as `long 30 % 8000/200`."""
+def _describe_shape(facts: Facts) -> str:
+    """Describe what is not as usual in data, lengths and arrivals, and in what prompts share; "" if nothing.
+
+    What a table has a column for is left out, so that the loads of a sweep have the same words.
+    """
+    profile = facts.profile
+    parts = [
+        value if name in ("data", "text") else f"{name.replace('_', '-')} {_format_value(value)}"
+        for name, value in _list_unusual(facts)
+        if name not in _COLUMNS
+    ]
+    if has_range(facts):
+        parts.append(f"range ratio {profile.range_ratio}")
+    if profile.prefix_len:
+        parts.append(f"{profile.prefix_len} tokens shared")
+    if profile.burstiness != 1.0:
+        parts.append(f"burstiness {profile.burstiness:g}")
+    return ", ".join(parts)
+
+
+def has_range(facts: Facts) -> bool:
+    """Whether the lengths of random prompts vary by a ratio."""
+    return facts.profile.range_ratio not in _EVEN
+
+
+def shorten_digest(facts: Facts) -> str:
+    """Shorten the file's digest to its first characters; "" without a file."""
+    return facts.data.file_digest[:_DIGEST]
+
+
+def describe_classes(classes: Sequence[RequestClass]) -> str:
+    """Describe each class by its share and lengths, as `long 30 % 8000/200`."""
     return ", ".join(f"{kind.name} {kind.share:g} % {kind.input_len}/{kind.output_len}" for kind in classes)
 
 
-def _word(value: Any) -> str:
+def format_tokens(length: float | None) -> str:
+    """Write a mean of tokens, with a decimal where it is not whole; "" of an unknown one."""
+    if length is None:
+        return ""
+    return f"{length:.0f}" if length == round(length) else f"{length:.1f}"
+
+
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def asked_input(facts: Facts) -> int | None:
-    """The tokens that every prompt was asked to have; None where they differ, or only a file knows them."""
+def find_asked_input(facts: Facts) -> int | None:
+    """Find the tokens that every prompt was asked to have; None where they differ, or only a file knows."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.input_dist or profile.classes)
-    return profile.input_len if known else _alike(facts, data.input)
+    return profile.input_len if known else _find_one_length(facts, data.input)
 
 
-def asked_output(facts: Facts) -> int | None:
-    """The tokens that every answer was asked to have; None where they differ, or only a file knows them."""
+def find_asked_output(facts: Facts) -> int | None:
+    """Find the tokens that every answer was asked to have; None where they differ, or only a file knows."""
     data, profile = facts.data, facts.profile
     known = data.kind == RANDOM and not (profile.output_dist or profile.classes)
-    return profile.output_len if known else _alike(facts, data.output)
+    return profile.output_len if known else _find_one_length(facts, data.output)
 
 
-def _alike(facts: Facts, lengths: LengthFacts | None) -> int | None:
+def _find_one_length(facts: Facts, lengths: LengthFacts | None) -> int | None:
     whole = lengths is not None and lengths.known >= facts.requests and lengths.least == lengths.most
     return lengths.most if lengths is not None and whole else None

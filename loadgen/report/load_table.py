@@ -17,11 +17,10 @@ from loadgen.figures.figure_table import COMMON
 from loadgen.figures.objectives import Standing, together
 from loadgen.figures.repeats import t_quantile
 from loadgen.figures.vllm_keys import Figures, throughputs
-from loadgen.plan.data_facts import LengthFacts
-from loadgen.report import load_identity, saturated_run
+from loadgen.report import saturated_run
+from loadgen.report.load_identity import Load, format_tokens, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.roofline.bound import DECODING, PREFILL
-from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.verdict import Level
 
 UNNAMED = "Several loads"  # the title where the rows have nothing in common
@@ -54,25 +53,16 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 class LoadRow(msgspec.Struct, frozen=True):
-    """One model under one load; lengths in tokens, as requested where that is known; None: unknown."""
+    """One model under one load, over its runs."""
 
     name: str
-    load: str = ""  # the profile's name
-    input_len: float | None = None
-    output_len: float | None = None
-    requests: int | None = None
-    duration_s: float | None = None
-    shape: str = ""  # how lengths and arrivals vary
-    concurrency: int | None = None  # None: no limit
-    rate_per_s: float | None = None  # None, or infinite: as soon as the concurrency allows
+    load: Load = Load()
     figures: Mapping[str, Mean] = {}  # under vLLM's keys
     runs: int = 1
     verdict: str = ""  # VALID, SUSPECT or INVALID: the gravest of its runs; "": not judged
     standing: Standing | None = None  # what its runs show of the objectives of --slo; None: there are none
     saturated: bool = False  # a run was ended early, since the server fell further and further behind
     simulated: bool = False
-    drawn: bool = False  # lengths are means of what was drawn: repeats with other seeds have others
-    timed: bool = False  # at the times of a trace, of which `rate_per_s` is then the mean
 
     @property
     def shown_name(self) -> str:
@@ -80,46 +70,12 @@ class LoadRow(msgspec.Struct, frozen=True):
         return marked_name(self.name, self.simulated)
 
     @property
-    def lengths(self) -> str:
-        """As 2048 / 128: tokens in and out."""
-        known = [_tokens(length) for length in (self.input_len, self.output_len)]
-        return " / ".join(known) if any(known) else ""
-
-    @property
-    def duration(self) -> str:
-        """How long requests were sent, as 20 s; "" where their number was asked for."""
-        return "" if self.duration_s is None else f"{self.duration_s:g} s"
-
-    @property
-    def count(self) -> str:
-        """How many requests were asked for; "" where they were sent for a time."""
-        return "" if self.requests is None or self.duration_s is not None else str(self.requests)
-
-    @property
     def judged(self) -> str:
         """The verdict as a table has it: that a row is saturated says more than a doubt about its runs."""
         if not self.saturated:
             return self.verdict
-        invalid = f"{Level.INVALID.value}, " * (self.verdict == Level.INVALID.value)
+        invalid = f"{Level.INVALID.value}, " if self.verdict == Level.INVALID.value else ""
         return f"{invalid}{saturated_run.SATURATED}"
-
-    @property
-    def pressure(self) -> tuple[float, float]:
-        """Requests at a time and requests a second, infinite where nothing limits them."""
-        limit, rate = self.concurrency, self.rate_per_s
-        return (math.inf if limit is None else float(limit), math.inf if rate is None else rate)
-
-    @property
-    def at(self) -> str:
-        """The load in short: 8 at a time, 2.5 requests/s, all at once."""
-        return at(self.concurrency, self.rate_per_s)
-
-
-def at(concurrency: int | None, rate_per_s: float | None) -> str:
-    """What limits a load, in short: 8 at a time, 2.5 requests/s, all at once."""
-    parts = [f"{concurrency} at a time"] if concurrency is not None else []
-    parts += [f"{rate_per_s:g} requests/s"] if rate_per_s is not None and math.isfinite(rate_per_s) else []
-    return ", ".join(parts) or "all at once"
 
 
 class LoadFigure(NamedTuple):
@@ -158,24 +114,24 @@ class LoadFact(NamedTuple):
 
 
 FACTS = (
-    LoadFact(_LOAD, _LOAD, lambda row: row.load),
-    LoadFact("in / out", "tokens in / out", lambda row: row.lengths),
-    LoadFact("requests", "requests", lambda row: row.count),
-    LoadFact("duration", "duration", lambda row: row.duration),
-    LoadFact("spread", "spread", lambda row: row.shape),
-    LoadFact("conc.", "concurrency", lambda row: _limit(row), True),
-    LoadFact("asked req/s", "requests/s asked", lambda row: _rate(row)),
+    LoadFact(_LOAD, _LOAD, lambda row: row.load.name),
+    LoadFact("in / out", "tokens in / out", lambda row: row.load.length_words),
+    LoadFact("requests", "requests", lambda row: row.load.count_words),
+    LoadFact("duration", "duration", lambda row: row.load.duration_words),
+    LoadFact("spread", "spread", lambda row: row.load.shape),
+    LoadFact("conc.", "concurrency", lambda row: _format_limit(row.load), True),
+    LoadFact("asked req/s", "requests/s asked", lambda row: _format_rate(row.load)),
     LoadFact("runs", "runs", lambda row: str(row.runs)),
 )
 
 
 def facts(rows: Sequence[LoadRow]) -> list[LoadFact]:
     """The columns in which these rows differ, and the concurrency; no load that each row's name has."""
-    limited = any(row.concurrency is not None for row in rows)
+    limited = any(row.load.max_concurrency is not None for row in rows)
     differ = [
         fact for fact in FACTS if len({fact.cell(row) for row in rows}) > 1 or (fact.always and limited)
     ]
-    repeated = all(row.load and row.load in row.name for row in rows)
+    repeated = all(row.load.name and row.load.name in row.name for row in rows)
     return [fact for fact in differ if not (repeated and fact.title == _LOAD)]
 
 
@@ -194,8 +150,10 @@ def title(rows: Sequence[LoadRow]) -> str:
     """What all rows have in common: lengths, requests, spread; "" if nothing."""
     first = rows[0]
     common = {fact.title: fact.cell(first) for fact in FACTS if len({fact.cell(row) for row in rows}) == 1}
-    parts = [f"{_tokens(first.input_len) or '?'} in / {_tokens(first.output_len) or '?'} out"]
-    parts = parts * bool(common.get("in / out"))
+    parts = []
+    if common.get("in / out"):
+        tokens_in, tokens_out = (format_tokens(length) or "?" for length in first.load.lengths)
+        parts.append(f"{tokens_in} in / {tokens_out} out")
     parts += [format_count(int(count), "request") for count in filter(None, [common.get("requests")])]
     parts += [f"for {duration}" for duration in filter(None, [common.get("duration")])]
     parts += filter(None, [common.get("spread")])
@@ -263,8 +221,8 @@ def dips(rows: Sequence[LoadRow]) -> list[str]:
     for row in rows:
         figure = row.figures.get("output_throughput")
         if figure is not None and math.isfinite(figure.mean) and not row.saturated:
-            curve = curves.setdefault((row.name, row.load, row.lengths, row.shape), {})
-            curve.setdefault(row.pressure, []).append((figure.mean, row))
+            curve = curves.setdefault((row.name, row.load.series), {})
+            curve.setdefault(row.load.pressure, []).append((figure.mean, row))
     return [line for curve in curves.values() for line in _dips_of([curve[load] for load in sorted(curve)])]
 
 
@@ -274,9 +232,9 @@ def _dips_of(loads: Sequence[Sequence[tuple[float, LoadRow]]]) -> Iterator[str]:
     for place, tokens_per_s in enumerate(means[1:-1], 1):
         before, after = max(means[:place]), max(means[place + 1 :])
         if tokens_per_s < _DIP * min(before, after):
-            _, row = loads[place][0]
+            where = loads[place][0][1].load.pressure_words
             yield (
-                f"throughput falls at {row.at} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
+                f"throughput falls at {where} ({before:.0f} → {tokens_per_s:.0f} tok/s) and rises again "
                 f"({after:.0f}): something else took the machine, or the load was not held: measure again"
             )
 
@@ -296,26 +254,21 @@ def legend(rows: Sequence[LoadRow]) -> list[str]:
 
 def of_run(run: Result) -> LoadRow:
     """One run as a row."""
-    facts, profile, metrics = run.facts, run.facts.profile, run.metrics
-    asked = load_identity.asked_input(facts), load_identity.asked_output(facts)
-    answered = metrics.completed
+    facts, metrics = run.facts, run.metrics
+    planned = facts.data.input, facts.data.output
+    counted = metrics.total_input_tokens, metrics.total_output_tokens
+    means = (
+        lengths.mean if lengths is not None else total / metrics.completed if metrics.completed else None
+        for lengths, total in zip(planned, counted, strict=True)
+    )
     return LoadRow(
         name=facts.label or facts.server.model,
-        load=profile.name,
-        input_len=_length(asked[0], facts.data.input, metrics.total_input_tokens, answered),
-        output_len=_length(asked[1], facts.data.output, metrics.total_output_tokens, answered),
-        requests=facts.own_requests,
-        duration_s=profile.duration,
-        shape=shape(facts),
-        concurrency=facts.max_concurrency,
-        rate_per_s=facts.planned_rate_per_s,
+        load=identify_load(facts, *means),
         figures={key: Mean(float(value)) for key, value in _figures(run).items() if value is not None},
         verdict=run.verdict.level.value,
         standing=standing(run),
         saturated=facts.saturated,
         simulated=bool(facts.server.simulated),
-        drawn=None in asked,
-        timed=facts.data.schedule is not None,
     )
 
 
@@ -326,32 +279,11 @@ def standing(run: Result) -> Standing | None:
     return Standing.FAILS if run.facts.saturated else together(each.standing for each in shown)
 
 
-def _length(asked: int | None, planned: LengthFacts | None, total: int, answered: int) -> float | None:
-    """The length that was asked for, else the mean of those that were planned, else of those counted."""
-    if asked is not None:
-        return asked
-    if planned is not None:
-        return planned.mean
-    return total / answered if answered else None
-
-
-def shape(facts: Facts) -> str:
-    """What is not as usual in data, lengths and arrivals, and in what prompts share; "" if nothing."""
-    profile, parts = facts.profile, load_identity.words(facts)
-    parts += [f"range ratio {profile.range_ratio}"] * (profile.range_ratio not in ("0.0", "0"))
-    parts += [f"{profile.prefix_len} tokens shared"] * (profile.prefix_len > 0)
-    parts += [f"burstiness {profile.burstiness:g}"] * (profile.burstiness != 1.0)
-    return ", ".join(parts)
-
-
 def merged(rows: Sequence[LoadRow]) -> list[LoadRow]:
     """Rows of single runs with the repeats of one load in one, a figure over those runs that have it."""
     by_load: dict[object, list[LoadRow]] = {}
     for row in rows:
-        lengths, rate = "" if row.drawn else row.lengths, None if row.timed else row.rate_per_s
-        sent = row.count, row.duration
-        key = row.name, row.load, lengths, row.shape, sent, row.concurrency, rate, row.simulated
-        by_load.setdefault(key, []).append(row)
+        by_load.setdefault((row.name, row.load.identity, row.simulated), []).append(row)
     return [_together(of) for of in by_load.values()]
 
 
@@ -414,15 +346,9 @@ def _decimals(value: float) -> int:
     return max(0, min(2, _SIGNIFICANT - 1 - math.floor(math.log10(abs(value)))))
 
 
-def _tokens(length: float | None) -> str:
-    if length is None:
-        return ""
-    return f"{length:.0f}" if length == round(length) else f"{length:.1f}"
+def _format_limit(load: Load) -> str:
+    return "none" if load.max_concurrency is None else str(load.max_concurrency)
 
 
-def _limit(row: LoadRow) -> str:
-    return "none" if row.concurrency is None else str(row.concurrency)
-
-
-def _rate(row: LoadRow) -> str:
-    return "" if row.rate_per_s is None else f"{row.rate_per_s:g}"
+def _format_rate(load: Load) -> str:
+    return "" if load.request_rate_per_s is None else f"{load.request_rate_per_s:g}"

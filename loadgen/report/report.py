@@ -96,7 +96,7 @@ def _server(result: Result, options: ReportOptions) -> Iterator[str]:
         yield f"{profile.name}: {profile.description}"
     elif profile.name:  # a file without a description, or flags that make another load of it
         row = load_table.of_run(result)
-        yield f"{load_table.title([row])}, {row.at}"
+        yield f"{load_table.title([row])}, {row.load.pressure_words}"
     engine = f"{server.engine} {server.version}".strip()
     others = "".join(f", {url}" for url in facts.targets[1:])
     yield f"server: {engine}, model {server.model}, {server.url}{others}"

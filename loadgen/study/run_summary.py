@@ -17,8 +17,8 @@ from loadgen.base.urls import is_this_machine
 from loadgen.engines import engines
 from loadgen.figures.figure_table import COUNTS, LATENCY, OF_PROMPTS, OWN, PEAKS, SELECTABLE
 from loadgen.figures.vllm_keys import Figures, counted, peaks, traffic
-from loadgen.report import labels, load_identity, load_table, saturated_run
-from loadgen.report.load_identity import Load
+from loadgen.report import labels, saturated_run
+from loadgen.report.load_identity import Load, identify_load
 from loadgen.report.run_directory import Result
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.models import split_name
@@ -212,7 +212,7 @@ def _ours(
     return Reported(
         name=facts.cell.checkpoint if facts.cell is not None else named(facts),
         figures=figures,
-        load=_load(facts, figures),
+        load=_identify_load(facts, figures),
         source=source,
         engine=f"{server.engine} {server.version}".strip(),
         machine=machine if ours and not server.simulated else "",
@@ -233,6 +233,14 @@ def _ours(
         run=run,
         unread=labels.settings(parse_metadata(facts.metadata)),
         result_facts=facts if run is None else None,
+    )
+
+
+def _identify_load(facts: Facts, figures: Figures) -> Load:
+    totals = figures["total_input_tokens"], figures["total_output_tokens"]
+    answered = figures["completed"]
+    return identify_load(
+        facts, *(None if total is None or not answered else total / answered for total in totals)
     )
 
 
@@ -265,24 +273,6 @@ def full_name(base: str, quantization: str) -> str:
 def short_name(model: str) -> str:
     """The last part of a path's or a hub's name: Qwen/Qwen3-8B-FP8 is Qwen3-8B-FP8."""
     return "-".join(filter(None, split_name(model.strip()))).removesuffix(".gguf")
-
-
-def _load(facts: Facts, figures: Mapping[str, Any]) -> Load:
-    profile, completed, inputs = facts.profile, figures["completed"], figures["total_input_tokens"]
-    return Load(
-        name=profile.name,
-        requests=facts.own_requests,
-        input_len=None if inputs is None or not completed else inputs / completed,
-        output_len=figures["total_output_tokens"] / completed if completed else None,
-        asked_output_len=load_identity.asked_output(facts),
-        max_concurrency=facts.max_concurrency,
-        request_rate_per_s=facts.planned_rate_per_s,
-        asked_input_len=load_identity.asked_input(facts),
-        seed=facts.seed,
-        duration_s=profile.duration,
-        shape=load_table.shape(facts),
-        timed=facts.data.schedule is not None,
-    )
 
 
 def unnamed_preset(simulated: bool) -> str:

@@ -12,7 +12,7 @@ from loadgen.figures import vllm_keys
 from loadgen.figures.record import Record, Records
 from loadgen.plan import profile
 from loadgen.report import run_directory
-from loadgen.report.load_identity import Load
+from loadgen.report.load_identity import identify_load
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerSample, ServerWindow
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
@@ -108,17 +108,10 @@ def run(
 def reported(of: Result, name: str = "", **changes: Any) -> Reported:
     """The run as one of ours."""
     facts, metrics = of.facts, of.metrics
-    load = Load(
-        name=facts.profile.name,
-        requests=facts.requests,
-        input_len=64.0,
-        output_len=float(facts.profile.output_len),
-        max_concurrency=facts.profile.max_concurrency,
-    )
     told: dict[str, Any] = {
         "name": name or facts.server.model,
         "figures": vllm_keys.figures(metrics, facts.block()),
-        "load": load,
+        "load": identify_load(facts, 64.0, float(facts.profile.output_len)),
         "source": "runs/made",
         "engine": "vLLM 1",
         "machine": "a processor",

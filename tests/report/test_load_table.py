@@ -12,12 +12,18 @@ from builders.loops import loop_over
 from loadgen.base.structs import replace
 from loadgen.plan import profile
 from loadgen.report import load_table, run_directory, saturated_run
+from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow, Mean
 
 
 def row(**changes: Any) -> LoadRow:
-    keys = {"name": "m", "input_len": 64.0, "output_len": 16.0, "requests": 32, "concurrency": 4}
-    return LoadRow(**{**keys, "figures": {"output_throughput": Mean(100.0)}, **changes})
+    """A row of a load with these facts, under the names that its columns have, and its other fields."""
+    names = {"load": "name", "concurrency": "max_concurrency", "rate_per_s": "request_rate_per_s"}
+    load: dict[str, Any] = {"input_len": 64.0, "output_len": 16.0, "requests": 32, "concurrency": 4}
+    of_load = ({*Load.__struct_fields__} | {*names}) - {"name"}
+    load |= {key: changes.pop(key) for key in [*changes] if key in of_load}
+    made = Load(**{names.get(key, key): value for key, value in load.items()})
+    return LoadRow(**{"name": "m", "load": made, "figures": {"output_throughput": Mean(100.0)}, **changes})
 
 
 def titles(*rows: LoadRow) -> list[str]:
@@ -78,7 +84,7 @@ def test_the_title_is_what_rows_have_in_common(changes: dict[str, Any], title: s
 )
 def test_a_time_is_no_number_of_requests(changes: dict[str, Any], requests: str, duration: str) -> None:
     made = row(**changes)
-    assert (made.count, made.duration) == (requests, duration)
+    assert (made.load.count_words, made.load.duration_words) == (requests, duration)
 
 
 @pytest.mark.parametrize(
@@ -154,12 +160,12 @@ def test_our_own_runs_are_rows_and_repeats_one() -> None:
     runs = [made_runs.run(seed=1), made_runs.run(seed=2), made_runs.run(seed=3, concurrency=8)]
     made, other = load_table.merged([load_table.of_run(run) for run in runs])
     means = [run.metrics.ttft.mean_ms for run in runs]
-    assert (made.name, made.load, made.concurrency, made.runs) == ("org/m", "made", 4, 2)
-    assert (made.input_len, made.output_len, made.requests) == (64, 16, 24)
+    assert (made.name, made.load.name, made.load.max_concurrency, made.runs) == ("org/m", "made", 4, 2)
+    assert (*made.load.lengths, made.load.requests) == (64, 16, 24)
     assert made.figures["mean_ttft_ms"].mean == pytest.approx(sum(means[:2]) / 2)
     assert made.figures["failed"].mean == 0
     assert made.verdict == runs[0].verdict.level.value
-    assert (other.concurrency, other.runs, other.figures["mean_ttft_ms"]) == (8, 1, Mean(means[2]))
+    assert (other.load.max_concurrency, other.runs, other.figures["mean_ttft_ms"]) == (8, 1, Mean(means[2]))
 
 
 def test_a_narrow_table_leaves_out_what_others_say_too() -> None:
@@ -187,7 +193,7 @@ def of_seed(seed: int, mean: float, **facts: Any) -> LoadRow:
 
 def test_repeats_of_a_file_are_one_row_whatever_a_seed_drew() -> None:
     (merged,) = load_table.merged([of_seed(1, 101.2), of_seed(2, 107.9)])
-    assert (merged.runs, merged.shape) == (2, "sharegpt 0123456789ab")
+    assert (merged.runs, merged.load.shape) == (2, "sharegpt 0123456789ab")
 
 
 def test_another_file_of_that_name_is_another_row() -> None:
@@ -197,7 +203,7 @@ def test_another_file_of_that_name_is_another_row() -> None:
 
 def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
     row = of_seed(1, 0.0, data=made_data.data("bodies", input=None, output=None))
-    assert (row.input_len, row.output_len) == (64.0, 16.0)
+    assert row.load.lengths == (64.0, 16.0)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +211,8 @@ def test_lengths_that_no_plan_knew_are_those_that_were_counted() -> None:
     [
         ([row(timed=True, rate_per_s=9.99), row(timed=True, rate_per_s=10.01)], 1),
         ([row(rate_per_s=9.99), row(rate_per_s=10.01)], 2),
-        ([row(drawn=True, input_len=99.0), row(drawn=True, input_len=101.0)], 1),
-        ([row(input_len=99.0), row(input_len=101.0)], 2),
+        ([row(input_len=99.0), row(input_len=101.0)], 1),
+        ([row(asked_input_len=99), row(asked_input_len=101)], 2),
     ],
 )
 def test_what_was_drawn_makes_no_other_load(rows: list[LoadRow], merged: int) -> None:

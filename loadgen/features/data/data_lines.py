@@ -8,8 +8,7 @@ from pathlib import Path
 from loadgen.figures.record import Records
 from loadgen.plan.data_facts import LengthFacts, ScheduleFacts
 from loadgen.plan.sources import RANDOM, TRACES
-from loadgen.report import load_identity
-from loadgen.report.load_identity import short_digest
+from loadgen.report.load_identity import describe_classes, shorten_digest
 from loadgen.report.run_directory import Result
 from loadgen.verdict import reuse
 from loadgen.verdict.run_facts import Facts
@@ -49,7 +48,7 @@ def lines(result: Result, options: object = None) -> Iterator[str]:
     if parts := list(_reuse(facts, result.records)):
         yield f"reuse: {'; '.join(parts)}"
     if facts.profile.classes:
-        yield f"classes: {load_identity.classes(facts.profile.classes)}"
+        yield f"classes: {describe_classes(facts.profile.classes)}"
     if facts.profile.shaped:
         yield f"load over time: {'; '.join(facts.profile.shape_words)}"
     if facts.data.schedule is not None:
@@ -74,7 +73,7 @@ def _rows(facts: Facts, why: bool = True) -> str:
     parts = [data.kind]
     if data.file:
         of = f"{data.sent:,} of {data.rows:,} rows" if data.rows else f"{data.sent:,} rows"
-        parts[0] += f", {of} of {Path(data.file).name} ({short_digest(facts)})"
+        parts[0] += f", {of} of {Path(data.file).name} ({shorten_digest(facts)})"
     if data.skipped:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in data.skipped.items())
         parts.append(f"left out {sum(data.skipped.values()):,}" + f" ({reasons})" * why)

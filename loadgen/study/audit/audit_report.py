@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import asdict
-
 from loadgen.base import rule
 from loadgen.base.rule import Finding, Severity
 from loadgen.base.table import align_cells
@@ -200,7 +198,7 @@ def _run(audited: RunFindings) -> dict[str, Any]:
     run, ceiling = audited.reported, audited.ceiling
     return {
         "name": run.name,
-        "load": {key: _keep_finite(value) for key, value in asdict(run.load).items()},
+        "load": {key: _keep_finite(value) for key, value in run.load.json().items()},
         "checkpoint": run.checkpoint,
         **{key: getattr(run, key) for key in ("source", "told_by", "engine", "machine")},
         "figures": {key: _keep_finite(run.figures[key]) for key in run.figures},

@@ -17,7 +17,7 @@ import msgspec
 from loadgen.base import rule
 from loadgen.base.rule import Evidence, Find, Finding, Rule, marked, refused
 from loadgen.base.text import format_count
-from loadgen.report import load_identity
+from loadgen.report.load_identity import has_range
 from loadgen.settings.setting import Makes
 from loadgen.settings.table import profile_keys
 from loadgen.study.run_summary import Reported
@@ -65,16 +65,12 @@ def explain_short_answers(run: Reported, otherwise: float | None) -> Evidence | 
     requested = run.load.asked_output_len or otherwise
     if not requested or not completed or generated is None:
         return None
-    if run.facts is not None and _is_varied(run.facts):
+    if run.facts is not None and (has_range(run.facts) or run.load.asked_output_len is None):
         return None  # each request has a length of its own; a doubt of the run judges that
     expected = completed * requested
     if generated >= expected * (1 - LENGTH_TOLERANCE):
         return None
     return f"output shorter than requested: {generated:.0f} of {expected:.0f} tokens"
-
-
-def _is_varied(facts: Facts) -> bool:
-    return facts.profile.range_ratio not in ("0.0", "0") or load_identity.asked_output(facts) is None
 
 
 def explain_other_quantity(key: str, runs: Sequence[Reported]) -> str:
@@ -112,7 +108,7 @@ def _of_our_runs(value: Callable[[Facts], Value]) -> Callable[[Reported], Value]
 
 def _requests(pair: Pair) -> Evidence | None:
     """Numbers of requests, or times; a time and a number only of two runs of ours, which report both."""
-    times = [_time(run) for run in (pair.run, pair.baseline)]
+    times = [run.load.duration_s for run in (pair.run, pair.baseline)]
     if None in times and times != [None, None] and None in (pair.run.facts, pair.baseline.facts):
         return None
     return _differ_in(_sent, "requests: {}")(pair)
@@ -123,20 +119,10 @@ def _sent(run: Reported) -> Value:
     if run.facts is not None and run.facts.partial:
         ended = [run.figure(key) or 0.0 for key in ("completed", "failed")]
         return f"{math.fsum(ended):.0f}, ended early"
-    if (time_s := _time(run)) is None:
+    if (time_s := run.load.duration_s) is None:
         return run.sent
     most = None if run.facts is None else run.facts.profile.num_prompts
     return f"for {time_s:g} s" + ("" if most is None else f", {most} at most")
-
-
-def _time(run: Reported) -> float | None:
-    """The seconds for which requests were sent; None: until the last of their number."""
-    return run.load.duration_s if run.facts is None else run.facts.profile.duration
-
-
-def _asked_input(run: Reported) -> Value:
-    asked = None if run.facts is None else load_identity.asked_input(run.facts)
-    return None if asked is None else float(asked)
 
 
 def _input(pair: Pair) -> Evidence | None:
@@ -144,7 +130,9 @@ def _input(pair: Pair) -> Evidence | None:
     counted = _differ_in(lambda run: run.input_len, "{} tokens per prompt", LENGTH_TOLERANCE)(pair)
     if counted or _data(pair):
         return counted
-    return _differ_in(_asked_input, "{} tokens requested per prompt")(pair)
+    if None in (pair.run.facts, pair.baseline.facts):
+        return None
+    return _differ_in(lambda run: run.load.asked_input_len, "{} tokens requested per prompt")(pair)
 
 
 def _rate(run: Reported) -> Value:
@@ -161,9 +149,9 @@ def _concurrency(run: Reported) -> Value:
 
 def _data(pair: Pair) -> Evidence | None:
     """Name the keys that make the load and differ, of both runs: a key that one lacks has its default."""
-    if pair.run.facts is None or pair.baseline.facts is None:
+    own, other = pair.run.load.unusual, pair.baseline.load.unusual
+    if own is None or other is None:
         return None
-    own, other = (load_identity.keys(facts) for facts in (pair.run.facts, pair.baseline.facts))
     every = dict.fromkeys((*own, *other), "as usual")
     return _list_differences(every | own, every | other)
 
@@ -296,7 +284,7 @@ COMPARABILITY: tuple[Rule[Pair], ...] = (
         "spread of the load",
         "range ratio, shared prefix or burstiness differ: another load with the same means",
         _SAME_LOAD,
-    )(_differ_in(_of_our_runs(load_identity.spread), "{}")),
+    )(_differ_in(lambda run: run.load.spread, "{}")),
     refused(
         "data",
         "another key that makes the load differs: the data (a file by its bytes, not its name), kind, "

@@ -21,7 +21,8 @@ from loadgen.base.table import (
 from loadgen.base.text import WIDTH, clean_line, cut_middle, format_count, wrap_first_line, wrap_text
 from loadgen.figures import repeats
 from loadgen.report import load_table
-from loadgen.report.load_identity import Load
+from loadgen.report.load_identity import Load, format_tokens
+from loadgen.report.load_table import LoadRow
 from loadgen.report.vllm_json import strict
 from loadgen.study.compare import loads, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
@@ -83,7 +84,7 @@ def describe_load(load: Load) -> str:
     """Describe a load in one line: its name, lengths, requests and concurrency, as far as known."""
     asked = load.asked_output_len if load.asked_output_len is not None else load.output_len
     ways = ((load.input_len, "in"), (asked, "out"))
-    lengths = [f"{_count(tokens)} {way}" for tokens, way in ways if tokens is not None]
+    lengths = [f"{format_tokens(tokens)} {way}" for tokens, way in ways if tokens is not None]
     parts = [" / ".join(lengths)] if lengths else []
     if load.duration_s is not None:
         parts.append(f"for {load.duration_s:g} s")
@@ -241,10 +242,6 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def _count(tokens: float) -> str:
-    return f"{tokens:.0f}" if tokens == round(tokens) else f"{tokens:.1f}"
-
-
 def _legend(comparison: ComparedLoad, signs: bool = True) -> str:
     parts = []
     if any(summary.units > 1 for line in comparison.lines for summary in line.summaries.values()):
@@ -354,10 +351,7 @@ def render_csv(comparisons: Sequence[ComparedLoad]) -> str:
 def render_json(comparisons: Sequence[ComparedLoad]) -> dict[str, Any]:
     """Write everything that a comparison knows, as JSON has it: no NaN, no infinity."""
     found = loads.arrange_loads(comparisons)
-    points = [
-        {**asdict(row), "figures": {key: asdict(mean) for key, mean in row.figures.items()}}
-        for row in found.rows
-    ]
+    points = list(map(_swept_row, found.rows))
     swept = {"rows": points, "notes": found.notes}
     made = {"format": FORMAT, "comparisons": list(map(_comparison, comparisons)), "loads": swept}
     clean: dict[str, Any] = strict(made)
@@ -396,9 +390,25 @@ def _csv_rows(comparison: ComparedLoad, line: Line) -> Iterator[dict[str, Any]]:
         yield row
 
 
+def _swept_row(row: LoadRow) -> dict[str, Any]:
+    load = row.load
+    return {
+        "name": row.name,
+        "load": load.name,
+        **dict(zip(("input_len", "output_len"), load.lengths, strict=True)),
+        **{key: getattr(load, key) for key in ("requests", "duration_s", "shape")},
+        "concurrency": load.max_concurrency,
+        "rate_per_s": load.request_rate_per_s,
+        "figures": {key: asdict(mean) for key, mean in row.figures.items()},
+        **{key: getattr(row, key) for key in ("runs", "verdict", "standing", "saturated", "simulated")},
+        "drawn": False,  # the lengths of a comparison's rows are as they were counted
+        "timed": False,
+    }
+
+
 def _comparison(comparison: ComparedLoad) -> dict[str, Any]:
     return {
-        "load": asdict(comparison.load),
+        "load": comparison.load.json(),
         **{key: getattr(comparison, key) for key in ("baseline", "headline", "margin", "alpha")},
         "figures": [asdict(figure) for figure in comparison.figures],
         "rows": [_line(comparison, line) for line in comparison.lines],
@@ -428,7 +438,7 @@ def _run(run: Reported) -> dict[str, Any]:
     return {
         **{key: getattr(run, key) for key in (*keys, *more)},
         "started": None if run.started is None else run.started.isoformat(),
-        "load": asdict(run.load),
+        "load": run.load.json(),
         "cell": None if run.cell is None else run.cell.model_dump(mode="json"),
         "figures": dict(run.figures),
     }

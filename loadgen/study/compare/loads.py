@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from loadgen.base.table import Column, Table
 from loadgen.base.text import clean_line
 from loadgen.figures.part_figures import TurnFigures
 from loadgen.report import load_table
+from loadgen.report.load_identity import Lengths, Load, settle_lengths
 from loadgen.report.load_table import SIMULATION, LoadRow
 from loadgen.study.compare.model import ALONE, ComparedLoad, Line
 from loadgen.study.compare.rows import INVALID
@@ -55,10 +56,10 @@ class SweptLoads(msgspec.Struct, frozen=True):
 
     def _label(self, row: LoadRow) -> str:
         """Which row: its name, load and lengths where the rows differ in them, and how many at a time."""
-        values = ([each.name, each.load, each.lengths] for each in self.rows)
+        values = [(each.name, each.load.name, each.load.length_words) for each in self.rows]
         differ = [len(set(column)) > 1 for column in zip(*values, strict=True)]
-        own = zip((row.name, row.load, row.lengths), differ, strict=True)
-        return ", ".join([*(value for value, shown in own if shown and value), row.at])
+        own = zip((row.name, row.load.name, row.load.length_words), differ, strict=True)
+        return ", ".join([*(value for value, shown in own if shown and value), row.load.pressure_words])
 
 
 def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
@@ -70,7 +71,7 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
     every = _points(comparisons)
     shown = set()
     for series, points in grouped(every, lambda point: point.series).items():
-        loads = len({point.row.pressure for point in points})
+        loads = len({point.row.load.pressure for point in points})
         if loads >= _SWEEP or any(id(point.comparison) in lone for point in points):
             shown.add(series)
     points = [point for point in every if point.series in shown]
@@ -83,38 +84,46 @@ def arrange_loads(comparisons: Sequence[ComparedLoad]) -> SweptLoads:
 def _points(comparisons: Sequence[ComparedLoad]) -> list[LoadPoint]:
     """Every row of every load that has runs."""
     lines = [(line, each) for each in comparisons for line in each.lines if line.runs]
-    rows = [_row(line, each) for line, each in lines]
-    asked = [_asked_lengths(line.runs[0]) for line, _ in lines]
-    near, alike = _settle_lengths(rows, asked, _NEAR), _settle_lengths(rows, asked, _ALIKE)
-    return [
-        LoadPoint(row, line, each, (row.name, coarse.lengths, row.shape))
-        for (line, each), coarse, row in zip(lines, near, alike, strict=True)
-    ]
+    loads = [_load(line, each) for line, each in lines]
+    near, alike = (settle_lengths(loads, share) for share in (_NEAR, _ALIKE))
+    points = []
+    for (line, comparison), load, coarse, fine in zip(lines, loads, near, alike, strict=True):
+        row = _row(line, _with_lengths(load, fine))
+        _, lengths, shape = _with_lengths(load, coarse).series
+        points.append(LoadPoint(row, line, comparison, (row.name, lengths, shape)))
+    return points
+
+
+def _with_lengths(load: Load, lengths: Lengths) -> Load:
+    return replace(load, input_len=lengths[0], output_len=lengths[1])
 
 
 def _sort_points(points: Iterable[LoadPoint]) -> Iterator[LoadPoint]:
     """Model by model and length by length as they came, then from the lightest load on."""
     for series in grouped(points, lambda point: point.row.name).values():
         for same in grouped(series, lambda point: point.series).values():
-            yield from sorted(same, key=lambda point: point.row.pressure)
+            yield from sorted(same, key=lambda point: point.row.load.pressure)
 
 
-def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
-    """Figures over the runs that are not INVALID, if there are any."""
-    runs = [run for run in line.runs if run.level != INVALID] or line.runs
+def _load(line: Line, comparison: ComparedLoad) -> Load:
+    """The load of a row; a rung's name is its length, which has a column of its own."""
+    runs = _judged_runs(line)
     load = comparison.load if len(comparison.lines) == 1 else runs[0].load
+    is_rung = load.input_len is not None and any(run.speed_formula for run in runs)
+    return replace(load, name="") if is_rung else load
+
+
+def _judged_runs(line: Line) -> Sequence[Reported]:
+    """The runs of a row that are not INVALID, if there are any; else all."""
+    return [run for run in line.runs if run.level != INVALID] or line.runs
+
+
+def _row(line: Line, load: Load) -> LoadRow:
+    runs = _judged_runs(line)
     saturated = any(run.saturated for run in runs)
     return LoadRow(
         name=line.name,
-        # A rung's name is its length, which has a column of its own.
-        load="" if load.input_len is not None and any(run.speed_formula for run in runs) else load.name,
-        input_len=load.input_len if load.asked_input_len is None else load.asked_input_len,
-        output_len=load.output_len if load.asked_output_len is None else load.asked_output_len,
-        requests=load.requests,
-        duration_s=load.duration_s,
-        shape=load.shape,
-        concurrency=load.max_concurrency,
-        rate_per_s=load.request_rate_per_s,
+        load=load,
         figures=load_table.means([_figures(run) for run in runs], saturated),
         runs=len(line.runs),
         verdict=load_table.gravest([run.level for run in line.runs]),
@@ -126,31 +135,6 @@ def _row(line: Line, comparison: ComparedLoad) -> LoadRow:
 def _figures(run: Reported) -> dict[str, float]:
     held = run.held
     return {figure.key: held[figure.key] for figure in load_table.FIGURES if figure.key in held}
-
-
-def _asked_lengths(run: Reported) -> Collection[str]:
-    """The lengths that were asked for: others were counted, and differ by a token or two."""
-    asked = {"input_len": run.load.asked_input_len, "output_len": run.load.asked_output_len}
-    return [key for key, length in asked.items() if length is not None]
-
-
-def _settle_lengths(
-    rows: Sequence[LoadRow], asked: Sequence[Collection[str]], tolerance: float
-) -> Iterator[LoadRow]:
-    """The rows, counted lengths that are within a share of an earlier row's as that row has them."""
-    kept: dict[str, list[float]] = {"input_len": [], "output_len": []}
-    for row, exact in zip(rows, asked, strict=True):
-        lengths: dict[str, float] = {}
-        for key, known in kept.items():
-            length = getattr(row, key)
-            if length is None or key in exact:
-                continue
-            near = (other for other in known if abs(length - other) <= tolerance * other)
-            if (settled := next(near, None)) is None:
-                known.append(length)
-                settled = length
-            lengths[key] = settled
-        yield replace(row, **lengths)
 
 
 TITLE = "TTFT and cached share by turn"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadgen.base.text import cut_middle
-from loadgen.report import labels, load_identity
+from loadgen.report import labels
 from loadgen.report.load_identity import Load
 from loadgen.study.compare import comparability
 from loadgen.study.compare.comparability import format_value
@@ -25,14 +25,12 @@ from loadgen.verdict.run_facts import Facts
 
 _KNOWN_ALIKE = 2  # facts that both sides report, for loads without a name to be the same
 LENGTH_TOLERANCE = 0.01
-_NO_LIMIT, _BY_COUNT = "no limit", "until the last request"
 _ARGUMENTS = "arguments"  # of the server: their dashes show what they are
 _NOT_GIVEN: tuple[Any, ...] = (None, "", (), {})
 _SHOWN = 32  # characters of a name, in the narrowest of tables and pictures
 _PLACE = "place"
 _MOST_LABELS = 3  # in a name, unless more are needed to tell runs apart
 _BY_DEFAULT = ("shape", "made of")  # are equal where neither has anything unusual, which says little
-_DRAWN = "as drawn"  # of a file or a distribution, which `shape` names
 # The places of runs that are under one load, for each load of theirs.
 ByLoad = Callable[[Sequence[Reported]], Sequence[Sequence[int]]]
 
@@ -331,17 +329,6 @@ def is_same_load(run: Reported, other: Reported, least: int = 0) -> bool:
 
 
 def _load_facts(run: Reported) -> dict[str, Any]:
-    """Collect the facts of a load that was asked for; None for an unknown one."""
-    load, limited = run.load, run.told_by == OURS or "max_concurrency" in run.figures
-    drawn = _DRAWN if run.load.shape and run.facts is not None else None
-    unlimited = _NO_LIMIT if limited else None
-    return {
-        "requests": load.requests if load.duration_s is None else None,  # a faster server gets more of them
-        "input": drawn if load.asked_input_len is None else load.asked_input_len,
-        "output": drawn if load.asked_output_len is None else load.asked_output_len,
-        "concurrency": unlimited if load.max_concurrency is None else load.max_concurrency,
-        "rate": None if load.timed else load.request_rate_per_s,
-        "duration": _BY_COUNT if load.duration_s is None and run.facts is not None else load.duration_s,
-        "shape": load.shape if run.told_by == OURS else None,
-        "made of": None if run.facts is None else load_identity.keys(run.facts),
-    }
+    """List the facts of the load that was asked for; None for an unknown one."""
+    ours = run.told_by == OURS
+    return run.load.list_facts(limited=ours or "max_concurrency" in run.figures, shaped=ours)

@@ -14,7 +14,7 @@ from loadgen.base.table import Table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_lines import load as shown_load
-from loadgen.report.load_identity import Load
+from loadgen.report.load_identity import settle_lengths
 from loadgen.report.load_table import LoadRow
 from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
@@ -98,7 +98,7 @@ def plot_loads(
         points = {
             name: _make_points(group)
             for name, group in _split_by_row(runs, named)
-            if len({_get_limits(run.load) for run in group}) > 1
+            if len({run.load.pressure for run in group}) > 1
         }
         if not points:
             continue
@@ -127,9 +127,8 @@ def plot_settings(
     ]
     if len(apart) < _FEWEST_SETTINGS or any(_SPEED_TABLE in run.figures for run in reported):
         return
-    words = [
-        (group[0].load.name, shape.words, _format_limits(group[0].load), name) for name, shape, group in apart
-    ]
+    loads = ((name, shape, group[0].load) for name, shape, group in apart)
+    words = [(load.name, shape.words, load.pressure_words, name) for name, shape, load in loads]
     points = [
         msgspec.structs.replace(point, label=label)
         for (_, _, group), label in zip(apart, distinguished(words), strict=True)
@@ -146,7 +145,7 @@ def _split_by_row(
 ) -> Iterator[tuple[str, list[Reported]]]:
     """The runs of each row; by profile, where it ran several under one load."""
     for name, group in grouped(runs, named).items():
-        by_load = grouped(group, lambda run: _get_limits(run.load)).values()
+        by_load = grouped(group, lambda run: run.load.pressure).values()
         if any(len({run.load.name for run in alike}) > 1 for alike in by_load):
             by_profile = grouped(group, lambda run: run.load.name).items()
             yield from ((f"{name}, {profile}", own) for profile, own in by_profile)
@@ -190,19 +189,9 @@ def _select_axes(points: Mapping[str, Sequence[Point]], loads: bool = True) -> I
         )
 
 
-def _get_limits(load: Load) -> tuple[float, float]:
-    """Requests at a time and requests a second, infinite where nothing limits them."""
-    rate, limit = load.request_rate_per_s, load.max_concurrency
-    return (math.inf if limit is None else float(limit), math.inf if rate is None else float(rate))
-
-
-def _format_limits(load: Load) -> str:
-    return load_table.at(load.max_concurrency, load.request_rate_per_s)
-
-
 def _make_points(runs: Sequence[Reported]) -> list[Point]:
     """A point a load, from the lightest on."""
-    by_pressure = grouped(runs, lambda run: _get_limits(run.load))
+    by_pressure = grouped(runs, lambda run: run.load.pressure)
     return [
         _make_point(group, limit, rate)
         for (limit, rate), group in sorted(by_pressure.items(), key=lambda pair: pair[0])
@@ -372,31 +361,16 @@ class LoadShape(msgspec.Struct, frozen=True):
 
 def grouped_by_shape(reported: Sequence[Reported]) -> dict[LoadShape, list[Reported]]:
     """The runs by the lengths that were asked for, else by those counted, and by how they vary."""
-    known: list[list[float]] = [[], []]
-    shapes = {}
-    for run in reported:
-        input_len, output_len = _lengths(run, known)
-        shapes[id(run)] = LoadShape(input_len, output_len, run.load.shape)
-    return grouped(reported, lambda run: shapes[id(run)])
-
-
-def _lengths(run: Reported, known: Sequence[list[float]]) -> Iterator[float | None]:
-    """Tokens in and out; counted ones as an earlier run has them, `known` being those of earlier runs."""
-    load = run.load
     # Lengths that were drawn have another mean in every run, and are described by the spread.
-    drawn = bool(load.shape) and run.facts is not None
-    ways = (load.asked_input_len, load.input_len), (load.asked_output_len, load.output_len)
-    for (asked, counted), earlier in zip(ways, known, strict=True):
-        yield float(asked) if asked is not None else None if drawn else _settled(counted, earlier)
-
-
-def _settled(length: float | None, earlier: list[float]) -> float | None:
-    if length is None:
-        return None
-    near = (other for other in earlier if abs(length - other) <= max(_TOKENS, _ALIKE * other))
-    if (found := next(near, None)) is None:
-        earlier.append(length)
-    return length if found is None else found
+    loads = [
+        replace(run.load, input_len=None, output_len=None) if run.load.is_drawn else run.load
+        for run in reported
+    ]
+    shapes = {
+        id(run): LoadShape(*lengths, run.load.shape)
+        for run, lengths in zip(reported, settle_lengths(loads, _ALIKE, _TOKENS), strict=True)
+    }
+    return grouped(reported, lambda run: shapes[id(run)])
 
 
 def distinguished(words: Sequence[Sequence[str]]) -> list[str]:

@@ -40,7 +40,7 @@ def render_plots(reported: Sequence[Reported], width: int, plain: bool, loads: S
 def _name_runs(reported: Sequence[Reported]) -> Iterator[tuple[str, Reported]]:
     """Each run by its name, of one name under several loads with the load."""
     loads: dict[str, set[str]] = {}
-    limits = [load_table.at(run.load.max_concurrency, run.load.request_rate_per_s) for run in reported]
+    limits = [run.load.pressure_words for run in reported]
     for run, limit in zip(reported, limits, strict=True):
         loads.setdefault(run.name, set()).add(limit)
     for run, limit in zip(reported, limits, strict=True):

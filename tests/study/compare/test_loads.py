@@ -31,7 +31,7 @@ def at(concurrency: int | None, **changes: object) -> Load:
 def points(reported: list[Reported]) -> tuple[list[tuple[str, str]], int]:
     """The rows of the table of loads, name and load, and how many loads are compared."""
     found = loads.arrange_loads(compare_runs(reported, ComparisonOptions()))
-    return [(row.name, row.at) for row in found.rows], len(found.compared)
+    return [(row.name, row.load.pressure_words) for row in found.rows], len(found.compared)
 
 
 SWEEP = [("a", "1 at a time"), ("a", "2 at a time"), ("a", "8 at a time")]
@@ -66,13 +66,13 @@ def test_counted_lengths_of_a_sweep_are_one_to_a_hundredth() -> None:
     found = loads.arrange_loads(
         compare_runs([run("a", 1.0, at(n, input_len=2048.0 + n)) for n in (1, 2, 8)], ComparisonOptions())
     )
-    assert [row.input_len for row in found.rows] == [2049.0, 2049.0, 2049.0]
+    assert [row.load.lengths[0] for row in found.rows] == [2049.0, 2049.0, 2049.0]
 
 
 def test_lengths_that_were_asked_for_are_rows_of_their_own() -> None:
     asked = [at(8, input_len=float(length), asked_input_len=length) for length in (1000, 1005, 1024)]
     found = loads.arrange_loads(compare_runs([run("a", 1.0, load) for load in asked], ComparisonOptions()))
-    assert [row.input_len for row in found.rows] == [1000, 1005, 1024]
+    assert [row.load.lengths[0] for row in found.rows] == [1000, 1005, 1024]
 
 
 def test_runs_of_different_durations_are_rows_of_their_own() -> None:
@@ -80,7 +80,7 @@ def test_runs_of_different_durations_are_rows_of_their_own() -> None:
     found = loads.arrange_loads(
         compare_runs([*timed, run("a", 1.0, at(4, duration_s=5.0))], ComparisonOptions())
     )
-    assert [row.duration for row in found.rows] == ["5 s", "20 s", "8.2 s"]
+    assert [row.load.duration_words for row in found.rows] == ["5 s", "20 s", "8.2 s"]
 
 
 def test_a_saturated_row_has_the_tokens_that_arrived_and_no_latency() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from loadgen.base.errors import UsageError
 from loadgen.plan.profile import Profile
 from loadgen.report import load_table, run_directory
+from loadgen.report.load_identity import Load
 from loadgen.report.load_table import LoadRow
 from loadgen.report.sweep_record import FINISHED, SweepRecord
 from loadgen.study.series.sweep.grid import GridPoint
@@ -51,14 +52,13 @@ def text(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> s
 
 def _without_figures(workload: Profile) -> LoadRow:
     """The row of a point that has no run."""
-    return LoadRow(
-        name="",
-        load=workload.name,
-        input_len=workload.input_len,
-        output_len=workload.output_len,
+    load = Load(
+        name=workload.name,
         requests=workload.num_prompts,
+        max_concurrency=workload.max_concurrency,
+        request_rate_per_s=workload.request_rate,
+        asked_input_len=workload.input_len,
+        asked_output_len=workload.output_len,
         duration_s=workload.duration,
-        concurrency=workload.max_concurrency,
-        rate_per_s=workload.request_rate,
-        verdict=_FAILED,
     )
+    return LoadRow("", load, verdict=_FAILED)
