@@ -87,7 +87,7 @@ TARGETS = {
     "odd_documents": Target(f"{_READERS}:odd_documents", _OTHERS, (), 64, words=False),
     "sheet": Target(
         f"{_READERS}:sheet",
-        ("loadgen.study.importers.pasted.csv_tables", "loadgen.report.speed_rows", *_OTHERS),
+        ("loadgen.study.importers.pasted.csv_tables", "loadgen.study.speed.speed_rows", *_OTHERS),
         ("published/*.csv",),
         512,
     ),
@@ -111,7 +111,7 @@ TARGETS = {
     ),
     "campaign": Target(
         f"{_READERS}:campaign",
-        ("loadgen.study.series.file", "tomllib"),
+        ("loadgen.study.series.campaign.campaign_file", "tomllib"),
         ("../../profiles/campaigns/*.toml",),
         1024,
     ),
@@ -130,7 +130,10 @@ TARGETS = {
     "base_url": Target(f"{_USER}:base_url", ("loadgen.base.urls",), (), 128),
     # records of many runs
     "records": Target(
-        f"{_USER}:records", ("loadgen.report.stored_record", "loadgen.study.series.record"), (), 2048
+        f"{_USER}:records",
+        ("loadgen.report.stored_record", "loadgen.study.series.campaign.campaign_store"),
+        (),
+        2048,
     ),
     "odd_records": Target(
         f"{_USER}:odd_records", ("loadgen.report", "loadgen.study.importers"), (), 64, words=False

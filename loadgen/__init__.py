@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from loadgen.report.sweep import Sweep, SweptPoint
     from loadgen.run.api import Interrupted, bench, bench_async, load
     from loadgen.study.judging_api import Audit, Comparison, audit, compare
-    from loadgen.study.series.api import LimitInterrupted, SweepInterrupted, limit, sweep
+    from loadgen.study.series.series_api import LimitInterrupted, SweepInterrupted, limit, sweep
 
 __version__ = "0.1.0"
 _MODULES = {
     "loadgen.study.judging_api": ("Audit", "Comparison", "audit", "compare"),
-    "loadgen.study.series.api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
+    "loadgen.study.series.series_api": ("LimitInterrupted", "SweepInterrupted", "limit", "sweep"),
     "loadgen.base.errors": ("LoadgenError",),
     "loadgen.figures.metrics": ("Metrics",),
     "loadgen.report.limit": ("Limit",),

@@ -58,7 +58,10 @@ def _bench(argv: Sequence[str]) -> int:
 
         bench_parser().print_help()
         return 0
-    return _main_of("loadgen.run.bench_command")(argv)
+    with importing():
+        from loadgen.run import bench_command
+
+    return bench_command.main(argv, lambda: import_module("loadgen.study.series.ladder_command"))
 
 
 def _profiles(argv: Sequence[str]) -> int:
@@ -90,7 +93,7 @@ def _main_of(module: str) -> Callable[[Sequence[str]], int]:
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "bench": _bench,
-    "ladder": _main_of("loadgen.run.ladder"),
+    "ladder": _main_of("loadgen.study.series.ladder_command"),
     "data": _main_of("loadgen.features.data.data_command"),
     "profiles": _profiles,
     "report": _main_of("loadgen.study.pages.report_command"),
@@ -99,9 +102,9 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "shards": _main_of("loadgen.fleet.shards_command"),
     "merge": _main_of("loadgen.features.shards.merge_command"),
     "export": _main_of("loadgen.report.request_rows"),
-    "sweep": _main_of("loadgen.study.series.sweep.command"),
-    "campaign": _main_of("loadgen.study.series.command"),
-    "limit": _main_of("loadgen.study.series.limit.command"),
+    "sweep": _main_of("loadgen.study.series.sweep.sweep_command"),
+    "campaign": _main_of("loadgen.study.series.campaign.campaign_command"),
+    "limit": _main_of("loadgen.study.series.limit.limit_command"),
     "selftest": _main_of("loadgen.run.selftest.command"),
     "engine": _main_of("loadgen_servers.engine.cli"),
 }

@@ -18,7 +18,6 @@ from loadgen.features.shards.merge_command import merge_parser
 from loadgen.fleet.shards_command import shards_parser
 from loadgen.plan import profile
 from loadgen.report.request_rows import export_parser
-from loadgen.run.ladder import ladder_parser
 from loadgen.run.launch_options import joined
 from loadgen.run.options import bench_parser
 from loadgen.run.selftest.command import _parser as selftest_parser
@@ -26,10 +25,11 @@ from loadgen.settings.other_clients.lookup import CLIENTS
 from loadgen.study.audit.audit_command import audit_parser
 from loadgen.study.compare.compare_command import compare_parser
 from loadgen.study.pages.report_command import report_parser
-from loadgen.study.series import arms, file
-from loadgen.study.series.command import campaign_parser
-from loadgen.study.series.limit.command import limit_parser
-from loadgen.study.series.sweep.command import sweep_parser
+from loadgen.study.series.campaign import arms, campaign_file
+from loadgen.study.series.campaign.campaign_command import campaign_parser
+from loadgen.study.series.ladder_command import ladder_parser
+from loadgen.study.series.limit.limit_command import limit_parser
+from loadgen.study.series.sweep.sweep_command import sweep_parser
 from loadgen_servers.engine.cli import parser as engine_parser
 
 ROOT = Path(__file__).parent.parent
@@ -128,7 +128,9 @@ def test_every_profile_and_every_campaign_is_one(page: Path, tmp_path: Path) -> 
     for language, block in _FENCED.findall(page.read_text("utf-8")):
         if language == "toml" and "[[checkpoints]]" in block:
             (tmp_path / "campaign.toml").write_text(block, "utf-8")
-            assert arms.made(file.load(tmp_path / "campaign.toml"), tmp_path / "campaign.toml")
+            assert arms.make_arms(
+                campaign_file.load_campaign(tmp_path / "campaign.toml"), tmp_path / "campaign.toml"
+            )
         elif language == "toml":
             profile.build(tomllib.loads(block), page.name)
 

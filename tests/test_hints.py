@@ -40,7 +40,8 @@ VERBS_OF = {
     "loadgen/study/pages/": ("report", "bench"),
     "loadgen/study/series/limit/": ("limit",),
     "loadgen/study/series/sweep/": ("sweep",),
-    "loadgen/study/series/points/": ("sweep", "limit"),
+    "loadgen/study/series/ladder_command": ("ladder",),
+    "loadgen/study/series/point_runs": ("sweep", "limit"),
     "loadgen/study/series/": ("campaign", "bench", "limit", "sweep"),  # whose flags are a campaign's keys
     "loadgen/study/": ("compare", "audit", "bench"),
     "loadgen/features/shards/merge": ("merge",),
@@ -51,7 +52,6 @@ VERBS_OF = {
     "loadgen/run/selftest/": ("selftest", "bench"),
     "loadgen/features/data/data_": ("data", "bench"),
     "loadgen/fleet/": ("shards", "bench"),
-    "loadgen/run/ladder": ("ladder",),
     "loadgen/roofline/estimate": ("bench", "engine"),
     "loadgen/cli": ("bench", "campaign", "sweep", "limit", "report", "compare"),
     "loadgen/": ("bench",),

@@ -31,17 +31,11 @@ FOLDERS = [
 ]  # fmt: skip
 INSIDE = {
     "study": [
-        "run_summary",
-        "importers",
-        "consistency",
-        "compare",
-        "audit",
-        "judging_api",
-        "pages",
+        "run_summary", "speed", "importers", "consistency", "compare", "audit", "judging_api", "pages",
         "series",
     ],
     "features": ["traces", "data", "shapes", "sessions", "shards", "targets"],
-}
+}  # fmt: skip
 FIRST, LAST = set[str](), {"cli", "__main__", "__init__"}
 SEAMS = {
     ("features.shards.shard_flags", "fleet.cluster_flags"),
@@ -88,7 +82,6 @@ SEAMS = {
     ("run.keywords", "features.data.data_files"),
     ("run.keywords", "features.data.data_settings"),
     ("run.keywords", "features.shards.shard_flags"),
-    ("run.ladder", "features.data.data_files"),
     ("run.measure", "features.sessions.session_job"),
     ("run.measure", "features.sessions.turn_answers"),
     ("run.options", "features.data.data_settings"),
@@ -123,7 +116,7 @@ CATCHES_ALL = {
     ("sensor.py", "Exception"),
     ("sections.py", "Exception"),
 }
-CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "measuring.py")}
+CATCHES_ALL |= {(name, "Exception") for name in ("execution.py", "point_runs.py")}
 CATCHES_ALL |= {("session.py", "BaseException")}
 CATCHES_ALL |= {("background.py", "BaseException")}  # it is raised in the thread that waits
 MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_PARAMETERS = 599, 60, 8

@@ -13,8 +13,13 @@ from benchmarks.harness.page import Bar, Section, markdown
 from benchmarks.simulated.queue import share_over, utilisation_at, waits_s
 from loadgen.figures import confidence
 from loadgen.figures.objectives import Objective, ObjectiveEvidence, dispersion, slow_share
-from loadgen.study.series.limit.search import limiting, next_run
-from loadgen.study.series.limit.trial import SearchSettings, Trial, allowed
+from loadgen.study.series.limit.search import (
+    SearchSettings,
+    Trial,
+    allowed_share,
+    choose_next_run,
+    find_limiting_edge,
+)
 
 _SEARCHES = 100
 _FIRST_SEED = 5_000_000  # nothing of the search was chosen by how it does with these
@@ -104,9 +109,9 @@ def searched(case: Case, seed: int) -> Searched:
         alone_s=case.service_s,
     )
     trials: list[Trial] = []
-    while not isinstance(step := next_run(settings, trials), str):
+    while not isinstance(step := choose_next_run(settings, trials), str):
         trials.append(_trial(case, step.load, step.duration_s, random))
-    edge = limiting(settings, trials)
+    edge = find_limiting_edge(settings, trials)
     if edge is None:
         return Searched(math.inf, False, len(trials), step)
     # An end that is not known covers all on its side.
@@ -157,7 +162,7 @@ def _row(case: Case, found: Sequence[Searched]) -> tuple[str, ...]:
     worst = max(found, key=lambda each: abs(math.log(each.ratio))).ratio
     within = sum(each.ended == "within" for each in found)
     busy = case.rate_per_s * case.service_s
-    assert abs(share_over(busy, case.services) - allowed(case.objective)) < 1e-6
+    assert abs(share_over(busy, case.services) - allowed_share(case.objective)) < 1e-6
     return (
         f"{case.rate_per_s:g}",
         f"P{case.percentile:g} of the wait below {case.services:g} services",

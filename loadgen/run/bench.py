@@ -8,11 +8,11 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -44,7 +44,17 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
+class Speeds(Protocol):
+    """What profiles that are shown as a table of speeds need; the caller has it."""
+
+    def climb(self, session: Session, workload: Profile, seed: Seed, /) -> int:
+        """Measure a ladder of input lengths and print its table; the exit code."""
+
+    def draw_throughputs(self, runs: Sequence[Result], /) -> str:
+        """Draw runs whose prompts are sent all at once as a table."""
+
+
+def run(options: Options, stack: ExitStack, begun: Embedded | None, find_speeds: Callable[[], Speeds]) -> int:
     """Run the command, its embedded engine having begun; the exit code is the worst of its profiles'."""
     profiles = _profiles(options)
     check(options)
@@ -63,7 +73,7 @@ def run(options: Options, stack: ExitStack, begun: Embedded | None) -> int:
     if options.print_request:
         printed(session.request(profiles[0], seed), sys.stdout)
         return 0
-    return _run_all(session, profiles, seed)
+    return _run_all(session, profiles, seed, find_speeds)
 
 
 def attacher(options: Options) -> Callable[..., Session]:
@@ -95,7 +105,7 @@ def seeded(options: Options) -> Seed:
     return Seed(options.seed, chosen=True) if options.seed is not None else Seed.drawn()
 
 
-def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
+def _run_all(session: Session, profiles: list[Profile], seed: Seed, find_speeds: Callable[[], Speeds]) -> int:
     worst = 0
     tabled: list[Result] = []
     loads: list[LoadRow] = []
@@ -103,8 +113,11 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         # A profile named twice is a repeat: with the same prompts it would measure the cache.
         before = [earlier.name for earlier in profiles[:position]].count(workload.name)
         first = replace(seed, repeat=before * session.options.repeat)
-        climbs = workload.ladder is not None
-        code, runs = (_climb if climbs else _repeatedly)(session, workload, first)
+        if workload.ladder is not None:
+            code = find_speeds().climb(session, workload, first)
+            runs: list[Result] = []
+        else:
+            code, runs = _repeatedly(session, workload, first)
         worst = max(worst, code)
         if workload.table is not None:
             tabled += runs
@@ -115,21 +128,10 @@ def _run_all(session: Session, profiles: list[Profile], seed: Seed) -> int:
         if worst in signals.EXIT_CODES:
             break
     if tabled:
-        from loadgen.report import speed_ladder, speed_tables  # few runs need them
-
-        rows = [speed_ladder.throughput_row(run) for run in tabled]
-        printed("\n" + speed_tables.throughput(rows, "text"), sys.stdout, end="")
+        printed("\n" + find_speeds().draw_throughputs(tabled), sys.stdout, end="")
     if len({row.load for row in loads}) > 1:
         printed("\n" + load_table.text(load_table.merged(loads)), sys.stdout, end="")
     return worst
-
-
-def _climb(session: Session, workload: Profile, seed: Seed) -> tuple[int, list[Result]]:
-    """Measure a ladder of input lengths, which has a table and no block; the exit code, and no runs."""
-    from loadgen.run import climb, ladder_run  # few runs need them
-
-    ladder = ladder_run.begin(workload, session.options.run_dir)
-    return climb.exit_code(ladder, lambda: ladder.on(session, seed)), []
 
 
 def _repeatedly(session: Session, workload: Profile, first: Seed) -> tuple[int, list[Result]]:

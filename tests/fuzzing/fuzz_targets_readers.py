@@ -25,7 +25,7 @@ from loadgen.study.compare.model import ComparisonOptions
 from loadgen.study.importers import json_fields, result_sources
 from loadgen.study.importers.pasted import csv_tables, pasted_pages, pasted_tables
 from loadgen.study.run_summary import Reported
-from loadgen.study.series import file as campaigns
+from loadgen.study.series.campaign import campaign_file as campaigns
 from loadgen.wire import http1
 from loadgen.wire import sse as events
 
@@ -55,7 +55,7 @@ def profile(data: bytes) -> None:
 def campaign(data: bytes) -> None:
     """A campaign's file."""
     with contextlib.suppress(UsageError):
-        campaigns.load(written(data, "campaign.toml"))
+        campaigns.load_campaign(written(data, "campaign.toml"))
 
 
 def client_documents(data: bytes) -> None:

@@ -28,7 +28,7 @@ from loadgen.report.sweep_record import SWEEP, SweepPoint, SweepRecord
 from loadgen.run import options
 from loadgen.server.discovery import ServerAddress
 from loadgen.study.importers import result_sources
-from loadgen.study.series import record as campaign_record
+from loadgen.study.series.campaign import campaign_store as campaign_record
 
 _WORD = b"\0"  # between the words of a command line
 _NAMED = ("sharegpt", "custom", "timed_trace")
@@ -102,7 +102,7 @@ def records(data: bytes) -> None:
         with contextlib.suppress(UsageError):
             stored_record.parsed(data, place() / name, kind, newest)
     with contextlib.suppress(UsageError):
-        campaign_record.read(data.decode("utf-8", "replace"), place() / "campaign.json")
+        campaign_record.read_record(data.decode("utf-8", "replace"), place() / "campaign.json")
 
 
 @cache

@@ -25,7 +25,7 @@ from loadgen.server.server_counters import ServerLatency
 from loadgen.study.pages import run_charts
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import of_json, of_run
-from loadgen.study.series.sweep import sweeping
+from loadgen.study.series.sweep import sweep_run
 
 _OF_TOKENS = re.compile(r"ttft|tpot|itl|token_time|ttfvt|prefill_speed|user_tps|good")
 _SHOWN = re.compile(r"(?:TTFT|TPOT|ITL|TTFVT)[^;,\n]*?[ :]\d+\.\d|Time to first token|Inter-token latency")
@@ -108,7 +108,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
     texts = {
         "report": report.render(result),
         "short report": report.short(result, ""),
-        "point of a sweep": sweeping._figures(result),
+        "point of a sweep": sweep_run._summarize_run(result),
         "cards": " ".join(f"{card.label} {card.figures[0].number.text}" for card in shown.cards),
         "latencies": " ".join(
             str(row[0]) + " 1.0" for row in (shown.latencies.rows if shown.latencies else ())

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from builders.loops import loop_over
-from loadgen.report.speed_formulas import OUTPUT, converted
-from loadgen.report.speed_rows import SpeedRow, shipped
 from loadgen.roofline import bound
 from loadgen.roofline.bound import Lengths
 from loadgen.roofline.ceiling import Ceiling
 from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.roofline.machines import find_machine, make_machine
+from loadgen.study.speed.speed_rows import OUTPUT, SpeedRow, convert_speed, list_published
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 THOR, RTX = find_machine("jetson-thor"), find_machine("rtx-pro-6000")
@@ -151,12 +150,12 @@ def test_the_rtx_pages_own_bandwidth_is_too_little_for_its_own_speed() -> None:
 
 
 MACHINES = {"H20-96GB": "h20-96gb", "A100-80GB": "a100-80gb"}
-LADDERS = [row for row in shipped() if row.speed_tok_s is not None]
+LADDERS = [row for row in list_published() if row.speed_tok_s is not None]
 
 
 def ladder(row: SpeedRow) -> tuple[Ceiling, dict[str, float], Lengths]:
     assert row.speed_tok_s is not None
-    speed = converted(float(row.speed_tok_s), row.formula, OUTPUT, row.input_length, row.output_length)
+    speed = convert_speed(float(row.speed_tok_s), row.formula, OUTPUT, row.input_length, row.output_length)
     found = estimate_ceiling(
         row.model, find_machine(f"{row.gpu_num or 1}x{MACHINES[row.gpu]}"), quantization=row.quantization
     )

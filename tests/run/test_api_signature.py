@@ -11,7 +11,7 @@ from builders import made_runs
 from builders.loops import loop_over
 from loadgen.report.run import Run
 from loadgen.run.keywords import BenchOptions
-from loadgen.study.series.api import LimitOptions, SweepOptions
+from loadgen.study.series.series_api import LimitOptions, SweepOptions
 
 
 @loop_over(

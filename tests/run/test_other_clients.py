@@ -13,13 +13,13 @@ from fakes.virtual_servers import engine_server
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.base.errors import UsageError
-from loadgen.run.ladder import ladder_parser
 from loadgen.run.options import bench_parser, parse
 from loadgen.settings import backends
 from loadgen.settings.other_clients import lookup, vllm
 from loadgen.settings.other_clients.client import OtherClient
-from loadgen.study.series.limit.command import limit_parser
-from loadgen.study.series.sweep.command import sweep_parser
+from loadgen.study.series.ladder_command import ladder_parser
+from loadgen.study.series.limit.limit_command import limit_parser
+from loadgen.study.series.sweep.sweep_command import sweep_parser
 
 FLAGS = Path(__file__).parents[1] / "data" / "flags"  # as their parsers have them
 CLIENTS = {client.name.lower(): client for client in lookup.CLIENTS}

@@ -18,10 +18,10 @@ from loadgen import cli
 from loadgen.plan.profile import Profile
 from loadgen.run import attach, keywords, which_server
 from loadgen.run.keywords import BenchOptions
-from loadgen.run.ladder import ladder_parser
 from loadgen.run.options import Options, parse
 from loadgen.run.which_server import DEFAULT_URL, SPEAKING_OF_A_SERVER
 from loadgen.settings import backends
+from loadgen.study.series.ladder_command import ladder_parser
 
 # Every other flag, by its name in the parser: alone it leaves the run to the embedded engine. A new flag must
 # be in one of the two.

@@ -38,7 +38,7 @@ from loadgen.report.run_directory import RESULT
 from loadgen.report.run_place import JOURNAL
 from loadgen.run.attach import attach
 from loadgen.run.session import Session
-from loadgen.study.series import command
+from loadgen.study.series.campaign import campaign_command
 
 HERE = Path(__file__).parents[1]
 DOCS = HERE.parent / "docs" / "faults.md"
@@ -237,7 +237,7 @@ def huge_usage(asked: Asked) -> Answer:
 
 @pytest.fixture
 def uncompared(ports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_compare", lambda kept: None)
+    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept: None)
 
 
 @pytest.mark.whole
@@ -282,7 +282,7 @@ def test_a_fault_of_our_own_costs_its_cell_alone(
         return attach(options, settings, *given)
 
     seen: list[int] = []
-    monkeypatch.setattr("loadgen.study.series.execution.attach", attached)
+    monkeypatch.setattr("loadgen.study.series.campaign.execution.attach", attached)
     if not where.startswith("where"):
         monkeypatch.setattr(Session, "run", fails_inside(Session.run))
     (tmp_path / "up.toml").write_text("ladder = [1, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.files import expand_path
-from loadgen.report import speed_formulas
 from loadgen.roofline import architecture, machines, models
 from loadgen.roofline.ceiling import Ceiling, Weights
 from loadgen.roofline.estimate import estimate_ceiling
 from loadgen.roofline.machines import Machine
 from loadgen.study.run_summary import Reported
+from loadgen.study.speed import speed_rows
 
 # Between the two formulas there may be 64 times.
 _NO_FORMULA = "the formula of the speed is unknown: write one of them below the table: " + " or ".join(
-    f"Speed = {formula}" for formula in speed_formulas.FORMULAS
+    f"Speed = {formula}" for formula in speed_rows.FORMULAS
 )
 
 
@@ -67,7 +67,7 @@ class Ceilings:
 
     def of(self, run: Reported, config: Path | None) -> tuple[Ceiling | None, str]:
         """The ceiling, or None and why; a run's own weights are better than any table's."""
-        if run.speed_formula == speed_formulas.UNKNOWN:
+        if run.speed_formula == speed_rows.UNKNOWN:
             return None, _NO_FORMULA
         if run.ceiling is not None and not self.model:
             machine = machines.settle_machine(self.machine, run.machine, run.ceiling.machine)

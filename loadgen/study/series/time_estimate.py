@@ -1,100 +1,14 @@
-"""Estimate: how long cells take, from those that are done, or from the roofline."""
+"""Time estimate: how long a run takes at least, by a preset or at the roofline."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from statistics import median
-from typing import Any, Protocol
-
-import msgspec
+from typing import Protocol
 
 from loadgen.base.errors import UsageError
 from loadgen.plan import sources
 from loadgen.plan.profile import Profile
 from loadgen.run.options import Options
-from loadgen.study.series.arms import Arm
-from loadgen.study.series.matrix import Start
-from loadgen.study.series.store import Store
-from loadgen.verdict.campaign_cell import Cell
-
-
-class Left(msgspec.Struct, frozen=True):
-    """The remaining time; None: unknown."""
-
-    seconds: float | None
-    at_best: bool = False  # for some cells only the roofline is known: they take longer
-
-    @property
-    def words(self) -> str:
-        """The time in words."""
-        if self.seconds is None:
-            return "unknown until the first cells are done"
-        return f"{'at least' if self.at_best else 'about'} {duration(self.seconds)}"
-
-
-@dataclass
-class Pace:
-    """Seconds that cells and starts of servers took."""
-
-    cells: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
-    starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-    @classmethod
-    def of(cls, store: Store) -> Pace:
-        """Those of a directory's finished cells."""
-        pace = cls()
-        for cell_id in sorted(store.finished()):
-            runs = list(store.facts(cell_id))
-            cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
-            if cell is None:
-                continue
-            pace.cell(cell, sum(map(_took_s, runs)))
-            if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
-                pace.start(cell.arm, ready_s)
-        return pace
-
-    def cell(self, cell: Cell, seconds: float) -> None:
-        """Note a cell that was measured."""
-        self.cells[cell.arm, cell.profile].append(seconds)
-
-    def start(self, arm: str, seconds: float) -> None:
-        """Note a server that became ready."""
-        self.starts[arm].append(seconds)
-
-    def left(self, starts: Iterable[Start], done: set[str]) -> Left:
-        """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
-        total, at_best = 0.0, False
-        for start in starts:
-            left = [planned for planned in start.planned if planned.id not in done]
-            total += self._start_s(start.arm) if left else 0.0
-            for planned in left:
-                seconds = self._cell_s(planned.cell)
-                if seconds is None:
-                    seconds, at_best = at_best_s(start.arm.options, planned.workload), True
-                if seconds is None:
-                    return Left(None)
-                total += seconds
-        return Left(total, at_best)
-
-    def _cell_s(self, cell: Cell) -> float | None:
-        same = self.cells.get((cell.arm, cell.profile))
-        times = same or [s for (_, name), took in self.cells.items() if name == cell.profile for s in took]
-        return median(times) if times else None
-
-    def _start_s(self, arm: Arm) -> float:
-        if arm.attached:
-            return 0.0
-        times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
-        return median(times) if times else 0.0
-
-
-def _took_s(run: Mapping[str, Any]) -> float:
-    began, ended = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
-    return (ended - began).total_seconds()
 
 
 def at_best_s(options: Options, workload: Profile) -> float | None:
@@ -172,7 +86,7 @@ def _window_s(workload: Profile) -> float | None:
     return workload.duration
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """40 s, 12 min, 2 h 10 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -28,8 +28,8 @@ from loadgen.run.options import Options, bench_parser, parse
 from loadgen.run.session import Session
 from loadgen.run.workers import worker_count
 from loadgen.server.discovery import ServerAddress, ServerInfo
-from loadgen.study.series.keys import words
-from loadgen.study.series.trust import Trust
+from loadgen.study.series.campaign.arms import Trust
+from loadgen.study.series.campaign.campaign_file import make_arguments
 
 # At a rate, each server gets its requests by turns, however fast either answers.
 WORKLOAD = profile.build(
@@ -213,9 +213,9 @@ def test_a_load_of_one_request_at_once_is_none_for_two_servers() -> None:
 def test_a_call_and_a_campaign_name_several_servers_in_a_list() -> None:
     urls = ["http://a", "http://b"]
     assert keywords.parsed(urls, None, {})[0].urls == tuple(urls)
-    line = words({"base_url": urls, "model": "m"}, bench_parser())
+    line = make_arguments({"base_url": urls, "model": "m"}, bench_parser())
     assert parse(line).urls == tuple(urls)
-    assert parse(words({"base_url": "http://a"}, bench_parser())).urls == ("http://a",)
+    assert parse(make_arguments({"base_url": "http://a"}, bench_parser())).urls == ("http://a",)
     for wrong in ([], [1], 1):
         with pytest.raises(UsageError, match="base_url: "):
             keywords.parsed(wrong, None, {})  # type: ignore[arg-type]

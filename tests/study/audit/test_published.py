@@ -10,13 +10,13 @@ import pytest
 
 from builders.loops import loop_over
 from builders.published_runs import PUBLISHED, thor
-from loadgen.report import speed_rows
 from loadgen.report.load_identity import Load
-from loadgen.report.speed_formulas import OUTPUT, converted
 from loadgen.roofline import machines
 from loadgen.study.audit.audit_report import render_text
 from loadgen.study.audit.findings import RunFindings, audit_runs
 from loadgen.study.run_summary import Reported
+from loadgen.study.speed import speed_rows
+from loadgen.study.speed.speed_rows import OUTPUT, convert_speed
 from loadgen.verdict.verdict import Level
 
 THOR = machines.find_machine("jetson-thor")
@@ -139,7 +139,7 @@ def test_the_page_fits_a_terminal(page: dict[tuple[str, str], RunFindings]) -> N
 
 def published() -> Iterator[Reported]:
     keys = {"H20-96GB": "h20-96gb", "A100-80GB": "a100-80gb"}
-    for line, row in enumerate(speed_rows.shipped(), 2):
+    for line, row in enumerate(speed_rows.list_published(), 2):
         if row.speed_tok_s is not None:
             name = row.model if row.quantization == "BF16" else f"{row.model}-{row.quantization}"
             machine = f"{row.gpu_num or 1} × {keys[row.gpu]}"
@@ -147,7 +147,7 @@ def published() -> Iterator[Reported]:
             load = Load(f"input {row.input_length}", None, *lengths, None, 1)
             yield Reported(
                 name,
-                {"output_throughput": converted(float(row.speed_tok_s), row.formula, OUTPUT, *lengths)},
+                {"output_throughput": convert_speed(float(row.speed_tok_s), row.formula, OUTPUT, *lengths)},
                 load,
                 f"{row.gpu}.csv, line {line}",
                 told_by="speed table",

@@ -15,12 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.figures.figure_table import LATENCIES
-from loadgen.report.speed_formulas import FORMULAS, OUTPUT, TOTAL, converted
 from loadgen.roofline.bound import DECODING, PREFILL
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import numbers, pasted_blocks, translation
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.numbers import AmbiguousError
+from loadgen.study.speed.speed_rows import FORMULAS, OUTPUT, TOTAL, convert_speed
 
 SPEED = "speed_tok_s"
 DECODE = "decode_tok_s"  # of one request, where there is one at a time: one over its time per token
@@ -473,7 +473,7 @@ class LlamaTest(msgspec.Struct, frozen=True):
     def _of_both(self, speed: float) -> dict[str, float]:
         figures = {"total_token_throughput": speed}
         if self.prompt and self.answer:
-            figures["output_throughput"] = converted(speed, TOTAL, OUTPUT, self.prompt, self.answer)
+            figures["output_throughput"] = convert_speed(speed, TOTAL, OUTPUT, self.prompt, self.answer)
         return figures
 
 

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
 from loadgen.base.text import cut_end, list_first
-from loadgen.report import labels, speed_rows
+from loadgen.report import labels
 from loadgen.report.load_identity import Load
 from loadgen.report.load_table import SIMULATED
-from loadgen.report.speed_formulas import FORMULAS, OUTPUT, converted
-from loadgen.report.speed_rows import UNIT_BYTES, SpeedRow
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import column_titles, headings, numbers, pasted_blocks
 from loadgen.study.importers.pasted.column_titles import SPEED, TableColumn
 from loadgen.study.run_summary import Reported, full_name, unnamed_preset
+from loadgen.study.speed import speed_rows
+from loadgen.study.speed.speed_rows import FORMULAS, OUTPUT, UNIT_BYTES, SpeedRow, convert_speed
 
 TABLE, SPEEDS = "table", "speed table"
 UNKNOWN_FORMULA = "lengths, batch size and formula of the speed are unknown"  # a remark
@@ -74,7 +74,7 @@ def read_csv_table(text: str, path: Path) -> TableRows:
     header, delimiter = _read_header(text)
     known = _known_columns(header, _sample(text, delimiter))
     if _table_kind(header, known) == SPEEDS and SPEED in header:
-        speeds = [*enumerate(map(_add_formula, speed_rows.read_csv(path)), 2)]
+        speeds = [*enumerate(map(_add_formula, speed_rows.read_speed_csv(path)), 2)]
         runs = [read_ladder_row(row, f"{path}:{line}") for line, row in speeds if row.speed_tok_s]
         empty = (
             (line, [row.model, row.quantization, str(row.input_length), row.note])
@@ -201,7 +201,9 @@ def _read_row(cells: Mapping[str, str], source: str, known: Mapping[str, TableCo
 
 def _add_formula(row: SpeedRow) -> SpeedRow:
     """The row of a published page with its formula, which its file does not have; any other unchanged."""
-    return next((each for each in speed_rows.shipped() if replace(each, formula=row.formula) == row), row)
+    return next(
+        (each for each in speed_rows.list_published() if replace(each, formula=row.formula) == row), row
+    )
 
 
 def name_machine(gpu: str, count: int | None) -> str:
@@ -224,7 +226,7 @@ def read_ladder_row(row: SpeedRow, source: str) -> Reported:
         figures["mean_tpot_ms"] = numbers.milliseconds_each(float(row.decode_tok_s))
     if row.formula in FORMULAS:
         lengths = row.input_length, row.output_length
-        figures["output_throughput"] = converted(speed, row.formula, OUTPUT, *lengths)
+        figures["output_throughput"] = convert_speed(speed, row.formula, OUTPUT, *lengths)
     return Reported(
         name=full_name(row.model, row.quantization),
         figures=figures,

@@ -12,9 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from loadgen.base.errors import UsageError
-from loadgen.report import speed_rows
-from loadgen.report.speed_formulas import FORMULAS, OUTPUT, UNKNOWN
-from loadgen.report.speed_rows import GENERATED, UNIT_BYTES, SpeedRow
 from loadgen.roofline import machines
 from loadgen.study.importers import json_fields
 from loadgen.study.importers.pasted import (
@@ -31,6 +28,8 @@ from loadgen.study.importers.pasted.csv_tables import SPEEDS, TABLE, TableRows
 from loadgen.study.importers.pasted.grids import Grid, Row
 from loadgen.study.importers.pasted.headings import Kind, Outline, Subject
 from loadgen.study.run_summary import Reported, full_name
+from loadgen.study.speed import speed_rows
+from loadgen.study.speed.speed_rows import FORMULAS, GENERATED, OUTPUT, UNIT_BYTES, UNKNOWN, SpeedRow
 
 # Of files in a directory: what the header of a speed table has, in every form of the pages and of ours.
 MARKS: tuple[bytes, ...] = (
@@ -302,7 +301,7 @@ def _find_published(row: SpeedRow) -> SpeedRow | None:
 
 @cache
 def _pages() -> dict[tuple[str, int, str, Decimal | None], SpeedRow]:
-    rows = reversed(speed_rows.shipped())
+    rows = reversed(speed_rows.list_published())
     return {(row.model, row.input_length, row.quantization, row.speed_tok_s): row for row in rows}
 
 

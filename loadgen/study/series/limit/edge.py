@@ -51,12 +51,12 @@ class EdgePoint(msgspec.Struct, frozen=True):
     @property
     def groups(self) -> Float64:
         """float64[2, groups]: samples and samples above, of at most `_GROUPS` parts of about equal length."""
-        kept = np.array(counted(self.batches), float).reshape(-1, 2)
+        kept = np.array(drop_first_part(self.batches), float).reshape(-1, 2)
         parts = np.array_split(kept, min(_GROUPS, len(kept)))
         return np.array([part.sum(0) for part in parts]).T
 
 
-def counted(batches: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+def drop_first_part(batches: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
     """The parts of a run that show its load: not the first, since the queue is empty when a run begins."""
     return batches[1:] or batches
 
@@ -114,7 +114,7 @@ class _Profile(msgspec.Struct, frozen=True):
         return float(self.slopes[int(np.searchsorted(self.x, self.best).clip(0, len(self.x) - 1))])
 
 
-def fitted(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
+def fit_edge(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
     """The edge by the runs near it, with its 95 % interval; None without runs on both of its sides."""
     groups = [point.groups for point in points]
     n, over = (np.array([group[row].sum() for group in groups]) for row in (0, 1))
@@ -124,24 +124,24 @@ def fitted(points: Sequence[EdgePoint], allowed: float) -> EdgeFit | None:
     if above.all() or not above.any():
         return None
     near = np.ones(len(points), bool)
-    profile = _profile(runs, allowed, _span(runs.x))
+    profile = _fit_profile(runs, allowed, _make_candidates(runs.x))
     for _ in range(_WINDOWS):
-        closer = _close(profile.slope * (runs.x - profile.best))
+        closer = _is_close(profile.slope * (runs.x - profile.best))
         if (closer == near).all():
             break
         near = closer
-        profile = _profile(runs.only(near), allowed, _span(runs.x[near]))
-    return _interval(runs.only(near), allowed, profile)
+        profile = _fit_profile(runs.only(near), allowed, _make_candidates(runs.x[near]))
+    return _find_interval(runs.only(near), allowed, profile)
 
 
-def _span(x: Float64) -> Float64:
+def _make_candidates(x: Float64) -> Float64:
     return np.linspace(x.min() - _MARGIN, x.max() + _MARGIN, _GRID)
 
 
-def _profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
+def _fit_profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
     """The deviance of the best rising line through each candidate: the deviance is convex in the slope."""
     away = runs.x - candidates[:, None]
-    most, at_edge = _most(runs, allowed), math.log(allowed)
+    most, at_edge = _find_highest_shares(runs, allowed), math.log(allowed)
     low, high = (np.full(len(candidates), math.log(end)) for end in _SLOPES)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -154,7 +154,7 @@ def _profile(runs: _Runs, allowed: float, candidates: Float64) -> _Profile:
     return _Profile(candidates, deviance, slopes)
 
 
-def _most(runs: _Runs, allowed: float) -> Float64:
+def _find_highest_shares(runs: _Runs, allowed: float) -> Float64:
     """The highest logarithm of a share that the line expects of a run: its own if far above, else 0."""
     over = runs.over.clip(0.5, runs.n - 0.5)
     far = over / (runs.n - over) > _FAR * allowed / (1 - allowed)
@@ -162,13 +162,13 @@ def _most(runs: _Runs, allowed: float) -> Float64:
     return most
 
 
-def _interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
+def _find_interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
     """The edge and its interval: candidates that fit hardly worse than the best one."""
-    dispersion, freedom = _dispersion(runs, allowed, coarse)
+    dispersion, freedom = _estimate_dispersion(runs, allowed, coarse)
     reach = _WIDER * dispersion * (1 - allowed) * t_quantile(freedom) ** 2
     within = np.flatnonzero(coarse.deviance <= coarse.deviance.min() + reach)
     first, last = max(within[0] - 1, 0), min(within[-1] + 1, len(coarse.x) - 1)
-    fine = _profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID))
+    fine = _fit_profile(runs, allowed, np.linspace(coarse.x[first], coarse.x[last], _GRID))
     inside = np.flatnonzero(fine.deviance <= fine.deviance.min() + reach)
     low = math.exp(fine.x[inside[0]]) if within[0] > 0 else math.nan
     high = math.exp(fine.x[inside[-1]]) if within[-1] < len(coarse.x) - 1 else math.nan
@@ -176,14 +176,14 @@ def _interval(runs: _Runs, allowed: float, coarse: _Profile) -> EdgeFit:
     return EdgeFit(math.exp(fine.best), low, high, slope, dispersion, float(runs.n.sum()))
 
 
-def _dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
+def _estimate_dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, int]:
     """How many times as much counts vary as independent ones would, and its degrees of freedom.
 
     Pooled over the parts of runs and over runs; where runs differ more from each other than their parts
     explain (another program took the machine for one of them), over runs alone.
     """
     log_share = math.log(allowed) + profile.slope * (runs.x - profile.best)
-    share = np.exp(np.minimum(log_share, _most(runs, allowed))).clip(_LEAST, 1 - _LEAST)
+    share = np.exp(np.minimum(log_share, _find_highest_shares(runs, allowed))).clip(_LEAST, 1 - _LEAST)
     between = float(((runs.over - runs.n * share) ** 2 / (runs.n * share * (1 - share))).sum())
     between_freedom = len(share) - 2
     within, within_freedom = 0.0, 0
@@ -196,19 +196,19 @@ def _dispersion(runs: _Runs, allowed: float, profile: _Profile) -> tuple[float, 
     least = max(float(slow.mean()) if len(slow) else 1.0, 1.0)
     if between_freedom > 0 and within_freedom > 0:
         by_parts = max(within / within_freedom, least)
-        if _differ(between / between_freedom / by_parts, between_freedom, within_freedom):
+        if _is_different(between / between_freedom / by_parts, between_freedom, within_freedom):
             return between / between_freedom, between_freedom
     freedom = max(between_freedom + within_freedom, 1)
     return max((between + within) / freedom, least), freedom
 
 
-def _differ(ratio: float, freedom: int, of_parts: int) -> bool:
+def _is_different(ratio: float, freedom: int, of_parts: int) -> bool:
     """Whether a ratio of variances is above its 95 % quantile (Abramowitz and Stegun, 26.6.15)."""
     root, above, below = ratio ** (1 / 3), 2 / (9 * freedom), 2 / (9 * of_parts)
     return bool((1 - below) * root - (1 - above) > _Z95 * math.sqrt(below * root**2 + above))
 
 
-def _close(distance: Float64) -> Bool:
+def _is_close(distance: Float64) -> Bool:
     """Which runs are near the edge by their fitted log shares, and the closest on each side of it."""
     near: Bool = np.abs(distance) <= math.log(_NEAR)
     for side in (distance <= 0, distance > 0):

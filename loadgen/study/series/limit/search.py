@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from loadgen.base.text import format_count
-from loadgen.figures.objectives import Objective
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, together
 from loadgen.report.limit_record import SearchEnd
-from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, fitted
-from loadgen.study.series.limit.trial import SearchSettings, Trial, allowed, parts_of, share_over
+from loadgen.report.sweep_record import LoadAxis
+from loadgen.study.series.limit.edge import EdgeFit, EdgePoint, drop_first_part, fit_edge
 
 _LEAST_RUN_S = 60.0
 _E2EL_TIMES = 10.0  # P99s of E2EL that a run lasts at least
@@ -54,12 +54,12 @@ class NextRun(msgspec.Struct, frozen=True):
     why: str = ""  # it is made at the load of the run before; "": it is not
 
 
-def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
+def choose_next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | SearchEnd:
     """What is to be run after these runs, or why the search is over."""
-    edge = limiting(settings, trials)
+    edge = find_limiting_edge(settings, trials)
     load, left_s = _next_load(settings, trials, edge), _left_s(settings, trials)
     more = len(trials) < settings.most_runs
-    if load != "within" and more and (again := _again(settings, trials)) and again.duration_s <= left_s:
+    if load != "within" and more and (again := _repeat_run(settings, trials)) and again.duration_s <= left_s:
         return again
     if isinstance(load, str):
         return load
@@ -72,14 +72,14 @@ def next_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | Sea
 
 def first_run(settings: SearchSettings) -> tuple[float, str]:
     """The seconds of the first run of a search, and why it is not shorter."""
-    return _run_length(settings, (), None, _whole(settings, settings.start))
+    return _run_length(settings, (), None, _round_load(settings, settings.start))
 
 
 def _run_length(
     settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
 ) -> tuple[float, str]:
     """The seconds of a run at a load: as its samples need, within its share of the budget; and why."""
-    samples = _samples(settings, trials, edge, load)
+    samples = _choose_samples(settings, trials, edge, load)
     wanted_s = samples / _requests_per_s(settings, trials, load)
     runs = settings.most_runs - len(trials)
     share_s = _left_s(settings, trials) / (runs if edge is None else min(_SPREAD_OVER, runs))
@@ -103,14 +103,14 @@ def _around_s(trials: Sequence[Trial]) -> float:
 
 def needed_s(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
     """What the next run takes of the budget at least; None where there is none to be made."""
-    load = _next_load(settings, trials, limiting(settings, trials))
+    load = _next_load(settings, trials, find_limiting_edge(settings, trials))
     if isinstance(load, str):
         return None
     least_s, _ = least_run(settings, trials, load)
     return least_s + _around_s(trials)
 
 
-def _again(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
+def _repeat_run(settings: SearchSettings, trials: Sequence[Trial]) -> NextRun | None:
     """The last run once more where it shows nothing yet: it was disturbed, or only samples are missing.
 
     A load is given up after `_TRIES`, and disturbed runs are made again `_MOST_AGAIN` times in all: what
@@ -136,7 +136,7 @@ def _enough_s(short: Trial) -> float:
         # Of a latency within answers, as many count as there are requests.
         observed = min(each.samples, requests or each.samples)
         if each.bound_ms is None and observed > 0:
-            times = max(times, _with_spare(_least_of(each.objective)) / observed)
+            times = max(times, _add_spare(_count_least_samples(each.objective)) / observed)
     return short.duration_s * times
 
 
@@ -146,21 +146,21 @@ def _rounded_s(seconds: float) -> float:
 
 def least_samples(settings: SearchSettings) -> int:
     """The fewest samples of a run that can pass: with none above the limit, at 99 % confidence."""
-    return max(map(_least_of, settings.objectives))
+    return max(map(_count_least_samples, settings.objectives))
 
 
-def _least_of(objective: Objective) -> int:
-    return math.ceil(math.log(0.01) / math.log(1 - allowed(objective)))
+def _count_least_samples(objective: Objective) -> int:
+    return math.ceil(math.log(0.01) / math.log(1 - allowed_share(objective)))
 
 
-def _with_spare(needed: int) -> int:
+def _add_spare(needed: int) -> int:
     """The requests to plan for that many to come, although few arrive."""
     return math.ceil(needed + _SPARE * math.sqrt(needed))
 
 
 def planned_samples(settings: SearchSettings) -> int:
     """The requests that a run is planned for at least, so that these come although few arrive."""
-    return _with_spare(least_samples(settings))
+    return _add_spare(least_samples(settings))
 
 
 def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) -> tuple[float, str]:
@@ -182,16 +182,17 @@ def least_run(settings: SearchSettings, trials: Sequence[Trial], load: float) ->
     return reasons[why], why
 
 
-def edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
+def fit_edges(settings: SearchSettings, trials: Sequence[Trial]) -> list[EdgeFit | None]:
     """The edge of each objective; None where no run is above it, or none below."""
     return [
-        fitted(_points(trials, at), allowed(objective)) for at, objective in enumerate(settings.objectives)
+        fit_edge(_make_points(trials, at), allowed_share(objective))
+        for at, objective in enumerate(settings.objectives)
     ]
 
 
-def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
+def find_limiting_edge(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | None:
     """The lowest edge, whose interval covers that of every objective that may be the lowest."""
-    known = [edge for edge in edges(settings, trials) if edge is not None]
+    known = [edge for edge in fit_edges(settings, trials) if edge is not None]
     if not known or all(trial.beyond for trial in trials if not trial.disturbed):
         return None
     lowest = min(known, key=lambda edge: edge.load)
@@ -199,11 +200,11 @@ def limiting(settings: SearchSettings, trials: Sequence[Trial]) -> EdgeFit | Non
     low = min((edge.low for edge in known), key=lambda low: low if low == low else -math.inf)
     high = min((edge.high for edge in known), key=lambda high: high if high == high else math.inf)
     if settings.axis == "concurrency":
-        low, high = _with_neighbours(trials, low, high)
+        low, high = _cover_neighbours(trials, low, high)
     return msgspec.structs.replace(lowest, low=low, high=high)
 
 
-def narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
+def is_narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
     """Whether the interval is as narrow as asked; over concurrency one whole number is."""
     if math.isnan(edge.low) or math.isnan(edge.high):
         return False
@@ -211,58 +212,60 @@ def narrow(settings: SearchSettings, edge: EdgeFit) -> bool:
     return one or edge.width <= settings.within
 
 
-def _with_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
+def _cover_neighbours(trials: Sequence[Trial], low: float, high: float) -> tuple[float, float]:
     """An interval of whole numbers that covers all between the last that was below and the first above."""
     first = min((trial.load for trial in trials if trial.beyond), default=math.inf)
-    last = below_all([trial for trial in trials if not trial.disturbed], lambda trial: trial.beyond)
+    last = find_load_below([trial for trial in trials if not trial.disturbed], lambda trial: trial.beyond)
     # None in between was tried, and a line through shares that jump is not to be trusted there. NaN stays.
     return (last if low > last else low), (first - 1 if high < first - 1 else high)
 
 
-def below_all(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
+def find_load_below(trials: Sequence[Trial], failed: Callable[[Trial], bool]) -> float:
     """The highest load below all that failed; NaN if there is none."""
     first = min((trial.load for trial in trials if failed(trial)), default=math.inf)
     return max((trial.load for trial in trials if trial.load < first), default=math.nan)
 
 
-def _points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
+def _make_points(trials: Sequence[Trial], at: int) -> list[EdgePoint]:
     """What the runs show of one objective; those in which no request has its latency show nothing."""
     shown = [trial for trial in trials if not trial.disturbed]
-    return [_point(trial, at) for trial in shown if not trial.usable or trial.objectives[at].samples]
+    return [_make_point(trial, at) for trial in shown if not trial.usable or trial.objectives[at].samples]
 
 
-def _point(trial: Trial, at: int) -> EdgePoint:
+def _make_point(trial: Trial, at: int) -> EdgePoint:
     if not trial.usable:
         return EdgePoint(trial.load, ((_NO_SHARE, _NO_SHARE),))
     evidence = trial.objectives[at]
-    return EdgePoint(trial.load, parts_of(evidence), evidence.dispersion)
+    return EdgePoint(trial.load, list_parts(evidence), evidence.dispersion)
 
 
 def _next_load(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
     if not trials:
-        return _whole(settings, settings.start)
-    load = _wanted(settings, trials, edge)
+        return _round_load(settings, settings.start)
+    load = _choose_load(settings, trials, edge)
     ceiling = _client_ceiling(trials)
     return load if isinstance(load, str) or load < ceiling else _below_client(settings, trials, ceiling)
 
 
-def _wanted(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None) -> float | SearchEnd:
+def _choose_load(
+    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None
+) -> float | SearchEnd:
     """The next load, were the client able to send any."""
     below = [trial for trial in trials if not trial.beyond and not trial.disturbed]
     over = [trial for trial in trials if trial.beyond]
     if not below and not over:
         return math.inf  # the client was the limit of all
     if not over:
-        return _higher(settings, below)
+        return _raise_load(settings, below)
     if not below or edge is None:
-        return _lower(settings, over)
-    if narrow(settings, edge):
+        return _lower_load(settings, over)
+    if is_narrow(settings, edge):
         limit = math.floor(edge.load) if settings.axis == "concurrency" else edge.load
         reach = limit * math.exp(-_CONFIRMED / edge.slope)
         if any(trial.passed and trial.load >= min(reach, limit / (1 + settings.within)) for trial in trials):
             return "within"
-        return _whole(settings, edge.load * math.exp(-1 / edge.slope))
-    return _near(settings, trials, edge)
+        return _round_load(settings, edge.load * math.exp(-1 / edge.slope))
+    return _load_near_edge(settings, trials, edge)
 
 
 def _client_ceiling(trials: Sequence[Trial]) -> float:
@@ -277,33 +280,33 @@ def _below_client(settings: SearchSettings, trials: Sequence[Trial], ceiling: fl
     if not below:
         if ceiling <= settings.lowest:
             return "client-limited"
-        return _whole(settings, max(ceiling / STEP, settings.lowest))
+        return _round_load(settings, max(ceiling / STEP, settings.lowest))
     top = max(below)
-    between = _whole(settings, math.sqrt(top * ceiling))
+    between = _round_load(settings, math.sqrt(top * ceiling))
     done = top * (1 + settings.within) >= ceiling or between in (top, ceiling)
     return "client-limited" if done else between
 
 
-def _higher(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
+def _raise_load(settings: SearchSettings, below: Sequence[Trial]) -> float | SearchEnd:
     """A load above all that were measured, up to the bound of the search."""
     top = max(below, key=lambda trial: trial.load)
     if top.load < settings.highest:
-        near = any(share_over(each) > _SOME * allowed(each.objective) for each in top.objectives)
-        return _whole(settings, min(top.load * (_SMALL_STEP if near else STEP), settings.highest))
+        near = any(share_over(each) > _SOME * allowed_share(each.objective) for each in top.objectives)
+        return _round_load(settings, min(top.load * (_SMALL_STEP if near else STEP), settings.highest))
     passed = any(trial.passed for trial in below if trial.load == top.load)
-    return "everything-passes" if passed else _whole(settings, top.load)
+    return "everything-passes" if passed else _round_load(settings, top.load)
 
 
-def _lower(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
+def _lower_load(settings: SearchSettings, over: Sequence[Trial]) -> float | SearchEnd:
     """A load below all that are too much, down to the bound of the search."""
     bottom = min(over, key=lambda trial: trial.load)
     if bottom.load <= settings.lowest:
         return "nothing-passes"
     near = bottom.usable and all(share_over(each) < _MOST for each in bottom.objectives)
-    return _whole(settings, max(bottom.load / (_SMALL_STEP if near else STEP), settings.lowest))
+    return _round_load(settings, max(bottom.load / (_SMALL_STEP if near else STEP), settings.lowest))
 
 
-def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
+def _load_near_edge(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> float:
     """A load at the edge: below it if the run before was above, and the other way round."""
     away = min(_AWAY / edge.slope, math.log(_SMALL_STEP))
     away = -away if trials[-1].load > edge.load else away
@@ -317,13 +320,15 @@ def _near(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> f
         load = math.floor(load) if away < 0 else max(load, math.floor(edge.load) + 1)
         if high - low >= _BETWEEN:  # a number that was not tried
             load = min(max(load, low + 1), high - 1)
-    return _whole(settings, load)
+    return _round_load(settings, load)
 
 
-def _samples(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float) -> float:
+def _choose_samples(
+    settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit | None, load: float
+) -> float:
     """How many samples the next run should have: few while the edge is far, then what is still missing."""
     few = max(
-        *(_LEAST_OVER / allowed(each) for each in settings.objectives), least_samples(settings), _FEWEST
+        *(_LEAST_OVER / allowed_share(each) for each in settings.objectives), least_samples(settings), _FEWEST
     )
     if edge is None:
         again = sum(trial.load == load for trial in trials)  # that did not tell enough
@@ -351,7 +356,97 @@ def _requests_per_s(settings: SearchSettings, trials: Sequence[Trial], load: flo
     return (nearest.requests_per_s or 0.0) * min(1.0, load / nearest.load)
 
 
-def _whole(settings: SearchSettings, load: float) -> float:
+def _round_load(settings: SearchSettings, load: float) -> float:
     """A load between the bounds, in few digits; over concurrency the nearest whole number."""
     few = float(f"{load:.{_DIGITS}g}") if settings.axis == "rate" else max(round(load), 1)
     return min(max(few, settings.lowest), settings.highest)
+
+
+_ROUNDING = 1e-9
+
+
+class SearchSettings(msgspec.Struct, frozen=True):
+    """What is searched for, between which loads, how closely and at what cost.
+
+    Loads are requests per second or, over concurrency, whole numbers of requests in flight.
+    """
+
+    axis: LoadAxis
+    objectives: tuple[Objective, ...]
+    start: float
+    lowest: float
+    highest: float
+    within: float = 0.05
+    budget_s: float | None = None
+    most_runs: int = 12
+    least_run_s: float | None = None  # of one run; None: 60 s, or ten times the P99 of E2EL if that is longer
+    alone_s: float | None = None  # that one request takes, alone on the server; None: not known
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One run of the search; `objectives` are in the order of the settings, empty if nothing was measured.
+
+    `took_s` is all that the run cost of the budget, `duration_s` the measured time of it.
+    """
+
+    load: float
+    duration_s: float
+    took_s: float
+    objectives: tuple[ObjectiveEvidence, ...] = ()
+    invalid: bool = False
+    saturated: bool = False  # ended early: the server fell further and further behind
+    disturbed: bool = False  # by the client or its machine: it shows nothing of the server
+    p99_e2el_s: float | None = None
+    requests_per_s: float | None = None  # that ended
+
+    @property
+    def standing(self) -> Standing:
+        """What the run shows of the objectives together."""
+        if self.disturbed:
+            return Standing.NOT_SHOWN
+        return together(each.standing for each in self.objectives) if self.usable else Standing.FAILS
+
+    @property
+    def passed(self) -> bool:
+        """Whether every objective is shown to be met, in a run that says something about the server."""
+        return self.standing is Standing.MEETS
+
+    @property
+    def short(self) -> bool:
+        """Whether only samples are missing: no objective is above its limit, and one has no bound."""
+        few = any(each.bound_ms is None for each in self.objectives)
+        return self.usable and few and not any(map(is_above, self.objectives))
+
+    @property
+    def usable(self) -> bool:
+        """Whether its counts above the limits are those of the server at this load."""
+        return bool(self.objectives) and not (self.invalid or self.saturated or self.disturbed)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the load is, as far as this run alone shows, above what meets the objectives."""
+        if self.disturbed:
+            return False
+        return not self.usable or any(map(is_above, self.objectives))
+
+
+def is_above(evidence: ObjectiveEvidence) -> bool:
+    """Whether more samples are above the limit than the percentile allows, as the edge is fitted to them."""
+    return not evidence.samples or share_over(evidence) > allowed_share(evidence.objective) * (1 + _ROUNDING)
+
+
+def share_over(evidence: ObjectiveEvidence) -> float:
+    """The share of samples above the limit, of the parts of the run that count; 0 if empty."""
+    parts = drop_first_part(list_parts(evidence))
+    samples, over = (sum(part[column] for part in parts) for column in (0, 1))
+    return over / max(samples, 1)
+
+
+def list_parts(evidence: ObjectiveEvidence) -> tuple[tuple[int, int], ...]:
+    """Samples, and those above the limit, of successive parts of a run."""
+    return evidence.batches or ((evidence.samples, evidence.over),)
+
+
+def allowed_share(objective: Objective) -> float:
+    """The share of samples that may be above the limit."""
+    return round(1 - objective.percentile / 100, 12)  # 0.1 at P90, as it is written

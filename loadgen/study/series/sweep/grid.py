@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, product
+from decimal import Decimal
+from fractions import Fraction
+from itertools import chain, pairwise, product
 from typing import Any, TypeVar
 
 import msgspec
 
+from loadgen.base import bounds
 from loadgen.base.errors import UsageError
 from loadgen.base.parsing import suggest_name
+from loadgen.base.text import quote_value
 from loadgen.features.data import data_conflicts
 from loadgen.features.data.data_settings import READ_OUTPUT_LENS
 from loadgen.plan import sources
@@ -20,7 +24,7 @@ from loadgen.plan.server_settings import flag_of
 from loadgen.report.sweep_lines import label, shown_value
 from loadgen.report.sweep_record import AXES, LoadAxis
 from loadgen.settings.table import join_rows
-from loadgen.study.series.sweep import value_lists
+from loadgen.study.series.point_runs import parse_value
 
 T = TypeVar("T")
 Build = Callable[[Mapping[str, Any]], Profile]  # a profile of these keys over the others
@@ -72,10 +76,10 @@ class Variation(msgspec.Struct, frozen=True):
         for serve in product(*(dimension.steps() for dimension in self.serve)):
             for repeat in range(self.repeats):
                 for settings in product(*(dimension.steps() for dimension in self.fields)):
-                    yield _merged(serve), repeat, _merged(settings)
+                    yield _merge_tables(serve), repeat, _merge_tables(settings)
 
 
-def _merged(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_tables(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return dict(chain.from_iterable(table.items() for table in tables))
 
 
@@ -100,48 +104,48 @@ class GridPoint(msgspec.Struct, frozen=True):
         return f"{self.number:03d}-{plain}"[:_LONGEST_NAME]
 
 
-def loads(flag: str, key: str, text: str) -> Dimension:
+def parse_loads(flag: str, key: str, text: str) -> Dimension:
     """The dimension of `--concurrency` or `--rate`; raises UsageError."""
-    return loads_of(flag, key, _read(flag, value_lists.numbers, text))
+    return make_load_dimension(flag, key, _parse_flag(flag, parse_numbers, text))
 
 
-def loads_of(flag: str, key: str, values: Sequence[float]) -> Dimension:
+def make_load_dimension(flag: str, key: str, values: Sequence[float]) -> Dimension:
     """The dimension of these loads; raises UsageError."""
     given = ",".join(map(shown_value, values))
     if key == CONCURRENCY and any(type(value) is not int or value < 1 for value in values):
         raise UsageError(f"{flag} {given}: give whole numbers of requests in flight, 1 or more")
     if not all(0 < value < math.inf for value in values):
         raise UsageError(f"{flag} {given}: give requests per second, more than 0")
-    return columns(flag, {key: values})
+    return make_linked_dimension(flag, {key: values})
 
 
-def varied(text: str) -> Dimension:
+def parse_vary(text: str) -> Dimension:
     """The dimension of one `--vary`; raises UsageError."""
-    return linked([text], "--vary")
+    return parse_link([text], "--vary")
 
 
-def linked(texts: Iterable[str], flag: str = "--link") -> Dimension:
+def parse_link(texts: Iterable[str], flag: str = "--link") -> Dimension:
     """The dimension of lists that vary together, `--link`; raises UsageError."""
     lists: dict[str, Sequence[Any]] = {}
     for text in texts:
-        name, values = _read(flag, value_lists.named, text)
-        key = _field(flag, name)
+        name, values = _parse_flag(flag, split_name, text)
+        key = _check_key(flag, name)
         if key in lists:
             raise UsageError(f"{flag}: {key} is given twice")
-        lists[key] = _read(flag, value_lists.of_field, key, values)
-    return columns(flag, lists)
+        lists[key] = _parse_flag(flag, parse_field_values, key, values)
+    return make_linked_dimension(flag, lists)
 
 
-def columns(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
+def make_linked_dimension(flag: str, lists: Mapping[str, Sequence[Any]]) -> Dimension:
     """The dimension of keys of a profile whose values vary together; raises UsageError."""
-    lists = {_field(flag, key): values for key, values in lists.items()}
+    lists = {_check_key(flag, key): values for key, values in lists.items()}
     if len({len(values) for values in lists.values()}) > 1:
         counts = ", ".join(f"{key} has {len(values)}" for key, values in lists.items())
         raise UsageError(f"{flag}: linked lists are of one length: {counts}")
-    return _dimension(flag, tuple(lists), tuple(zip(*lists.values(), strict=True)))
+    return _make_dimension(flag, tuple(lists), tuple(zip(*lists.values(), strict=True)))
 
 
-def _field(flag: str, name: str) -> str:
+def _check_key(flag: str, name: str) -> str:
     key = name.replace("-", "_")
     if key not in FIELDS:
         known = suggest_name(key, FIELDS) or ": docs/profiles.md lists them, as input_len or temperature"
@@ -149,15 +153,15 @@ def _field(flag: str, name: str) -> str:
     return key
 
 
-def served(text: str) -> Dimension:
+def parse_serve_param(text: str) -> Dimension:
     """The dimension of one `--serve-param`; raises UsageError."""
     flag = "--serve-param"
-    name, values = _read(flag, value_lists.named, text)
-    words = _read(flag, value_lists.words, values)
-    return _dimension(flag, (name.lstrip("-"),), tuple((word,) for word in words))
+    name, values = _parse_flag(flag, split_name, text)
+    words = _parse_flag(flag, split_words, values)
+    return _make_dimension(flag, (name.lstrip("-"),), tuple((word,) for word in words))
 
 
-def _dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> Dimension:
+def _make_dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> Dimension:
     if not rows:
         raise UsageError(f"{flag}: a list is empty")
     if twice := next((row for at, row in enumerate(rows) if row in rows[:at]), None):
@@ -166,7 +170,7 @@ def _dimension(flag: str, keys: tuple[str, ...], rows: tuple[tuple[Any, ...], ..
     return Dimension(flag, keys, rows)
 
 
-def _read(flag: str, read: Callable[..., T], *given: str) -> T:
+def _parse_flag(flag: str, read: Callable[..., T], *given: str) -> T:
     """What is read of a flag's value; raises UsageError that names the flag."""
     try:
         return read(*given)
@@ -174,7 +178,7 @@ def _read(flag: str, read: Callable[..., T], *given: str) -> T:
         raise UsageError(f"{flag} {error}") from None
 
 
-def check(variation: Variation, given: Mapping[str, Any], launched: bool) -> None:
+def check_variation(variation: Variation, given: Mapping[str, Any], launched: bool) -> None:
     """Raise UsageError where the lists make no sweep; `given` are the keys that have one value by a flag."""
     seen: dict[str, str] = {}
     for dimension in (*variation.serve, *variation.fields):
@@ -198,7 +202,7 @@ def check(variation: Variation, given: Mapping[str, Any], launched: bool) -> Non
         raise UsageError(f"{count * variation.repeats} points: a sweep has {_MOST_POINTS} at most")
 
 
-def points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
+def list_points(variation: Variation, given: Mapping[str, Any], build: Build) -> tuple[GridPoint, ...]:
     """The points in order, each with its workload.
 
     A point lasts as `given` or its profile's duration has it, else as `requests` does.
@@ -207,15 +211,15 @@ def points(variation: Variation, given: Mapping[str, Any], build: Build) -> tupl
     made = []
     for number, (serve, repeat, settings) in enumerate(variation.combinations()):
         try:
-            workload = _workload(given, settings, build)
+            workload = _make_workload(given, settings, build)
         except UsageError as error:
-            raise UsageError(_as_passed(str(error), variation)) from None
-        name = _name(workload.name, settings, serve)
+            raise UsageError(_name_passed_flag(str(error), variation)) from None
+        name = _name_workload(workload.name, settings, serve)
         made.append(GridPoint(number, settings, serve, repeat, workload.model_copy(update={"name": name})))
     return tuple(made)
 
 
-def _workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Build) -> Profile:
+def _make_workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Build) -> Profile:
     """The workload of a point: output_len is that of every data set, as --output-len is."""
     keys = {**given, **settings}
     workload = build(keys)
@@ -228,12 +232,12 @@ def _workload(given: Mapping[str, Any], settings: Mapping[str, Any], build: Buil
     for key in (key for key in settings if flag_of(key) in unheeded):
         raise UsageError(f"{key} is varied, and the data set of these points has none of it: leave it out")
     limited = {"num_prompts", "num_sessions", "duration"} & keys.keys()
-    if not limited and (count := requests(workload)) is not None:
+    if not limited and (count := count_requests(workload)) is not None:
         workload = build({**keys, "num_sessions" if workload.own_session_keys else "num_prompts": count})
     return workload
 
 
-def _as_passed(message: str, variation: Variation) -> str:
+def _name_passed_flag(message: str, variation: Variation) -> str:
     """A message about a load, with the flag that varies it in place of that of `bench`."""
     for dimension in variation.fields:
         if dimension.flag in _LOADS:
@@ -241,7 +245,7 @@ def _as_passed(message: str, variation: Variation) -> str:
     return message
 
 
-def requests(workload: Profile) -> int | None:
+def count_requests(workload: Profile) -> int | None:
     """How many requests, or sessions, a point has where that is not given; None: as its profile has it.
 
     At a rate as many as are due in 60 s, in a closed loop 10 for each in flight, and 50 at least.
@@ -255,10 +259,151 @@ def requests(workload: Profile) -> int | None:
     return max(_LEAST_REQUESTS, _A_SLOT * workload.max_concurrency)
 
 
-def _name(name: str, settings: Mapping[str, Any], serve: Mapping[str, str]) -> str:
+def _name_workload(name: str, settings: Mapping[str, Any], serve: Mapping[str, str]) -> str:
     """The workload's name with what no column of a table shows: two such points are no repeats."""
     shown_elsewhere = (CONCURRENCY, RATE, "input_len", "output_len", "num_prompts", "duration")
     more = {key: value for key, value in settings.items() if key not in shown_elsewhere}
     return " ".join(
         [name, *(f"{key}={shown_value(value)}" for key, value in {**serve, **more}.items())]
     ).strip()
+
+
+_ELLIPSIS = re.compile(r"\s*,?\s*(?:…|\.\.\.)\s*,?\s*")
+_MOST_VALUES = 1000
+_LEAST_STEPPED = 3  # numbers whose equal distances mean steps; of two the ratio is continued
+_LONGEST_NUMBER = 40  # characters
+# Keys of which one value may hold commas.
+_WITH_COMMAS = ("input_dist", "output_dist", "slo")
+_BETWEEN = ";"  # values that hold commas; then … is a text as any other
+_OPENING, _CLOSING = "[{", "]}"  # of JSON, inside which a comma parts no values
+
+
+def parse_numbers(text: str) -> tuple[int | float, ...]:
+    """The numbers of a list; `…` continues it up to the number behind it, which is the last.
+
+    Three numbers or more at one distance go on in such steps, all others by their ratio: 1,2,4…512 doubles,
+    8,16,24…64 adds 8. Whole numbers stay whole. Raises ValueError.
+    """
+    begun, *rest = _ELLIPSIS.split(text.strip())
+    if len(rest) > 1:
+        raise ValueError(f"{quote_value(text)}: one … is enough: write 1,2,4…512")
+    if rest and not begun:
+        raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
+    if rest and not rest[0]:
+        raise ValueError(
+            f"{quote_value(text)}: the last number is missing: write it behind the …, as in 1,2…64"
+        )
+    first = [_parse_number(word, text) for word in _split_list(begun, text, ",")]
+    found = first if not rest else _extend_numbers(first, _parse_number(rest[0], text), text)
+    if twice := next((value for at, value in enumerate(found) if value in found[:at]), None):
+        raise ValueError(
+            f"{quote_value(text)}: {_simplify_number(twice)} is listed twice: --repeat measures points again"
+        )
+    return tuple(map(_simplify_number, found))
+
+
+def _extend_numbers(first: Sequence[Fraction], end: Fraction, text: str) -> list[Fraction]:
+    """The numbers up to the last one; raises ValueError."""
+    if len(first) < 2:
+        raise ValueError(f"{quote_value(text)}: two numbers before the … show how it goes on, as in 1,2…64")
+    if any(value <= 0 for value in (*first, end)):
+        raise ValueError(f"{quote_value(text)}: give numbers above 0")
+    steps = {after - before for before, after in pairwise(first)}
+    ratios = {after / before for before, after in pairwise(first)}
+    stepped = len(first) >= _LEAST_STEPPED and len(steps) == 1
+    if not stepped and len(ratios) > 1:
+        raise ValueError(
+            f"{quote_value(text)}: the numbers before the … have neither one ratio nor one distance"
+        )
+    step, ratio = steps.pop(), ratios.pop()
+    up = step > 0
+    if step == 0 or (end > first[-1]) is not up:
+        raise ValueError(
+            f"{quote_value(text)}: {_simplify_number(end)} is never reached from "
+            f"{_simplify_number(first[-1])}"
+        )
+    whole = all(value.denominator == 1 for value in (*first, end))
+    found, exact = list(first), first[-1]
+    while True:
+        exact = exact + step if stepped else exact * ratio
+        value = Fraction(round(exact)) if whole else exact
+        if (value >= end) is up or value == end:
+            return [*found, end]
+        if value != found[-1]:
+            found.append(value)
+        if len(found) >= _MOST_VALUES:
+            raise ValueError(f"{quote_value(text)}: has more than {_MOST_VALUES} numbers")
+
+
+def _split_list(listed: str, text: str, between: str) -> list[str]:
+    """The values of a list, none of them empty; raises ValueError that quotes the whole `text`."""
+    if not listed.strip():
+        raise ValueError(f"{quote_value(text)}: the list is empty: write values, as 1,2,4")
+    parts = [part.strip() for part in listed.split(between)]
+    if not all(parts):
+        sign = {",": "comma", _BETWEEN: "semicolon"}[between]
+        raise ValueError(f"{quote_value(text)}: a value is missing before or behind a {sign}")
+    return parts
+
+
+def _parse_number(word: str, text: str) -> Fraction:
+    """A number that a figure can be: of one like 1e999999999 the fraction would fill the memory."""
+    try:
+        value = Decimal(word if len(word) <= _LONGEST_NUMBER else "")
+        plain = float(value)
+    except (ArithmeticError, ValueError):
+        is_range = any(sign in word for sign in ("..", "-", ":"))
+        how = ": two numbers before a … show how it goes on, as in 1,2…64" if is_range else ""
+        raise ValueError(f"{quote_value(text)}: {quote_value(word)} is not a number{how}") from None
+    if not value:
+        return Fraction(0)
+    if not bounds.read_figure(plain):
+        raise ValueError(f"{quote_value(text)}: {quote_value(word)}: give numbers from 1e-15 to 1e15")
+    return Fraction(value)
+
+
+def _simplify_number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """The name and the list of `NAME=V1,V2`; raises ValueError where it is written otherwise."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values.strip():
+        raise ValueError(f"{quote_value(text)}: write NAME=VALUE,VALUE, as input_len=512,2048")
+    return name.strip(), values
+
+
+def parse_field_values(name: str, text: str) -> tuple[Any, ...]:
+    """The values of a profile's key: numbers, which `…` may continue, or words; raises ValueError."""
+    if name in _WITH_COMMAS and "," in text and _BETWEEN not in text:
+        raise ValueError(
+            f"{name}: its values may hold commas: write {_BETWEEN} between them, as {_BETWEEN.join('AB')}, "
+            f"and behind a single one"
+        )
+    if Profile.model_fields[name].annotation is str:
+        return split_words(text)
+    if _ELLIPSIS.search(text):
+        return parse_numbers(text)
+    return tuple(map(parse_value, split_words(text)))
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """The values as words, between commas, or semicolons where there are any; raises ValueError.
+
+    A list of numbers may have a `…`.
+    """
+    if _BETWEEN in text:
+        return tuple(_split_list(text.strip().removesuffix(_BETWEEN), text, _BETWEEN))
+    if _ELLIPSIS.search(text):
+        return tuple(map(str, parse_numbers(text)))
+    found = _split_list(text, text, ",")
+    if any(_is_torn(word) for word in found):
+        raise ValueError(f"{quote_value(text)}: a value holds a comma: write {_BETWEEN} between the values")
+    return tuple(found)
+
+
+def _is_torn(word: str) -> bool:
+    """Whether a word is a part of JSON that a comma inside it has torn."""
+    opened, closed = (sum(map(word.count, signs)) for signs in (_OPENING, _CLOSING))
+    return opened != closed

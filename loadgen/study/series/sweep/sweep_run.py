@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from loadgen.base.errors import UsageError
-from loadgen.base.secrecy import command_line
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.secrecy import command_line, hide_secrets
+from loadgen.base.text import format_count
+from loadgen.features.data import data_files
+from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
-from loadgen.report import run_directory, run_place
-from loadgen.report.sweep_record import FINISHED, SWEEP, SweepPoint, SweepRecord, blank
-from loadgen.run.bench import seeded
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.report import load_table, run_directory, run_place, stored_record
+from loadgen.report.run_directory import Result
+from loadgen.report.sweep_record import FINISHED, FORMAT, SWEEP, PointState, SweepPoint, SweepRecord, blank
+from loadgen.run import signals
+from loadgen.run.asked_settings import settings
+from loadgen.run.bench import check, seeded
+from loadgen.run.options import Options
+from loadgen.run.session import Session
 from loadgen.run.signals import SIGNALS, Interrupts
-from loadgen.study.series.points.point_servers import PointServers
-from loadgen.study.series.sweep import vllm_layout
-from loadgen.study.series.sweep.grid import GridPoint
-from loadgen.study.series.sweep.sweep_request import SweepRequest
-from loadgen.study.series.sweep.sweep_store import SERVERS, SweepStore, updated
-from loadgen.study.series.sweep.sweeping import Sweeping
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point, overlay_settings
+from loadgen.study.series.series_store import KeptDirectory, create_directory, digest_options, refuse_flags
+from loadgen.study.series.sweep import grid, vllm_layout
+from loadgen.study.series.sweep.grid import Build, GridPoint, Variation
+from loadgen.study.series.time_estimate import format_duration, simulated_s
+from loadgen.verdict import requested_metrics
 
 
-def begun(request: SweepRequest) -> SweepStore:
+def begin_sweep(request: SweepRequest) -> SweepStore:
     """The directory of a sweep that begins, with its record; raises UsageError where there can be none."""
     base, now = Path(request.options.run_dir or "runs"), run_place.now()
     fixed = request.fixed  # of files that are there
@@ -35,13 +54,13 @@ def begun(request: SweepRequest) -> SweepStore:
             fixed=fixed,
             seed=seeded(request.options).value,
             axis=request.variation.axis,
-            points=planned(request.points),
+            points=plan_points(request.points),
         )
     )
     return store
 
 
-def planned(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
+def plan_points(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
     """The points as a record has them before any is measured."""
     return tuple(
         SweepPoint(number=point.number, settings=point.settings, serve=point.serve, repeat=point.repeat)
@@ -49,29 +68,29 @@ def planned(points: Sequence[GridPoint]) -> tuple[SweepPoint, ...]:
     )
 
 
-def resumed(request: SweepRequest, directory: Path | None) -> SweepStore:
+def resume_sweep(request: SweepRequest, directory: Path | None) -> SweepStore:
     """The directory of the same sweep that goes on, None: the latest such one in its run directory.
 
     Raises UsageError where there is none, or where it was begun by another command.
     """
     if directory is None:
-        return _latest(request, Path(request.options.run_dir or "runs"))
+        return _find_latest(request, Path(request.options.run_dir or "runs"))
     store = SweepStore(directory)
     record = store.record()
-    if why := _difference(record, request, request.fixed):
+    if why := _find_difference(record, request, request.fixed):
         began = shlex.join(record.command)
         raise UsageError(f"{directory} is another sweep: {why}; resume with its flags: {began}")
     return store
 
 
-def _latest(request: SweepRequest, base: Path) -> SweepStore:
+def _find_latest(request: SweepRequest, base: Path) -> SweepStore:
     """The sweep of this request that began last under `base`; raises UsageError."""
     others: list[str] = []
     fixed = request.fixed
     for path in sorted(base.glob(f"*/{SWEEP}"), reverse=True):
         store = SweepStore(path.parent)
         with contextlib.suppress(UsageError):  # a damaged one
-            if not (why := _difference(store.record(), request, fixed)):
+            if not (why := _find_difference(store.record(), request, fixed)):
                 return store
             others.append(f"; of the latest, {store.directory}, {why}")
     raise UsageError(
@@ -80,22 +99,24 @@ def _latest(request: SweepRequest, base: Path) -> SweepStore:
     )
 
 
-def _difference(record: SweepRecord, request: SweepRequest, fixed: str) -> str:
+def _find_difference(record: SweepRecord, request: SweepRequest, fixed: str) -> str:
     """Why a record is of another sweep; "" where it is of this one."""
     seed = request.options.seed
     if seed is not None and seed != record.seed:
         return f"the seed is {record.seed}"
-    if [_identity(point) for point in record.points] != [_identity(p) for p in planned(request.points)]:
+    if [_identify_point(point) for point in record.points] != [
+        _identify_point(p) for p in plan_points(request.points)
+    ]:
         return "the points differ"
     return "" if record.fixed == fixed else "what is not varied differs, or a file that is read"
 
 
-def _identity(point: SweepPoint) -> tuple[object, ...]:
+def _identify_point(point: SweepPoint) -> tuple[object, ...]:
     """What a point is, whatever came of it."""
     return point.number, point.settings, point.serve, point.repeat
 
 
-def finished(
+def finish_sweep(
     request: SweepRequest, store: SweepStore, say: Callable[[str], None], interrupts: Interrupts = SIGNALS
 ) -> SweepRecord:
     """Measure what is left of a sweep, and give what came of its points; `say` gets a line for each.
@@ -105,10 +126,10 @@ def finished(
     """
     with store.locked():
         store.drop()  # what an earlier process left
-        record, options = _readable(store, request.points, say), request.options
+        record, options = _drop_damaged(store, request.points, say), request.options
         seed = Seed(record.seed, chosen=options.seed is not None)
         servers = PointServers(options, request.asked, store.directory / SERVERS, say, interrupts)
-        vllm_layout.complete(store, record, request.points)
+        vllm_layout.complete_layout(store, record, request.points)
         try:
             with servers:
                 sweeping = Sweeping(store, record, request.points, servers, seed, say)
@@ -118,7 +139,7 @@ def finished(
     return sweeping.record
 
 
-def _readable(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
+def _drop_damaged(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str], None]) -> SweepRecord:
     """The record, its finished points only those whose runs can be read; the others are planned again."""
     record = store.record()
     for known, point in zip(record.points, points, strict=True):
@@ -129,6 +150,382 @@ def _readable(store: SweepStore, points: Sequence[GridPoint], say: Callable[[str
         except UsageError as error:
             say(f"{point.label}: its run cannot be read, and is measured again: {error}")
             store.set_damaged_aside(point)
-            record = updated(record, blank(known))
+            record = update_point(record, blank(known))
             store.write(record)
     return record
+
+
+POINTS, FAILED, SERVERS = "points", "failed", "servers"
+UNFINISHED, INTERRUPTED = "unfinished", "interrupted"
+
+
+class SweepStore(KeptDirectory):
+    """One sweep's directory.
+
+    sweep.json              what is varied, and what came of each point: it decides what is finished
+    points/<point>/         the run of a finished point: a run directory
+    failed/<point>/         that of a failed one, if there was one
+    vllm/                   the runs as `vllm bench sweep plot` reads them
+    servers/                logs of the servers that were started
+    unfinished/             under way
+    interrupted/<point>/    runs that were cut off, with what they had measured: loadgen report reads each
+    """
+
+    def __init__(self, directory: Path, begun_here: bool = False) -> None:
+        super().__init__(directory, "sweep")
+        self._begun_here = begun_here  # by this command or call, not by an earlier one
+
+    def record(self) -> SweepRecord:
+        """What the directory holds of its sweep; raises UsageError where it is no sweep's, or damaged."""
+        return stored_record.read(self.directory / SWEEP, SweepRecord, FORMAT, "a sweep")
+
+    def write(self, record: SweepRecord) -> None:
+        """Keep the record, whole or not at all; raises StoreError."""
+        self.replace(self.directory / SWEEP, record.model_dump(mode="json"))
+
+    def begin(self, point: GridPoint) -> Path:
+        """An empty directory in which a point is measured; raises StoreError."""
+        with self.writing():
+            place = self.directory / UNFINISHED / point.directory_name
+            create_directory(place)
+        return place
+
+    def keep(self, point: GridPoint, run: Path, failed: bool) -> str:
+        """Give a point's run its place; the place below the sweep's directory. Raises StoreError."""
+        with self.writing():
+            place = self.directory / (FAILED if failed else POINTS) / point.directory_name
+            for earlier in (FAILED, POINTS):
+                shutil.rmtree(self.directory / earlier / point.directory_name, ignore_errors=True)
+            self.move(run, place)
+            shutil.rmtree(self.directory / UNFINISHED / point.directory_name, ignore_errors=True)
+        return str(place.relative_to(self.directory))
+
+    def set_damaged_aside(self, point: GridPoint) -> None:
+        """Keep the run of a point that cannot be read under `interrupted`; raises StoreError."""
+        with self.writing():
+            name = point.directory_name
+            self.set_aside(self.directory / POINTS / name, self.directory / INTERRUPTED / name)
+
+    def removed_empty(self) -> bool:
+        """Remove a directory that was begun here and holds no run of any point; whether that is so."""
+        runs = (self.directory / name for name in (POINTS, FAILED, INTERRUPTED, UNFINISHED))
+        planned = all(point.state == "planned" for point in self.record().points)
+        empty = self._begun_here and planned and not any(place.exists() for place in runs)
+        if empty:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        return empty
+
+    def drop(self) -> None:
+        """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
+        with self.writing():
+            unfinished = self.directory / UNFINISHED
+            for name in sorted(os.listdir(unfinished)) if unfinished.is_dir() else ():
+                self.set_aside(unfinished / name, self.directory / INTERRUPTED / name)
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def update_point(record: SweepRecord, point: SweepPoint) -> SweepRecord:
+    """The record with another state of one point."""
+    points = (*record.points[: point.number], point, *record.points[point.number + 1 :])
+    return record.model_copy(update={"points": points})
+
+
+class SweepRequest(msgspec.Struct, frozen=True):
+    """A sweep as its command or its caller has it."""
+
+    name: str  # the workload's, without what is varied
+    options: Options
+    variation: Variation
+    points: tuple[GridPoint, ...]
+    asked: ServerSettings  # of a server that is started, without what is varied
+
+    @property
+    def fixed(self) -> str:
+        """A digest of all that changes a figure: what the points measure, files included, and with what."""
+        workloads = [point.workload for point in self.points]
+        measured = [workload.model_dump(mode="json", exclude={"name"}) for workload in workloads]
+        return digest_options(self.options, measured, data_files.digest(workloads))
+
+
+def make_builder(options: Options) -> Build:
+    """What makes the profile of the command line with these keys over it."""
+    names = options.profiles
+
+    def build(keys: Mapping[str, Any]) -> Profile:
+        return profile.load(names[0], keys, flags=True) if names else profile.build(keys)
+
+    return build
+
+
+def make_request(options: Options, variation: Variation, build: Build) -> SweepRequest:
+    """The sweep of these options; raises UsageError for what cannot be done, before anything is started.
+
+    `build` makes the workload with keys over it: those of the options, and what is varied.
+    """
+    _refuse_flags(options)
+    options = replace(options, reset_cache=True, stop_when_saturated=True)
+    grid.check_variation(variation, options.overrides, options.launching.wanted)
+    points = grid.list_points(variation, options.overrides, build)
+    for point in points:
+        requested_metrics.check_profile(point.workload)
+        data_files.check(point.workload)
+    first = points[0]
+    name = build({**options.overrides, **first.settings}).name or "bench"
+    if first.workload.ladder is not None:
+        raise UsageError(f"{name} is a ladder of input lengths: run it with `loadgen ladder`")
+    check(options)
+    asked = settings(options, [point.workload for point in points])
+    if options.launching.wanted:
+        _check_servers(options, asked, points)
+    return SweepRequest(name, options, variation, points, asked)
+
+
+def _check_servers(options: Options, asked: ServerSettings, points: tuple[GridPoint, ...]) -> None:
+    """Raise UsageError where a server with a point's flags cannot be started."""
+    from loadgen.run.launched_server import dry_run  # few sweeps start servers
+
+    for serve in {tuple(point.serve.items()): point.serve for point in points}.values():
+        dry_run(options, overlay_settings(asked, serve))
+
+
+def _refuse_flags(options: Options) -> None:
+    """Flags of `bench` that a sweep would not heed."""
+    if len(options.profiles) > 1:
+        raise UsageError("--profile: one workload is swept at a time")
+    saves = options.saves, "the run directories have every figure"
+    refuse_flags(options, "a sweep", {"--save-result": saves})
+
+
+_MOST_STARTS = 2  # of a server with the same flags, before they are given up: a port may be taken in between
+_LONG_S = 30.0  # of a point that is announced
+
+
+@dataclass
+class Sweeping:
+    """What is left of a sweep; `record` is what came of its points so far."""
+
+    store: SweepStore
+    record: SweepRecord
+    points: Sequence[GridPoint]
+    servers: PointServers
+    seed: Seed
+    say: Callable[[str], None]  # a line for each point
+    _unstartable: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict)  # why, by server flags
+
+    @property
+    def left(self) -> list[GridPoint]:
+        """The points that are still to be measured; those that failed before too."""
+        over = zip(self.record.points, self.points, strict=True)
+        return [planned for point, planned in over if point.state not in FINISHED]
+
+    def run(self) -> None:
+        """Measure every point that is left; a point that fails is recorded with its reason.
+
+        Raises StoreError where nothing can be kept, KeyboardInterrupt, and MeasureError where a server that
+        was not started here is gone: what is left can be resumed.
+        """
+        left = self.left
+        if left and not self.servers.restartable:
+            self._session(left[0])  # where it is not ready, there is no sweep to announce
+        if left:
+            self.say(f"{self._amount}, in {self.store.directory}")
+        for point in left:
+            if (session := self._session(point)) is None:
+                continue
+            before = self.record.points[point.number].attempts
+            self._update(point, "under-way", attempts=before + 1)
+            self._begin(point, before)
+            seed = replace(self.seed, repeat=point.number, attempt=before)
+            place = self.store.begin(point)
+            try:
+                outcome = measure_point(
+                    replace(session, heading=self._place(point)), point.workload, seed, place
+                )
+            except KeyboardInterrupt:
+                self._update(point, "planned")
+                raise
+            self._keep(point, outcome)
+            if outcome.server_gone:
+                self._restart()
+
+    @property
+    def _amount(self) -> str:
+        """How many points there are, and how long they take as far as it is known."""
+        left, all_of_them = self.left, format_count(len(self.points), "point")
+        begun = all_of_them if len(left) == len(self.points) else f"{len(left)} of {all_of_them} left"
+        return ", ".join(filter(None, (begun, self._time(left).words)))
+
+    def _place(self, point: GridPoint) -> str:
+        """Where a point stands, as a line about it begins."""
+        return f"[{point.number + 1}/{len(self.points)}] "
+
+    def _time(self, left: Sequence[GridPoint]) -> Forecast:
+        """What these points take, by those that are done."""
+        states = zip(self.record.points, self.points, strict=True)
+        done = [TimedPoint(planned, known.duration_s) for known, planned in states if known.state in FINISHED]
+        return forecast_time(left, done, self.servers.starts_s, self.servers.options)
+
+    def _begin(self, point: GridPoint, attempts: int) -> None:
+        """Announce a point that is measured again, takes long, or no one knows how long."""
+        if attempts:
+            self.say(f"{self._place(point)}{point.label}: attempt {attempts + 1}, with new prompts")
+        takes = self._time([point])
+        if takes.unknown or takes.seconds >= _LONG_S:
+            time = f", {takes.words}" if takes.words and point.workload.duration is None else ""
+            self.say(f"{self._place(point)}{point.label}: measuring {describe_amount(point.workload)}{time}")
+
+    def _session(self, point: GridPoint) -> Session | None:
+        """A session with the point's server; None where it does not start, which is then recorded."""
+        flags = tuple(point.serve.items())
+        if (reason := self._unstartable.get(flags, "")) == "":
+            for _ in range(_MOST_STARTS):
+                try:
+                    return self.servers.session(point.workload, point.serve)
+                except LoadgenError as error:
+                    if not self.servers.restartable:
+                        raise
+                    # The end of its log follows on other lines.
+                    reason = "".join(hide_secrets(str(error)).splitlines()[:1])
+            self._unstartable[flags] = reason
+        self._update(point, "failed", reason=reason)
+        self._report(point, f"FAILED: {reason}")
+        return None
+
+    def _keep(self, point: GridPoint, outcome: MeasuredPoint) -> None:
+        """Keep what came of a point, and report it; raises Stopped where a signal ended it."""
+        if outcome.signal:
+            self._update(point, "planned")
+            raise signals.Stopped(outcome.signal)
+        state: PointState = "failed" if outcome.reason else "done"
+        directory, verdict, reason = "", "", outcome.reason
+        if outcome.run is not None and outcome.directory is not None:
+            if state == "done" and outcome.run.facts.saturated:
+                state, reason = "saturated", outcome.run.facts.partial
+            directory = self.store.keep(point, outcome.directory, failed=state == "failed")
+            verdict = outcome.run.verdict.level.value
+        self._update(
+            point,
+            state,
+            directory=directory,
+            verdict=verdict,
+            reason=reason,
+            duration_s=round(outcome.duration_s, 3),
+        )
+        if outcome.run is None or outcome.reason:
+            self._report(point, f"FAILED: {outcome.reason}")
+        else:
+            vllm_layout.write_combination(self.store, self.record, self.points, point)
+            self._report(point, _summarize_run(outcome.run))
+
+    def _restart(self) -> None:
+        """Prepare for another start of a server that is gone; raises MeasureError of one that is not ours."""
+        if not self.servers.restartable:
+            raise MeasureError("the server answers no more: start it again")
+        self.servers.close()
+
+    def _update(self, point: GridPoint, state: PointState, **outcome: object) -> None:
+        """Record a point's state; raises StoreError."""
+        known = self.record.points[point.number]
+        changed = blank(known).model_copy(update={"state": state, **outcome})
+        self.record = update_point(self.record, SweepPoint.model_validate(changed.model_dump()))
+        self.store.write(self.record)
+
+    def _report(self, point: GridPoint, outcome: str) -> None:
+        """A line for a point that is over, with the time left for all that are not, as far as it is known."""
+        rest = self._time([planned for planned in self.left if planned.number > point.number])
+        later = f"; {rest.words} left" if round(rest.seconds) else ""
+        self.say(f"{self._place(point)}{point.label}: {outcome}{later}")
+
+
+def describe_amount(workload: Profile) -> str:
+    """How much is asked of a point: 50 requests, 20 sessions, or 30 s."""
+    if workload.duration:
+        return f"{workload.duration:g} s"
+    if workload.num_sessions is not None:
+        return format_count(workload.num_sessions, "session")
+    return "all requests" if workload.num_prompts is None else format_count(workload.num_prompts, "request")
+
+
+def _summarize_run(run: Result) -> str:
+    """What matters of a run, in short."""
+    metrics = run.metrics
+    tokens = f"{metrics.output_throughput_per_s:.1f} tok/s, "
+    # An answer that comes whole has no first token.
+    name, latency = ("TTFT", metrics.ttft) if metrics.times_tokens else ("E2EL", metrics.e2el)
+    early = ", ended early: saturated" * run.facts.saturated
+    standing = load_table.standing(run)
+    slo = f"objectives: {standing}, " if standing else ""
+    return f"{tokens}mean {name} {latency.mean_ms:.1f} ms, {slo}{run.verdict.level.value}{early}"
+
+
+class TimedPoint(msgspec.Struct, frozen=True):
+    """A point that was measured, and how long it took."""
+
+    point: GridPoint
+    seconds: float
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """Seconds for the points whose time is known, and how many have none that is."""
+
+    seconds: float
+    unknown: int
+
+    @property
+    def words(self) -> str:
+        """The time in words: about 3 min; at least 40 s where some is not known; "" where none is."""
+        if round(self.seconds) < 1:
+            return "" if self.unknown else "less than 1 s"
+        return f"{'at least' if self.unknown else 'about'} {format_duration(self.seconds)}"
+
+
+def forecast_time(
+    left: Sequence[GridPoint], done: Sequence[TimedPoint], starts_s: Sequence[float], options: Options
+) -> Forecast:
+    """The time for the points that are left, those done being known, and how long starts of servers took.
+
+    Before any is done, a preset among the options has it in its steps.
+    """
+    times = [_estimate_point(point, done, options) for point in left]
+    served = {tuple(timed.point.serve.items()) for timed in done}
+    starts = {tuple(point.serve.items()) for point in left} - served
+    waiting = median(starts_s) * len(starts) if starts_s else 0.0
+    return Forecast(waiting + sum(filter(None, times)), times.count(None))
+
+
+def _estimate_point(point: GridPoint, done: Sequence[TimedPoint], options: Options) -> float | None:
+    """What a point takes; None where neither its load, nor a point that is done, nor a preset shows it."""
+    workload = point.workload
+    if workload.duration is not None:
+        return workload.duration
+    begun = workload.num_sessions or workload.num_prompts
+    if math.isfinite(workload.request_rate) and begun:
+        return begun / workload.request_rate
+    same = [timed.seconds for timed in done if _is_alike(timed.point, point)]
+    if same:
+        return median(same)
+    nearest = min(done, key=lambda timed: _measure_distance(timed.point.workload, workload), default=None)
+    if nearest is None:
+        return simulated_s(options, workload)
+    # As long a request as there: the time goes with the requests of each slot.
+    return nearest.seconds * _count_turns(workload) / _count_turns(nearest.point.workload)
+
+
+def _is_alike(one: GridPoint, other: GridPoint) -> bool:
+    return (one.settings, one.serve) == (other.settings, other.serve)
+
+
+def _count_turns(workload: Profile) -> float:
+    """How many requests, or sessions, follow one another in each of a closed loop's slots."""
+    count = workload.num_sessions or workload.num_prompts or 1
+    return count / min(workload.max_concurrency or count, count)
+
+
+def _measure_distance(one: Profile, other: Profile) -> float:
+    """How far two workloads are from each other: ratios of load and lengths."""
+    pairs = (
+        (one.max_concurrency or 1, other.max_concurrency or 1),
+        (one.input_len, other.input_len),
+        (one.output_len, other.output_len),
+    )
+    return sum(abs(math.log(first / second)) for first, second in pairs)

@@ -16,59 +16,62 @@ from loadgen.report.run_directory import RESULT
 from loadgen.report.sweep_lines import shown_value
 from loadgen.report.sweep_record import FINISHED, SweepPoint, SweepRecord
 from loadgen.report.vllm_json import OURS
-from loadgen.study.series.kept_directory import made
-from loadgen.study.series.points.typed_values import typed
+from loadgen.study.series.point_runs import parse_value
+from loadgen.study.series.series_store import KeptDirectory, create_directory
 from loadgen.study.series.sweep.grid import GridPoint
-from loadgen.study.series.sweep.sweep_store import SweepStore
 
 VLLM, SUMMARY = "vllm", "summary.json"
 _LONGEST_NAME = 150
 
 
-def write(store: SweepStore, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint) -> None:
+def write_combination(
+    store: KeptDirectory, record: SweepRecord, points: Sequence[GridPoint], of: GridPoint
+) -> None:
     """Write the folder of one combination: `run=N.json` for each run, and all of them in `summary.json`.
 
     `vllm bench sweep plot` and `plot_pareto` read every summary.json below the directory they are given.
     Raises StoreError.
     """
-    name = _combination(of)
+    name = _name_combination(of)
     runs = [
-        _run(store.directory / point.directory, planned)
-        for point, planned in _finished(record, points)
-        if _combination(planned) == name
+        _read_run(store.directory / point.directory, planned)
+        for point, planned in _list_finished(record, points)
+        if _name_combination(planned) == name
     ]
     with store.writing():
         place = store.directory / VLLM / name
-        made(place)
+        create_directory(place)
         files.write_text(place / SUMMARY, json.dumps(runs, indent=4))
         for run in runs:  # last: `complete` finds by them what was not written to its end
             files.write_text(place / f"run={run['run_number']}.json", json.dumps(run, indent=4))
 
 
-def complete(store: SweepStore, record: SweepRecord, points: Sequence[GridPoint]) -> None:
+def complete_layout(store: KeptDirectory, record: SweepRecord, points: Sequence[GridPoint]) -> None:
     """Write the folders that lack a finished point, as where a process ended before; raises StoreError."""
     lacking = {
-        _combination(point): point
-        for _, point in _finished(record, points)
-        if not _place(store, point).is_file()
+        _name_combination(point): point
+        for _, point in _list_finished(record, points)
+        if not _locate_run(store, point).is_file()
     }
     for point in lacking.values():
-        write(store, record, points, point)
+        write_combination(store, record, points, point)
 
 
-def _finished(record: SweepRecord, points: Sequence[GridPoint]) -> Iterator[tuple[SweepPoint, GridPoint]]:
+def _list_finished(
+    record: SweepRecord, points: Sequence[GridPoint]
+) -> Iterator[tuple[SweepPoint, GridPoint]]:
     """The points that are finished, as the record and the grid have them."""
     for known, point in zip(record.points, points, strict=True):
         if known.state in FINISHED:
             yield known, point
 
 
-def _place(store: SweepStore, point: GridPoint) -> Path:
+def _locate_run(store: KeptDirectory, point: GridPoint) -> Path:
     """The file of a point's run."""
-    return store.directory / VLLM / _combination(point) / f"run={point.repeat}.json"
+    return store.directory / VLLM / _name_combination(point) / f"run={point.repeat}.json"
 
 
-def _run(directory: Path, point: GridPoint) -> dict[str, Any]:
+def _read_run(directory: Path, point: GridPoint) -> dict[str, Any]:
     """A run under vLLM's keys, with what was varied; raises UsageError where its result is damaged."""
     try:
         stored = json.loads((directory / RESULT).read_bytes())
@@ -77,18 +80,18 @@ def _run(directory: Path, point: GridPoint) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{directory / RESULT} is missing or damaged: {error}") from None
     stored.pop(OURS, None)
-    return {**stored, **dict(_varied(point)), "run_number": point.repeat}
+    return {**stored, **dict(_list_varied(point)), "run_number": point.repeat}
 
 
-def _varied(point: GridPoint) -> Iterator[tuple[str, Any]]:
+def _list_varied(point: GridPoint) -> Iterator[tuple[str, Any]]:
     """What was varied, as vLLM's own parameters have it: a number or a switch where it is one."""
-    served = {name.replace("-", "_"): typed(value) for name, value in point.serve.items()}
+    served = {name.replace("-", "_"): parse_value(value) for name, value in point.serve.items()}
     for name, value in {**served, **point.settings}.items():
         finite = not isinstance(value, float) or math.isfinite(value)
         yield name, value if finite else str(value)  # JSON has no infinity
 
 
-def _combination(point: GridPoint) -> str:
+def _name_combination(point: GridPoint) -> str:
     """The folder's name: SERVE--max_num_seqs=8-BENCH--max_concurrency=4; no two combinations' is the same."""
     parts = []
     for kind, table in (("SERVE", point.serve), ("BENCH", point.settings)):

@@ -15,18 +15,25 @@ from builders.loops import loop_over
 from builders.published_runs import PUBLISHED
 from loadgen.base.errors import UsageError
 from loadgen.base.rule import Severity
-from loadgen.report import speed_tables
-from loadgen.report.speed_formulas import OUTPUT, TOTAL, UNKNOWN, converted
-from loadgen.report.speed_rows import Memory, SpeedRow, shipped
 from loadgen.roofline import machines
 from loadgen.study.audit.findings import audit_runs
 from loadgen.study.importers import result_sources
 from loadgen.study.importers.pasted import column_titles, csv_tables, grids, pasted_tables
 from loadgen.study.run_summary import Reported, full_name
+from loadgen.study.speed import speed_tables
+from loadgen.study.speed.speed_rows import (
+    OUTPUT,
+    TOTAL,
+    UNKNOWN,
+    Memory,
+    SpeedRow,
+    convert_speed,
+    list_published,
+)
 from loadgen.verdict.verdict import Level
 
 HERE = Path("page.md")
-GROUPS = [list(rows) for _, rows in groupby(shipped(), lambda row: (row.model, row.backend))]
+GROUPS = [list(rows) for _, rows in groupby(list_published(), lambda row: (row.model, row.backend))]
 WRITTEN = ("text", "html", "rst", "md")
 LADDER = GROUPS[0]
 
@@ -43,7 +50,7 @@ def facts(runs: list[Reported]) -> list[tuple[object, ...]]:
 @loop_over("rows", GROUPS)
 def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], form: str) -> None:
     ran = [row for row in rows if row.speed_tok_s]
-    runs = read(speed_tables.render(rows, form))
+    runs = read(speed_tables.draw_speeds(rows, form))
     assert facts(runs) == [
         (full_name(row.model, row.quantization), row.input_length, float(row.speed_tok_s or 0), row.formula)
         for row in ran
@@ -60,7 +67,7 @@ def test_what_the_ladder_writes_is_read_back_row_by_row(rows: list[SpeedRow], fo
 def test_memory_and_several_gpus_of_a_rung_are_read_back(form: str) -> None:
     memory = Memory.of_bytes(30 << 30, "MB")
     row = SpeedRow("Mine-70B", "", "", 1, "FP8", 4, LADDER[0].speed_tok_s, memory, "host memory", TOTAL)
-    (run,) = read(speed_tables.render([row], form))
+    (run,) = read(speed_tables.draw_speeds([row], form))
     assert (run.memory_bytes, run.machine) == (30 << 30, "4 × GPU")
 
 
@@ -69,15 +76,15 @@ def test_answers_of_another_length_are_those_of_the_speed(form: str) -> None:
     row = SpeedRow(
         "Mine-7B", "", "", 6144, "BF16", 1, LADDER[0].speed_tok_s, formula=TOTAL, output_length=128
     )
-    (run,) = read(speed_tables.render([row], form))
+    (run,) = read(speed_tables.draw_speeds([row], form))
     assert run.load.output_len == 128
     speed = float(row.speed_tok_s or 0)
-    assert run.figures["output_throughput"] == converted(speed, TOTAL, OUTPUT, 6144, 128)
+    assert run.figures["output_throughput"] == convert_speed(speed, TOTAL, OUTPUT, 6144, 128)
 
 
 def test_a_request_s_json_is_no_sheet(tmp_path: Path) -> None:
     (tmp_path / "a.request.json").write_text('{"model":"m","max_tokens":4}', "utf-8")
-    (tmp_path / "speeds.md").write_text(speed_tables.render(LADDER, "md"), "utf-8")
+    (tmp_path / "speeds.md").write_text(speed_tables.draw_speeds(LADDER, "md"), "utf-8")
     found = result_sources.read_sources([str(tmp_path)])
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: a.request.json",)
 
@@ -88,7 +95,7 @@ def test_ttft_and_decode_of_a_rung_are_read_back(form: str, tmp_path: Path) -> N
     rows = [replace(row, **timed, formula=TOTAL, note="SIMULATED, no model ran") for row in LADDER]
     rows = [row for row in rows if row.quantization == "FP8" and row.speed_tok_s]
     path = tmp_path / f"ladder.{form}"
-    path.write_text(speed_tables.render(rows, form), "utf-8")
+    path.write_text(speed_tables.draw_speeds(rows, form), "utf-8")
     runs = result_sources.read_sources([str(path)]).reported
     for run, row in zip(runs, rows, strict=True):
         assert run.figures["mean_ttft_ms"] == 12.87
@@ -328,7 +335,7 @@ def test_decode_and_ttft_of_a_rung_are_its_figures() -> None:
 
 def test_pages_with_tables_are_found_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("| Flag | Speed |\n|---|---|\n| x | 1 |\n", "utf-8")
-    (tmp_path / "speeds.rst").write_text(speed_tables.render(LADDER, "rst"), "utf-8")
+    (tmp_path / "speeds.rst").write_text(speed_tables.draw_speeds(LADDER, "rst"), "utf-8")
     found = result_sources.read_sources([str(tmp_path)])
     assert len(found.reported) == len([row for row in LADDER if row.speed_tok_s])
     assert found.errors == (f"{tmp_path}: 1 of 2 files have no results: notes.md",)

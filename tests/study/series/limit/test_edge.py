@@ -7,7 +7,7 @@ import math
 import pytest
 
 from builders.loops import loop_over
-from loadgen.study.series.limit.edge import EdgePoint, fitted
+from loadgen.study.series.limit.edge import EdgePoint, fit_edge
 
 
 def point(load: float, samples: int, over: int, dispersion: float | None = 1.0) -> EdgePoint:
@@ -19,14 +19,14 @@ def point(load: float, samples: int, over: int, dispersion: float | None = 1.0) 
 
 
 def test_the_edge_lies_between_half_and_twice_the_allowed_share() -> None:
-    fit = fitted([point(9, 40_000, 200), point(11, 40_000, 800)], 0.01)
+    fit = fit_edge([point(9, 40_000, 200), point(11, 40_000, 800)], 0.01)
     assert fit is not None
     assert fit.load == pytest.approx(math.sqrt(99), rel=0.01)
     assert 9 < fit.low < fit.load < fit.high < 11
 
 
 def test_a_jump_from_none_to_all_has_the_interval_between_both() -> None:
-    fit = fitted([point(8, 1000, 0), point(9, 1000, 1000)], 0.01)
+    fit = fit_edge([point(8, 1000, 0), point(9, 1000, 1000)], 0.01)
     assert fit is not None
     assert fit.load == pytest.approx(math.sqrt(72), rel=0.01)
     assert fit.low == pytest.approx(8, rel=0.01)
@@ -42,13 +42,13 @@ def test_a_jump_from_none_to_all_has_the_interval_between_both() -> None:
     ],
 )
 def test_there_is_no_edge_without_a_run_on_each_side(runs: list[tuple[float, int]]) -> None:
-    assert fitted([point(load, 1000, over) for load, over in runs], 0.01) is None
+    assert fit_edge([point(load, 1000, over) for load, over in runs], 0.01) is None
 
 
 def test_samples_that_depend_on_each_other_widen_the_interval() -> None:
     runs = [(9.0, 200), (11.0, 800)]
-    even = fitted([point(load, 40_000, over) for load, over in runs], 0.01)
-    queued = fitted([point(load, 40_000, over, 25.0) for load, over in runs], 0.01)
+    even = fit_edge([point(load, 40_000, over) for load, over in runs], 0.01)
+    queued = fit_edge([point(load, 40_000, over, 25.0) for load, over in runs], 0.01)
     assert even is not None
     assert queued is not None
     assert queued.load == pytest.approx(even.load, rel=0.001)
@@ -57,21 +57,21 @@ def test_samples_that_depend_on_each_other_widen_the_interval() -> None:
 
 def test_counts_that_come_together_are_as_a_dispersion() -> None:
     together = EdgePoint(11, ((4000, 0),) + ((4000, 400), (4000, 0)) * 4 + ((4000, 0),))
-    fit = fitted([point(9, 40_000, 200), together], 0.01)
+    fit = fit_edge([point(9, 40_000, 200), together], 0.01)
     assert fit is not None
     assert fit.dispersion > 20
 
 
 def test_the_first_part_of_a_run_is_left_out() -> None:
     runs = [EdgePoint(9, ((1000, 900), (1000, 1), (1000, 1))), point(11, 3000, 300)]
-    fit = fitted(runs, 0.01)
+    fit = fit_edge(runs, 0.01)
     assert fit is not None
     assert fit.load > 9
 
 
 def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
     runs = [point(51, 1400, 0), point(52, 1400, 390), point(64, 2100, 620)]
-    fit = fitted([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
+    fit = fit_edge([point(4, 1700, 0), point(16, 2500, 0), *runs], 0.01)
     assert fit is not None
     assert 51 <= fit.low < fit.high <= 52.1
 
@@ -86,15 +86,15 @@ def test_a_share_that_stays_at_a_third_does_not_move_the_edge() -> None:
 )
 def test_runs_vary_as_much_as_they_differ(at_8: tuple[int, int], least: float, most: float) -> None:
     runs = [point(7, 1200, 12), point(9, 1300, 269), *(point(8, 1040, over) for over in at_8)]
-    fit = fitted(runs, 0.05)
+    fit = fit_edge(runs, 0.05)
     assert fit is not None
     assert least <= fit.dispersion <= most
 
 
 def test_runs_that_contradict_each_other_widen_the_interval() -> None:
     beside = [point(7, 1200, 12), point(9, 1300, 269)]
-    alike = fitted([*beside, point(8, 1040, 52), point(8, 1040, 52)], 0.05)
-    contrary = fitted([*beside, point(8, 1040, 76), point(8, 1040, 28)], 0.05)
+    alike = fit_edge([*beside, point(8, 1040, 52), point(8, 1040, 52)], 0.05)
+    contrary = fit_edge([*beside, point(8, 1040, 76), point(8, 1040, 28)], 0.05)
     assert alike is not None
     assert contrary is not None
     assert contrary.width > 3 * alike.width

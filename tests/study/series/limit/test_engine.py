@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.simulated.engine import Engine, trial
 from loadgen.figures.objectives import Objective
-from loadgen.study.series.limit.answer import estimate
-from loadgen.study.series.limit.search import NextRun, next_run
-from loadgen.study.series.limit.trial import SearchSettings, Trial, above
+from loadgen.study.series.limit.limit_answer import estimate_limit
+from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial, choose_next_run, is_above
 from loadgen_servers.engine.scheduler import Limits
 from loadgen_servers.engine.step_times import FittedTiming
 
@@ -32,10 +31,10 @@ def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objectiv
     random = np.random.default_rng(1)
     settings = SearchSettings("concurrency", (objective,), 1, 1, 65536, budget_s=1800, alone_s=1.0)
     trials: list[Trial] = []
-    while not isinstance(step := next_run(settings, trials), str):
+    while not isinstance(step := choose_next_run(settings, trials), str):
         sent = ENGINE.in_flight(int(step.load), step.duration_s, random)
         trials.append(trial(step, sent, settings.objectives))
-    found = estimate(settings, trials)
+    found = estimate_limit(settings, trials)
     assert (step, len(trials) <= 12) == ("within", True)
     assert math.fsum(each.took_s for each in trials) <= 1800
     assert found is not None
@@ -48,4 +47,4 @@ def test_the_default_budget_is_enough_for_a_limit_of_streams(objective: Objectiv
 def beyond(streams: float, objective: Objective) -> bool:
     """Whether a long run of so many at a time misses the objective."""
     sent = ENGINE.in_flight(int(streams), 600, np.random.default_rng(2))
-    return above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])
+    return is_above(trial(NextRun(streams, 600), sent, (objective,)).objectives[0])

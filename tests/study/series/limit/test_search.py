@@ -15,9 +15,22 @@ from msgspec.structs import replace
 from builders.loops import loop_over
 from loadgen.figures.objectives import Objective, ObjectiveEvidence
 from loadgen.report.limit_record import LimitEstimate, SearchEnd
-from loadgen.study.series.limit.answer import binding, estimate, highest_passing, lowest_failing
-from loadgen.study.series.limit.search import NextRun, least_run, limiting, narrow, needed_s, next_run
-from loadgen.study.series.limit.trial import SearchSettings, Trial
+from loadgen.study.series.limit.limit_answer import (
+    estimate_limit,
+    find_binding,
+    find_highest_passing,
+    find_lowest_failing,
+)
+from loadgen.study.series.limit.search import (
+    NextRun,
+    SearchSettings,
+    Trial,
+    choose_next_run,
+    find_limiting_edge,
+    is_narrow,
+    least_run,
+    needed_s,
+)
 
 TPOT = Objective("tpot", 99, 50)
 RATE = SearchSettings("rate", (TPOT,), start=1, lowest=1 / 64, highest=4096, alone_s=1)
@@ -37,7 +50,7 @@ def trial(run: NextRun, value_ms: float, **changes: object) -> Trial:
 def searched(settings: SearchSettings, server: Callable[[NextRun], Trial]) -> tuple[list[Trial], str]:
     """All runs of a search, and why it ended."""
     trials: list[Trial] = []
-    while not isinstance(step := next_run(settings, trials), str):
+    while not isinstance(step := choose_next_run(settings, trials), str):
         trials.append(server(step))
     return trials, step
 
@@ -45,7 +58,7 @@ def searched(settings: SearchSettings, server: Callable[[NextRun], Trial]) -> tu
 @loop_over("limit", [1, 2, 7, 48, 300])
 def test_the_last_concurrency_that_meets_the_objective_is_found(limit: int) -> None:
     trials, end = searched(STREAMS, lambda run: trial(run, 50.0 if run.load <= limit else 50.1))
-    found = estimate(STREAMS, trials)
+    found = estimate_limit(STREAMS, trials)
     assert end == "within"
     assert found is not None
     assert found.value == pytest.approx(limit, rel=0.05)
@@ -58,7 +71,7 @@ def test_the_last_concurrency_that_meets_the_objective_is_found(limit: int) -> N
 @loop_over("limit", [0.05, 1.3, 50, 500])
 def test_a_rate_above_which_all_is_late_is_found_within_5_percent(limit: float) -> None:
     trials, end = searched(RATE, lambda run: trial(run, 10.0 if run.load <= limit else 900.0))
-    passing, failing = highest_passing(RATE, trials), lowest_failing(RATE, trials)
+    passing, failing = find_highest_passing(RATE, trials), find_lowest_failing(RATE, trials)
     assert end == "within"
     assert passing is not None
     assert failing is not None
@@ -70,13 +83,13 @@ def test_an_objective_that_nothing_meets_ends_at_the_lowest_load() -> None:
     trials, end = searched(RATE, lambda run: trial(run, 51.0))
     assert end == "nothing-passes"
     assert trials[-1].load == RATE.lowest
-    assert estimate(RATE, trials) == LimitEstimate(value=None, low=None, high=RATE.lowest)
-    assert highest_passing(RATE, trials) is None
+    assert estimate_limit(RATE, trials) == LimitEstimate(value=None, low=None, high=RATE.lowest)
+    assert find_highest_passing(RATE, trials) is None
 
 
 def test_an_objective_that_everything_meets_ends_at_the_highest_load() -> None:
     trials, end = searched(RATE, lambda run: trial(run, 49.0))
-    found = estimate(RATE, trials)
+    found = estimate_limit(RATE, trials)
     assert end == "everything-passes"
     assert found is not None
     assert (found.value, found.low, found.high) == (None, RATE.highest, None)
@@ -85,14 +98,14 @@ def test_an_objective_that_everything_meets_ends_at_the_highest_load() -> None:
 def test_a_run_that_the_client_limited_never_fails_the_server() -> None:
     trials, end = searched(RATE, lambda run: trial(run, 49.0, disturbed=run.load > 10))
     assert end == "client-limited"
-    assert lowest_failing(RATE, trials) is None
-    assert highest_passing(RATE, trials) == pytest.approx(10, rel=0.05)
+    assert find_lowest_failing(RATE, trials) is None
+    assert find_highest_passing(RATE, trials) == pytest.approx(10, rel=0.05)
 
 
 @loop_over("fault", ["invalid", "saturated"])
 def test_an_invalid_or_saturated_run_never_passes(fault: str) -> None:
     trials, _ = searched(RATE, lambda run: trial(run, 49.0, **{fault: run.load > 10}))
-    found = estimate(RATE, trials)
+    found = estimate_limit(RATE, trials)
     assert found is not None
     assert found.value == pytest.approx(10, rel=0.06)
     assert not any(each.passed for each in trials if each.load > 10)
@@ -100,9 +113,9 @@ def test_an_invalid_or_saturated_run_never_passes(fault: str) -> None:
 
 def test_runs_of_a_server_that_ended_give_a_bracket_but_no_estimate() -> None:
     fine, dead = trial(NextRun(4, 60), 10.0), trial(NextRun(16, 60), 10.0, invalid=True)
-    assert estimate(RATE, [fine, dead]) == LimitEstimate(value=None, low=4, high=16)
+    assert estimate_limit(RATE, [fine, dead]) == LimitEstimate(value=None, low=4, high=16)
     late = trial(NextRun(16, 60), 900.0)
-    shown = estimate(RATE, [fine, late])
+    shown = estimate_limit(RATE, [fine, late])
     assert shown is not None
     assert shown.value is not None
 
@@ -118,13 +131,13 @@ def test_runs_of_a_server_that_ended_give_a_bracket_but_no_estimate() -> None:
 def test_a_run_has_at_least_the_samples_that_can_pass(rate: float, percentile: float, seconds: float) -> None:
     goal = Objective("ttft", percentile, 500)
     settings = replace(RATE, objectives=(goal,), start=rate, budget_s=4 * seconds)
-    first = next_run(settings, [])
+    first = choose_next_run(settings, [])
     assert isinstance(first, NextRun)
     assert first.duration_s == seconds
 
 
 def test_a_run_lasts_ten_times_its_slowest_requests() -> None:
-    first = next_run(replace(RATE, start=100, alone_s=30), [])
+    first = choose_next_run(replace(RATE, start=100, alone_s=30), [])
     assert first == NextRun(100, 300)
 
 
@@ -141,7 +154,7 @@ def test_the_budget_is_never_exceeded() -> None:
     needs_s = needed_s(settings, trials)
     assert needs_s is not None
     assert took_s <= 200 < took_s + needs_s
-    assert limiting(settings, trials) is not None
+    assert find_limiting_edge(settings, trials) is not None
 
 
 def test_the_lowest_of_several_edges_is_the_limit() -> None:
@@ -155,7 +168,7 @@ def test_the_lowest_of_several_edges_is_the_limit() -> None:
         return replace(made, objectives=(*made.objectives, other))
 
     trials, end = searched(settings, server)
-    found = estimate(settings, trials)
+    found = estimate_limit(settings, trials)
     assert end == "within"
     assert found is not None
     assert found.value == pytest.approx(20, rel=0.05)
@@ -185,22 +198,22 @@ def test_a_noisy_edge_gives_the_limit_or_no_answer(
         trials, end = searched(settings, partial(server, np.random.default_rng(seed)))
         assert len(trials) <= settings.most_runs
         assert end in get_args(SearchEnd)
-        found = estimate(settings, trials)
+        found = estimate_limit(settings, trials)
         if found is not None and found.value is not None:
             assert found.value == pytest.approx(limit, rel=0.25 + spread / 2)
-        highest = highest_passing(settings, trials)
+        highest = find_highest_passing(settings, trials)
         assert highest is None or highest < limit * (1 + spread)
 
 
 def test_a_search_that_is_done_at_its_last_run_ends_as_done() -> None:
     trials, _ = searched(STREAMS, lambda run: trial(run, 50.0 if run.load <= 7 else 50.1))
-    assert next_run(replace(STREAMS, most_runs=len(trials)), trials) == "within"
+    assert choose_next_run(replace(STREAMS, most_runs=len(trials)), trials) == "within"
 
 
 def test_no_load_is_above_the_highest_though_the_last_run_was() -> None:
     unsure = trial(NextRun(10, 60), 49.0)
     evidence = replace(unsure.objectives[0], bound_ms=60.0)  # not above, not shown to be met
-    step = next_run(replace(RATE, highest=5), [replace(unsure, objectives=(evidence,))])
+    step = choose_next_run(replace(RATE, highest=5), [replace(unsure, objectives=(evidence,))])
     assert isinstance(step, NextRun)
     assert step.load == 5
 
@@ -208,7 +221,7 @@ def test_no_load_is_above_the_highest_though_the_last_run_was() -> None:
 def test_what_passed_below_does_not_make_the_highest_load_pass() -> None:
     top = trial(NextRun(4, 60), 49.0)
     unsure = replace(top, objectives=(replace(top.objectives[0], bound_ms=60.0),))
-    step = next_run(replace(STREAMS, highest=4), [trial(NextRun(1, 60), 49.0), unsure])
+    step = choose_next_run(replace(STREAMS, highest=4), [trial(NextRun(1, 60), 49.0), unsure])
     assert isinstance(step, NextRun)
     assert step.load == 4
     assert step.duration_s > 60 * 4  # what did not tell enough is run longer
@@ -223,7 +236,7 @@ def test_the_first_part_of_a_run_decides_nothing() -> None:
         return replace(made, objectives=(evidence,))
 
     trials, _ = searched(RATE, cold)
-    found = estimate(RATE, trials)
+    found = estimate_limit(RATE, trials)
     assert found is not None
     assert found.value == pytest.approx(100, rel=0.05)
 
@@ -232,7 +245,7 @@ def test_a_run_without_samples_of_an_objective_shows_nothing_of_it() -> None:
     empty = trial(NextRun(1, 60), 49.0)
     none = replace(empty, objectives=(replace(empty.objectives[0], samples=0, over=0, batches=()),))
     trials = [none, trial(NextRun(2, 60), 49.0), trial(NextRun(4, 60), 51.0)]
-    assert limiting(RATE, trials) == limiting(RATE, trials[1:])
+    assert find_limiting_edge(RATE, trials) == find_limiting_edge(RATE, trials[1:])
 
 
 @loop_over(("percentile", "over", "beyond"), [(90, 100, False), (99, 10, False), (90, 101, True)])
@@ -251,7 +264,7 @@ def test_a_search_goes_no_higher_than_the_client_could_send(settings: SearchSett
 
     trials, end = searched(replace(settings, start=1600, highest=4096), server)
     assert end == "client-limited"
-    assert highest_passing(settings, trials) == pytest.approx(400, rel=0.06)
+    assert find_highest_passing(settings, trials) == pytest.approx(400, rel=0.06)
     limited = [run.load for run in trials if run.disturbed]
     assert limited == sorted(limited, reverse=True)
 
@@ -277,27 +290,27 @@ def test_a_run_that_is_only_short_of_samples_goes_on_at_its_load(
     settings = replace(RATE, objectives=(Objective(metric, 99, 50),), start=100, alone_s=0.01)
     first = few(NextRun(100, 60), samples, metric)
     assert (first.standing, first.short, first.beyond) == ("not shown", samples > 0, samples == 0)
-    step = next_run(settings, [first])
+    step = choose_next_run(settings, [first])
     assert isinstance(step, NextRun)
     if samples:
         assert step.load == 100
         assert step.duration_s == pytest.approx(seconds, abs=0.2)
         assert step.why == "longer: its samples were too few"
-        assert next_run(settings, [first, few(step, samples, metric)]).load == 400  # type: ignore[union-attr]
+        assert choose_next_run(settings, [first, few(step, samples, metric)]).load == 400  # type: ignore[union-attr]
         small = replace(settings, budget_s=200)
-        assert next_run(small, [first]).load == 400  # type: ignore[union-attr] # what still fits
+        assert choose_next_run(small, [first]).load == 400  # type: ignore[union-attr] # what still fits
     else:
         assert step.load < 100
 
 
 def test_a_load_that_was_short_of_samples_is_not_one_that_fails() -> None:
     short = few(NextRun(1, 60), 100)
-    assert (lowest_failing(STREAMS, [short]), highest_passing(STREAMS, [short])) == (None, None)
+    assert (find_lowest_failing(STREAMS, [short]), find_highest_passing(STREAMS, [short])) == (None, None)
     missed = trial(NextRun(1, 60), 51.0)
-    assert lowest_failing(STREAMS, [missed]) == 1
+    assert find_lowest_failing(STREAMS, [missed]) == 1
     open_ended = replace(missed, objectives=(replace(missed.objectives[0], lower_ms=49.0),))
     assert open_ended.standing == "not shown"
-    assert lowest_failing(STREAMS, [open_ended]) is None
+    assert find_lowest_failing(STREAMS, [open_ended]) is None
 
 
 @loop_over("settings", [RATE, STREAMS])
@@ -314,7 +327,7 @@ def test_one_disturbed_run_is_made_again_and_ends_no_search(settings: SearchSett
     assert end == "within"
     assert [each.load for each in trials if each.disturbed] == [loads[1], loads[4]]
     assert (loads[1], loads[4]) == (loads[2], loads[5])
-    found = estimate(settings, trials)
+    found = estimate_limit(settings, trials)
     assert found is not None
     assert found.value == pytest.approx(48, rel=0.05)
     assert len(trials) <= 12
@@ -322,11 +335,11 @@ def test_one_disturbed_run_is_made_again_and_ends_no_search(settings: SearchSett
 
 def test_a_disturbed_run_is_made_again_within_bounds() -> None:
     late = trial(NextRun(4, 60), 49.0, disturbed=True)
-    again = next_run(RATE, [late])
+    again = choose_next_run(RATE, [late])
     assert again == NextRun(4, 131, "again: it was disturbed")  # 524 requests
-    assert next_run(RATE, [late, late]).load == 1  # type: ignore[union-attr] # given up
-    assert next_run(replace(RATE, budget_s=100), [late]) == "budget"
-    assert next_run(replace(RATE, most_runs=1), [late]) == "most-runs"
+    assert choose_next_run(RATE, [late, late]).load == 1  # type: ignore[union-attr] # given up
+    assert choose_next_run(replace(RATE, budget_s=100), [late]) == "budget"
+    assert choose_next_run(replace(RATE, most_runs=1), [late]) == "most-runs"
 
 
 def test_a_client_that_could_send_no_load_says_nothing_of_the_server() -> None:
@@ -336,7 +349,7 @@ def test_a_client_that_could_send_no_load_says_nothing_of_the_server() -> None:
 
 def test_a_load_that_the_client_sent_in_another_run_is_no_bound() -> None:
     late = trial(NextRun(4, 60), 49.0, disturbed=True)
-    step = next_run(RATE, [late, trial(NextRun(4, 60), 49.0)])
+    step = choose_next_run(RATE, [late, trial(NextRun(4, 60), 49.0)])
     assert isinstance(step, NextRun)
     assert step.load == 16
 
@@ -348,7 +361,7 @@ def test_a_limit_below_one_user_is_not_one_user(over_at_1: int, high: float | No
         evidence = replace(made.objectives[0], over=over, batches=((100, over // 10),) * 10)
         return replace(made, objectives=(evidence,))
 
-    found = estimate(STREAMS, [at(1, over_at_1), at(2, 950)])
+    found = estimate_limit(STREAMS, [at(1, over_at_1), at(2, 950)])
     assert found is not None
     assert (found.value, found.low) == (None, None)
     assert found.high == high or high is None
@@ -356,9 +369,9 @@ def test_a_limit_below_one_user_is_not_one_user(over_at_1: int, high: float | No
 
 def test_a_server_that_ended_shows_no_objective_to_be_the_limit() -> None:
     killed = replace(trial(NextRun(12, 60), 51.0), invalid=True)
-    assert binding(STREAMS, [trial(NextRun(8, 60), 49.0), killed]) is None
+    assert find_binding(STREAMS, [trial(NextRun(8, 60), 49.0), killed]) is None
     saturated = trial(NextRun(12, 60), 51.0, saturated=True)
-    assert binding(STREAMS, [trial(NextRun(8, 60), 49.0), saturated]) == 0
+    assert find_binding(STREAMS, [trial(NextRun(8, 60), 49.0), saturated]) == 0
 
 
 def test_runs_that_contradict_leave_all_loads_between_them_open() -> None:
@@ -374,7 +387,7 @@ def test_runs_that_contradict_leave_all_loads_between_them_open() -> None:
         return Trial(load, 20, 20, (evidence,), requests_per_s=20.0)
 
     trials = [at(load, over) for load, over in over_of]
-    found = estimate(p90, trials)
+    found = estimate_limit(p90, trials)
     assert found is not None
     assert found.value is not None
     assert found.low is not None
@@ -382,6 +395,6 @@ def test_runs_that_contradict_leave_all_loads_between_them_open() -> None:
     assert found.low <= 8
     assert found.low <= found.value <= found.high
     assert found.high >= 19
-    edge = limiting(p90, trials)
+    edge = find_limiting_edge(p90, trials)
     assert edge is not None
-    assert not narrow(p90, edge)
+    assert not is_narrow(p90, edge)

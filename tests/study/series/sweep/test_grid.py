@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,18 +22,20 @@ def build(keys: Mapping[str, Any]) -> Profile:
 
 
 def concurrency(text: str) -> grid.Dimension:
-    return grid.loads("--concurrency", grid.CONCURRENCY, text)
+    return grid.parse_loads("--concurrency", grid.CONCURRENCY, text)
 
 
 def rate(text: str) -> grid.Dimension:
-    return grid.loads("--rate", grid.RATE, text)
+    return grid.parse_loads("--rate", grid.RATE, text)
 
 
 def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
     variation = Variation(
-        (grid.varied("input_len=64,128"), concurrency("1,2")), (grid.served("max-num-seqs=8,16"),), 2
+        (grid.parse_vary("input_len=64,128"), concurrency("1,2")),
+        (grid.parse_serve_param("max-num-seqs=8,16"),),
+        2,
     )
-    made = grid.points(variation, {"num_prompts": 5}, build)
+    made = grid.list_points(variation, {"num_prompts": 5}, build)
     assert [point.number for point in made] == list(range(16))
     assert [point.label for point in made[:5]] == [
         "max-num-seqs=8 input_len=64 concurrency=1",
@@ -52,15 +55,15 @@ def test_server_flags_vary_slowest_and_the_load_fastest() -> None:
 
 
 def test_a_linked_list_may_hold_a_value_twice() -> None:
-    dimension = grid.linked(["input_len=512,512", "output_len=128,64"])
+    dimension = grid.parse_link(["input_len=512,512", "output_len=128,64"])
     assert dimension.rows == ((512, 128), (512, 64))
     with pytest.raises(UsageError, match="--link: 512,128 is listed twice"):
-        grid.linked(["input_len=512,512", "output_len=128,128"])
+        grid.parse_link(["input_len=512,512", "output_len=128,128"])
 
 
 def test_linked_lists_vary_together() -> None:
-    variation = Variation((grid.linked(["input_len=512,2048", "output-len=128,64"]), rate("0.5,1")))
-    made = grid.points(variation, {"num_prompts": 5}, build)
+    variation = Variation((grid.parse_link(["input_len=512,2048", "output-len=128,64"]), rate("0.5,1")))
+    made = grid.list_points(variation, {"num_prompts": 5}, build)
     assert [
         (point.workload.input_len, point.workload.output_len, point.workload.request_rate) for point in made
     ] == [(512, 128, 0.5), (512, 128, 1), (2048, 64, 0.5), (2048, 64, 1)]
@@ -74,13 +77,13 @@ def test_linked_lists_vary_together() -> None:
         (rate("0.05,10"), {}, (50, 600)),
         (concurrency("1,8"), {"num_prompts": 7}, (7, 7)),
         (concurrency("1,8"), {"duration": 30.0}, (None, None)),
-        (grid.varied("num_prompts=3,4"), {"max_concurrency": 2}, (3, 4)),
+        (grid.parse_vary("num_prompts=3,4"), {"max_concurrency": 2}, (3, 4)),
     ],
 )
 def test_a_point_has_as_many_requests_as_its_load_needs(
     dimension: grid.Dimension, given: dict[str, Any], expected: tuple[int | None, ...]
 ) -> None:
-    made = grid.points(Variation((dimension,)), given, build)
+    made = grid.list_points(Variation((dimension,)), given, build)
     assert tuple(point.workload.num_prompts for point in made) == expected
 
 
@@ -97,7 +100,7 @@ def test_a_point_has_as_many_requests_as_its_load_needs(
 def test_a_point_of_conversations_has_as_many_sessions(
     dimension: grid.Dimension, given: dict[str, Any], expected: list[tuple[int | None, int | None]]
 ) -> None:
-    made = grid.points(Variation((dimension,)), given, build)
+    made = grid.list_points(Variation((dimension,)), given, build)
     assert [(point.workload.num_prompts, point.workload.num_sessions) for point in made] == expected
 
 
@@ -113,24 +116,24 @@ def test_a_point_of_conversations_has_as_many_sessions(
         (lambda: rate("-1,2"), "--rate -1,2: give requests per second, more than 0"),
         (lambda: rate("0,2"), "--rate 0,2: give requests per second, more than 0"),
         (
-            lambda: grid.varied("input_ln=1,2"),
+            lambda: grid.parse_vary("input_ln=1,2"),
             "--vary input_ln: no key of a profile that can vary, did you mean",
         ),
         (
-            lambda: grid.varied("ladder=1,2"),
+            lambda: grid.parse_vary("ladder=1,2"),
             "--vary ladder: no key of a profile that can vary: docs/profiles.md lists them, as input_len",
         ),
         (
-            lambda: grid.varied("input_len"),
+            lambda: grid.parse_vary("input_len"),
             "--vary 'input_len': write NAME=VALUE,VALUE, as input_len=512,2048",
         ),
-        (lambda: grid.linked(["input_len=1,2", "input-len=3,4"]), "--link: input_len is given twice"),
+        (lambda: grid.parse_link(["input_len=1,2", "input-len=3,4"]), "--link: input_len is given twice"),
         (
-            lambda: grid.linked(["input_len=1,2", "output_len=3"]),
+            lambda: grid.parse_link(["input_len=1,2", "output_len=3"]),
             "--link: linked lists are of one length: input_len has 2, output_len has 1",
         ),
         (
-            lambda: grid.served("max-num-seqs=8,"),
+            lambda: grid.parse_serve_param("max-num-seqs=8,"),
             "--serve-param '8,': a value is missing before or behind",
         ),
     ],
@@ -152,7 +155,7 @@ def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> Non
             "a sweep of one point is one run: use `loadgen",
         ),
         (
-            Variation((concurrency("1,2"), grid.varied("max_concurrency=3,4"))),
+            Variation((concurrency("1,2"), grid.parse_vary("max_concurrency=3,4"))),
             {},
             True,
             "max_concurrency is varied twice, by --concurrency and --vary: keep one",
@@ -164,13 +167,16 @@ def test_a_list_that_cannot_be_varied_is_refused(make: Any, message: str) -> Non
             "max_concurrency has one value by its own flag, and is varied by --concurrency: keep one",
         ),
         (
-            Variation((), (grid.served("max-num-seqs=8,16"), grid.served("--max_num_seqs=8,16"))),
+            Variation(
+                (),
+                (grid.parse_serve_param("max-num-seqs=8,16"), grid.parse_serve_param("--max_num_seqs=8,16")),
+            ),
             {},
             True,
             "max_num_seqs is varied twice, by --serve-param and --serve-param: keep one",
         ),
         (
-            Variation((), (grid.served("max-num-seqs=8,16"),)),
+            Variation((), (grid.parse_serve_param("max-num-seqs=8,16"),)),
             {},
             False,
             "--serve-param needs a server that is started here: add --launch ENGINE",
@@ -182,26 +188,26 @@ def test_what_is_no_sweep_is_refused(
     variation: Variation, given: dict[str, Any], launched: bool, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        grid.check(variation, given, launched)
+        grid.check_variation(variation, given, launched)
     assert str(caught.value).startswith(message)
 
 
 @loop_over(
     ("dimension", "given", "message"),
     [
-        (grid.varied("input_len=8,0"), {}, "--random-input-len 0: "),
+        (grid.parse_vary("input_len=8,0"), {}, "--random-input-len 0: "),
         (
-            grid.varied("input_len=8,16"),
+            grid.parse_vary("input_len=8,16"),
             {"dataset_path": "rows.jsonl"},
             "input_len is varied, and the data set of these points has none of it: leave it out",
         ),
         (
-            grid.linked(["dataset_path=a.jsonl,b.jsonl", "range_ratio=0,0.5"]),
+            grid.parse_link(["dataset_path=a.jsonl,b.jsonl", "range_ratio=0,0.5"]),
             {},
             "range_ratio is varied, and the data set of these points has none of it",
         ),
         (
-            grid.varied("output_len=8,16"),
+            grid.parse_vary("output_len=8,16"),
             {"trace": "trace.jsonl"},
             "output_len is varied, and the data set of these points has none of it",
         ),
@@ -221,31 +227,132 @@ def test_a_value_that_cannot_be_or_changes_nothing_is_refused_at_once(
     dimension: grid.Dimension, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        grid.points(Variation((dimension,)), given, build)
+        grid.list_points(Variation((dimension,)), given, build)
     assert str(caught.value).startswith(message)
 
 
 @loop_over(
     ("dimension", "given"),
     [
-        (grid.varied("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
-        (grid.varied("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
-        (grid.linked(["output_len=8,16", "dataset_path=a.jsonl,b.jsonl"]), {"dataset_name": "sharegpt"}),
+        (grid.parse_vary("output_len=8,16"), {"dataset_path": "rows.jsonl"}),
+        (grid.parse_vary("output_len=8,16"), {"dataset_name": "prefix_repetition"}),
+        (grid.parse_link(["output_len=8,16", "dataset_path=a.jsonl,b.jsonl"]), {"dataset_name": "sharegpt"}),
     ],
 )
 def test_an_output_length_that_varies_is_that_of_every_data_set(
     dimension: grid.Dimension, given: dict[str, Any]
 ) -> None:
-    made = grid.points(Variation((dimension,)), given, profile.build)
+    made = grid.list_points(Variation((dimension,)), given, profile.build)
     for key in READ_OUTPUT_LENS:
         assert [getattr(point.workload, key) for point in made] == [8, 16]
 
 
 def test_an_output_length_that_varies_leaves_random_prompts_as_they_are() -> None:
-    made = grid.points(Variation((grid.varied("output_len=8,16"),)), {}, profile.build)
+    made = grid.list_points(Variation((grid.parse_vary("output_len=8,16"),)), {}, profile.build)
     assert {point.workload.custom_output_len for point in made} == {None}
 
 
 def test_a_label_and_a_directory_tell_near_values_apart() -> None:
-    made = grid.points(Variation((rate("0.1234567,0.1234568"),)), {"num_prompts": 5}, build)
+    made = grid.list_points(Variation((rate("0.1234567,0.1234568"),)), {"num_prompts": 5}, build)
     assert [point.label for point in made] == ["rate=0.1234567", "rate=0.1234568"]
+
+
+@loop_over(
+    ("text", "expected"),
+    [
+        ("1,2,4…512", (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
+        ("1,2,4,...,64", (1, 2, 4, 8, 16, 32, 64)),
+        ("1, 2 … 100", (1, 2, 4, 8, 16, 32, 64, 100)),
+        ("8,16,24…64", (8, 16, 24, 32, 40, 48, 56, 64)),
+        ("8,16,24…60", (8, 16, 24, 32, 40, 48, 56, 60)),
+        ("2,3…20", (2, 3, 4, 7, 10, 15, 20)),
+        ("0.05,0.1…2", (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2)),
+        ("0.1,0.2,0.3…0.7", (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
+        ("64,32…4", (64, 32, 16, 8, 4)),
+        ("5", (5,)),
+        ("8,1,3", (8, 1, 3)),
+    ],
+)
+def test_an_ellipsis_goes_on_to_the_last_number(text: str, expected: tuple[float, ...]) -> None:
+    assert grid.parse_numbers(text) == expected
+
+
+@loop_over(
+    ("text", "message"),
+    [
+        ("1…8", "'1…8': two numbers before the … show how it goes on, as in 1,2…64"),
+        ("1,2…8…16", "'1,2…8…16': one … is enough: write 1,2,4…512"),
+        ("1,2,4…3", "'1,2,4…3': 3 is never reached from 4"),
+        ("2,2…8", "'2,2…8': 8 is never reached from 2"),
+        ("1,3,4…9", "'1,3,4…9': the numbers before the … have neither one ratio nor one distance"),
+        ("0,1…8", "'0,1…8': give numbers above 0"),
+        ("1,2,…", "'1,2,…': the last number is missing: write it behind the …, as in 1,2…64"),
+        ("…8", "'…8': two numbers before the … show how it goes on, as in 1,2…64"),
+        ("1,,2", "'1,,2': a value is missing before or behind a comma"),
+        (",", "',': a value is missing before or behind a comma"),
+        ("1,1e5000", "'1,1e5000': '1e5000': give numbers from 1e-15 to 1e15"),
+        ("1,1e99999999", "'1,1e99999999': '1e99999999': give numbers from 1e-15 to 1e15"),
+        ("1,1e-99999999", "'1,1e-99999999': '1e-99999999': give numbers from 1e-15 to 1e15"),
+        ("1,nan", "'1,nan': 'nan': give numbers from 1e-15 to 1e15"),
+        ("1,x", "'1,x': 'x' is not a number"),
+        (
+            "1..16",
+            "'1..16': '1..16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
+        ),
+        (
+            "1-16",
+            "'1-16': '1-16' is not a number: two numbers before a … show how it goes on, as in 1,2…64",
+        ),
+        ("1,2,1", "'1,2,1': 1 is listed twice: --repeat measures points again"),
+        ("1,1.001…9999", "'1,1.001…9999': has more than 1000 numbers"),
+        ("", "'': the list is empty: write values, as 1,2,4"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        grid.parse_numbers(text)
+
+
+@loop_over(
+    ("key", "text", "expected"),
+    [
+        ("input_len", "512,1024…4096", (512, 1024, 2048, 4096)),
+        ("temperature", "0,0.5", (0, 0.5)),
+        ("stream", "true,false", (True, False)),
+        ("backend", "openai, openai-chat", ("openai", "openai-chat")),
+        ("range_ratio", "0.0,0.5", ("0.0", "0.5")),
+        ("input_dist", "uniform:min=1,max=8;fixed", ("uniform:min=1,max=8", "fixed")),
+        ("slo", "ttft p99 < 1s, e2el p50 < 9s;", ("ttft p99 < 1s, e2el p50 < 9s",)),
+        ("dataset_path", "a,b...c.jsonl;d.jsonl", ("a,b...c.jsonl", "d.jsonl")),
+        ("input_len", "8;16", (8, 16)),
+    ],
+)
+def test_a_keys_values_have_the_keys_type(key: str, text: str, expected: tuple[object, ...]) -> None:
+    assert grid.parse_field_values(key, text) == expected
+
+
+@loop_over(
+    ("key", "text", "message"),
+    [
+        (
+            "input_dist",
+            "uniform:min=1,max=8,fixed",
+            "input_dist: its values may hold commas: write ; between them, as A;B, and behind a single one",
+        ),
+        (
+            "slo",
+            "ttft p99 < 1s,e2el p50 < 9s",
+            "slo: its values may hold commas: write ; between them, as A;B, and behind a single one",
+        ),
+        (
+            "range_ratio",
+            '0,{"input":0.1,"output":0}',
+            """'0,{"input":0.1,"output":0}': a value holds a comma: write ; between the values""",
+        ),
+        ("backend", "openai;;vllm", "'openai;;vllm': a value is missing before or behind a semicolon"),
+        ("backend", "openai,", "'openai,': a value is missing before or behind a comma"),
+    ],
+)
+def test_a_comma_parts_no_value_that_may_hold_one(key: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        grid.parse_field_values(key, text)

@@ -18,7 +18,9 @@ def point(settings: Mapping[str, Any], serve: Mapping[str, str] | None = None) -
 
 def test_a_folder_is_named_by_what_is_varied() -> None:
     of = point({"max_concurrency": 4, "temperature": 0.5}, {"max-num-seqs": "8"})
-    assert vllm_layout._combination(of) == "SERVE--max_num_seqs=8-BENCH--max_concurrency=4-temperature=0.5"
+    assert (
+        vllm_layout._name_combination(of) == "SERVE--max_num_seqs=8-BENCH--max_concurrency=4-temperature=0.5"
+    )
 
 
 @loop_over(
@@ -31,14 +33,14 @@ def test_a_folder_is_named_by_what_is_varied() -> None:
     ],
 )
 def test_no_two_combinations_share_a_folder(one: dict[str, Any], other: dict[str, Any]) -> None:
-    names = {vllm_layout._combination(point(settings)) for settings in (one, other)}
+    names = {vllm_layout._name_combination(point(settings)) for settings in (one, other)}
     assert len(names) == 2
     assert all(len(name.encode()) <= 200 and "/" not in name for name in names)
 
 
 def test_what_was_varied_has_the_types_of_vllms_parameters() -> None:
     serve = {"max-num-seqs": "8", "gpu-memory-utilization": "0.9", "enforce-eager": "true", "dtype": "half"}
-    varied = dict(vllm_layout._varied(point({"request_rate": float("inf")}, serve)))
+    varied = dict(vllm_layout._list_varied(point({"request_rate": float("inf")}, serve)))
     assert varied == {
         "max_num_seqs": 8,
         "gpu_memory_utilization": 0.9,

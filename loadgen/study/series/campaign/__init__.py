@@ -1,0 +1,1 @@
+"""A campaign: checkpoints × servers × profiles from one file, each cell several times."""

@@ -1,0 +1,319 @@
+"""Arms: what is compared, each a checkpoint on a server, and the order in which their cells are measured.
+
+A campaign's file is a program: it names commands to run, and hosts to send to. `Trust` is what it may do that
+its reader did not write: start programs, read the environment. docs/security.md argues what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.errors import UsageError
+from loadgen.base.files import expand_path as expanded
+from loadgen.base.parsing import suggest_name
+from loadgen.base.secrecy import command_line
+from loadgen.base.urls import host_of, is_this_machine
+from loadgen.features.data import data_files
+from loadgen.plan import profile
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.run import bench
+from loadgen.run.asked_settings import settings
+from loadgen.run.credentials import DEFAULT_VARIABLE, NO_KEY, api_key
+from loadgen.run.options import Options, bench_parser, parse
+from loadgen.study.series.campaign import campaign_file
+from loadgen.study.series.campaign.campaign_file import CampaignFile, CheckpointTable, LimitTable, Variables
+from loadgen.study.series.limit.limit_command import LOAD_KEYS, SearchLoads, choose_axis
+from loadgen.verdict import requested_metrics
+from loadgen.verdict.campaign_cell import Cell
+
+
+class Trust(msgspec.Struct, frozen=True):
+    """What the command line allows; a campaign that ships with this tool is allowed everything."""
+
+    launch: bool = False
+    variables: tuple[str, ...] = ()
+    key_env: str | None = None
+    key_file: str | None = None
+    shipped: bool = False
+
+    def of(self, path: Path) -> Trust:
+        """The same of a certain file."""
+        directory = profile.shipped_directory().resolve()
+        return replace(self, shipped=path.resolve().is_relative_to(directory))
+
+    @property
+    def starts(self) -> bool:
+        """Whether servers may be started."""
+        return self.launch or self.shipped
+
+    def reads(self, variable: str) -> bool:
+        """Whether a variable of the environment may be read."""
+        return self.shipped or variable in self.variables
+
+    def with_key(self, options: Options) -> Options:
+        """An arm's options with the API key that its server is to get, if any."""
+        if self.key_env or self.key_file:
+            return replace(options, api_key_env=self.key_env, api_key_file=self.key_file)
+        return options if self.gives(options) else replace(options, api_key_env=NO_KEY)
+
+    def gives(self, options: Options) -> bool:
+        """Whether a key that was not named explicitly is sent to an arm's server."""
+        return self.shipped or all(map(is_this_machine, options.urls))
+
+    @property
+    def words(self) -> list[str]:
+        """The flags that allow the same."""
+        flags = ["--allow-launch"] * self.launch
+        flags += [word for variable in self.variables for word in ("--allow-env", variable)]
+        flags += ["--api-key-env", self.key_env] if self.key_env else []
+        return flags + (["--api-key-file", self.key_file] if self.key_file else [])
+
+
+def show_program(options: Options, settings: ServerSettings, asks: bool) -> str:
+    """The line that starts an arm's server, or why none does; without `asks` nothing that it names is run."""
+    from loadgen.run.launched_server import dry_run  # few commands start servers
+
+    try:
+        return dry_run(options, settings, asks)
+    except UsageError as error:
+        return f"cannot be started here: {error}"
+
+
+_NONE = Trust()
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """One checkpoint on one server."""
+
+    checkpoint: str
+    server: str
+    flags: Mapping[str, Any]  # of `loadgen bench`, variables filled in; they may hold secrets
+    options: Options
+    profiles: tuple[Profile, ...]  # the flags laid over them
+    places: Mapping[str, str]  # where each profile is, by its name
+    settings: ServerSettings
+    missing: tuple[str, ...] = ()  # variables of the environment that are not set
+    barred: tuple[str, ...] = ()  # variables that are set but not allowed to this file
+
+    @property
+    def name(self) -> str:
+        """As a comparison calls it."""
+        return f"{self.checkpoint} on {self.server}"
+
+    @property
+    def attached(self) -> bool:
+        """Whether its server is there before, and stays."""
+        return self.options.base_url is not None
+
+    def command(self, repeats: int, seed: int | None, limit: LimitTable | None = None) -> str:
+        """The command line that would measure the same, secrets hidden; of a search that of one repeat."""
+        words = campaign_file.make_arguments(self.flags, bench_parser())
+        words += ["--profile", ",".join(self.places[workload.name] for workload in self.profiles)]
+        words += ["--fingerprint"] if self.options.fingerprint else []
+        words += ["--repeat", str(repeats)] if repeats > 1 and limit is None else []
+        words += ["--seed", str(seed)] if seed is not None else []
+        words += [] if limit is None else limit.words
+        return shlex.join(["loadgen", "bench" if limit is None else "limit", *command_line(words)])
+
+
+def make_arms(
+    file: CampaignFile, path: Path, only: Sequence[str] = (), trust: Trust = _NONE
+) -> tuple[Arm, ...]:
+    """The arms in the file's order, all of it checked, or those of some checkpoints; raises UsageError.
+
+    Only trusted variables that the file asks for are read from the environment.
+    """
+    names = [row.name for row in file.checkpoints]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"--only: no checkpoint {name!r} in {path}{suggest_name(name, names)}")
+    arms = tuple(arm for row in file.checkpoints for arm in _make_arms_of(row, file, path, trust.of(path)))
+    places: dict[str, str] = {}
+    for arm in arms:
+        for name, path_of in arm.places.items():
+            if places.setdefault(name, path_of) != path_of:
+                raise UsageError(f"{path}: two profiles have the name {name}: {places[name]} and {path_of}")
+    if file.baseline and file.baseline not in {*names, *(arm.name for arm in arms)}:
+        hint = suggest_name(file.baseline, [*names, *(arm.name for arm in arms)])
+        raise UsageError(f"{path}: baseline = {file.baseline!r}: no such checkpoint{hint}")
+    return tuple(arm for arm in arms if not only or arm.checkpoint in only)
+
+
+def _make_arms_of(row: CheckpointTable, file: CampaignFile, path: Path, trust: Trust) -> Iterator[Arm]:
+    servers = file.servers if row.servers is None else row.servers
+    for server in servers or ("",):
+        origin = f"{path}: checkpoint {row.name!r}" + (f" on {server!r}" if server else "")
+        flags = campaign_file.overlay_flags(file.servers.get(server, {}), row.flags)
+        if file.hardware is not None:
+            flags.setdefault("hardware", file.hardware)
+        asked = Variables(trust.reads)
+        try:
+            arm = _make_arm(row, file, path, server, campaign_file.fill_variables(flags, asked))
+        except UsageError as error:
+            raise UsageError(f"{origin}: {error}") from None
+        yield replace(
+            arm,
+            options=trust.with_key(arm.options),
+            missing=tuple(sorted(asked.missing)),
+            barred=tuple(sorted(asked.barred)),
+        )
+
+
+def _make_arm(
+    row: CheckpointTable, file: CampaignFile, path: Path, server: str, flags: dict[str, Any]
+) -> Arm:
+    options = replace(
+        parse(campaign_file.make_arguments(flags, bench_parser())), fingerprint=file.fingerprint
+    )
+    bench.check(options)
+    places = [
+        _locate_profile(name, path) for name in (file.profiles if row.profiles is None else row.profiles)
+    ]
+    profiles = tuple(profile.load(place, options.overrides) for place in places)
+    for workload in profiles:
+        requested_metrics.check_profile(workload)
+        data_files.check(workload)
+    if file.limit is not None:
+        _check_searches(file.limit, profiles)
+    server_settings = settings(options, profiles)
+    profile_names = [workload.name for workload in profiles]
+    if twice := next((name for name in profile_names if profile_names.count(name) > 1), None):
+        raise UsageError(f"profile {twice} is listed twice: set `repeats` to run it several times")
+    launch = options.launching
+    if launch.wanted and launch.command is None and options.model is None:
+        raise UsageError("no model: give a directory, or a name on the Hugging Face hub")
+    server_name = launch.name if launch.wanted else "attached" if options.base_url else "embedded"
+    located = dict(zip(profile_names, places, strict=True))
+    return Arm(row.name, server or server_name, flags, options, profiles, located, server_settings)
+
+
+def _check_searches(table: LimitTable, profiles: Sequence[Profile]) -> None:
+    """Raises UsageError of a workload that cannot be searched so, by its name."""
+    loads = SearchLoads(table.start, table.lowest, table.highest)
+    for workload in profiles:
+        try:
+            loads.check(workload, choose_axis(workload, table.over), table.slo, LOAD_KEYS)
+        except UsageError as error:
+            raise UsageError(f"[limit], profile {workload.name}: {error}") from None
+
+
+def _locate_profile(name: str, path: Path) -> str:
+    """A profile's name, or where it is: a relative path begins at the campaign's own file."""
+    if name.endswith(".toml") or "/" in name:
+        return str(path.parent / expanded(name))
+    return name
+
+
+def check_allowed(trust: Trust, path: Path, arms: Sequence[Arm]) -> None:
+    """Raises UsageError that lists what the file would do without being allowed to."""
+    if barred := sorted({name for arm in arms for name in arm.barred}):
+        allowing = " ".join(f"--allow-env {name}" for name in barred)
+        raise UsageError(
+            f"{path} reads {', '.join(barred)} from the environment, and may send it to the servers that "
+            f"it names: read the file, and allow it with {allowing}"
+        )
+    starting = [arm for arm in arms if arm.options.launching.wanted]
+    if starting and not trust.starts:
+        lines = "".join(
+            f"\n  {arm.name}: {show_program(arm.options, arm.settings, asks=False)}" for arm in starting
+        )
+        raise UsageError(
+            f"{path} would run programs on this machine, as you; read them, and allow it with "
+            f"--allow-launch:{lines}"
+        )
+
+
+def list_unsent_keys(trust: Trust, arms: Sequence[Arm]) -> list[str]:
+    """Messages on an API key in the environment that is not sent to the hosts that the file names."""
+    if trust.key_env or trust.key_file or not api_key(None, None):
+        return []
+    hosts = {host_of(url): None for arm in arms if not trust.gives(arm.options) for url in arm.options.urls}
+    return [
+        f"the key in {DEFAULT_VARIABLE} is not sent to {host}, which the file names: --api-key-env "
+        f"{DEFAULT_VARIABLE} sends it"
+        for host in filter(None, hosts)
+    ]
+
+
+ATTACHED = "attached"
+ONCE = "once"
+_LONGEST = 200  # bytes of an id: it is the name of a directory
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A cell to be measured."""
+
+    cell: Cell
+    workload: Profile
+
+    @property
+    def id(self) -> str:
+        """Unique in the campaign, of letters that any file system takes: r0-Qwen3-8B-FP8-vllm-high-load."""
+        cell = self.cell
+        return re.sub(r"[^\w.]+", "-", f"r{cell.repeat}-{cell.checkpoint}-{cell.server}-{cell.profile}")
+
+
+class Start(msgspec.Struct, frozen=True):
+    """One start of one arm's server, and what is measured on it, in this order."""
+
+    arm: Arm
+    name: str
+    planned: tuple[Planned, ...]
+
+
+def plan_starts(campaign: str, arms: Sequence[Arm], repeats: int, once: bool = False) -> tuple[Start, ...]:
+    """The starts in order; raises UsageError where two cells would have one id.
+
+    Each repeat starts every arm's server again, and the arms' order is reversed from one repeat to the next
+    (ABC, CBA, ABC, …), so that what drifts steadily falls on all of them alike; the profiles' order on a
+    start turns with it. With `once` a server is started once for all repeats.
+    """
+    if once:
+        ordered = [_plan_start(campaign, arm, range(repeats), ONCE) for arm in arms]
+    else:
+        ordered = [
+            _plan_start(campaign, arm, range(repeat, repeat + 1), f"r{repeat}")
+            for repeat in range(repeats)
+            for arm in (arms if repeat % 2 == 0 else arms[::-1])
+        ]
+    cells: dict[str, Cell] = {}
+    for planned in list_cells(ordered):
+        if (other := cells.setdefault(planned.id, planned.cell)) is not planned.cell:
+            names = [f"{cell.arm}, {cell.profile}" for cell in (other, planned.cell)]
+            raise UsageError(
+                f"{names[0]!r} and {names[1]!r} would both be stored as {planned.id}: rename one"
+            )
+        if len(planned.id.encode()) > _LONGEST:
+            raise UsageError(
+                f"the names of {planned.cell.arm!r} are too long for a directory's: shorten them"
+            )
+    return tuple(ordered)
+
+
+def list_cells(starts: Iterable[Start]) -> list[Planned]:
+    """Every cell of these starts, in order."""
+    return [planned for start in starts for planned in start.planned]
+
+
+def _plan_start(campaign: str, arm: Arm, repeats: range, name: str) -> Start:
+    start, planned = ATTACHED if arm.attached else name, []
+    for repeat in repeats:
+        for workload in arm.profiles if repeat % 2 == 0 else arm.profiles[::-1]:
+            cell = Cell(
+                campaign=campaign,
+                checkpoint=arm.checkpoint,
+                server=arm.server,
+                profile=workload.name,
+                repeat=repeat,
+                start=start,
+            )
+            planned.append(Planned(cell, workload))
+    return Start(arm, start, tuple(planned))

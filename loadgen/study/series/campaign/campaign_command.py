@@ -1,0 +1,368 @@
+"""`loadgen campaign`: checkpoints × servers × profiles from one file, each cell several times."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadgen.base.errors import LoadgenError, MeasureError, UsageError
+from loadgen.base.parsing import Parser, parse_arguments
+from loadgen.base.secrecy import hide_secrets
+from loadgen.base.table import align_cells
+from loadgen.base.text import clean_text, format_count, wrap_text
+from loadgen.host import sensor_discovery
+from loadgen.plan.plan_inputs import Seed
+from loadgen.report import run_place
+from loadgen.report.printing import printed
+from loadgen.run import progress, signals
+from loadgen.run.credentials import api_key
+from loadgen.settings import table
+from loadgen.settings.server import KeyOptions
+from loadgen.study.series.campaign import arms, campaign_file, campaign_store
+from loadgen.study.series.campaign.arms import (
+    ONCE,
+    Arm,
+    Start,
+    Trust,
+    list_cells,
+    list_unsent_keys,
+    show_program,
+)
+from loadgen.study.series.campaign.campaign_file import CampaignFile
+from loadgen.study.series.campaign.campaign_store import CampaignStore, Pace
+from loadgen.study.series.campaign.execution import Cooling, Execution
+from loadgen.study.series.series_store import StoreError
+from loadgen.study.series.time_estimate import format_duration
+
+_HERE = ""  # --resume without a directory: the latest
+
+
+class CampaignRequest(msgspec.Struct, frozen=True):
+    """A campaign as the command line and its file have it."""
+
+    path: Path
+    trust: Trust
+    file: CampaignFile
+    arms: tuple[Arm, ...]
+    starts: tuple[Start, ...]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where any cell is finished."""
+    given = parse_arguments(campaign_parser(), argv)
+    if given.file is None and given.resume in (None, _HERE):
+        for name, path in campaign_file.list_shipped().items():
+            printed(f"{name:<20} {campaign_file.load_campaign(path).description}", sys.stdout)
+        own = "loadgen campaign FILE.toml"
+        printed(f"loadgen campaign NAME --dry-run shows one; a file of your own: {own}", sys.stdout)
+        return 0
+    if given.retry_failed and given.resume is None:
+        raise UsageError("--retry-failed needs --resume: a new campaign has no failed cells")
+    kept = _find_store(given)
+    wanted = _make_request(given, kept)
+    if given.dry_run:
+        printed(_make_preview(wanted, kept, given.retry_failed).render(), sys.stdout)
+        return 0
+    if unset := sorted({name for arm in wanted.arms for name in arm.missing}):
+        raise UsageError(f"{wanted.path}: {', '.join(unset)} not set in the environment: export {unset[0]}=…")
+    arms.check_allowed(wanted.trust, wanted.path, wanted.arms)
+    for line in arms.list_unsent_keys(wanted.trust, wanted.arms):
+        printed(f"loadgen: {line}", sys.stderr)
+    if kept is None:
+        name, now = wanted.file.name, run_place.now()
+        kept = CampaignStore(run_place.create_directory(Path(given.run_dir), name, now))
+    return _run_campaign(wanted, kept, given)
+
+
+def campaign_parser() -> argparse.ArgumentParser:
+    """The flags of `loadgen campaign`."""
+    parser = Parser(
+        prog="loadgen campaign",
+        allow_abbrev=False,
+        description="Measure checkpoints on servers under workloads, each several times, from one file.",
+        epilog="Without a file: the shipped campaigns. `loadgen campaign demo`: half a minute, no server.",
+    )
+    add = parser.add_argument
+    add("file", nargs="?", metavar="FILE.toml|NAME", help="a campaign file, or the name of a shipped one")
+    add("--run-dir", metavar="DIR", default="runs", help="parent of its directory (default: runs)")
+    add("--resume", nargs="?", const=_HERE, metavar="DIR",
+        help="resume a campaign: its directory, or the latest of this name in --run-dir")  # fmt: skip
+    add("--retry-failed", action="store_true", help="with --resume: measure failed cells again")
+    add("--repeats", type=int, metavar="N", help="instead of the file's; with --resume, more than before")
+    add("--only", metavar="CHECKPOINT[,…]", help="only these checkpoints")
+    add("--dry-run", action="store_true", help="show matrix, order, commands and time, then exit")
+    add("--allow-launch", action="store_true",
+        help="allow the file to start servers: it runs programs as you")  # fmt: skip
+    add("--allow-env", action="append", default=[], metavar="NAME",
+        help="allow the file to read this environment variable (repeatable)")  # fmt: skip
+    table.add_flags(parser, KeyOptions.rows)
+    add("--quiet", action="store_true", help="no progress; only failures and the comparison")
+    return parser
+
+
+def _find_store(given: argparse.Namespace) -> CampaignStore | None:
+    """The directory of the campaign that goes on; None where one begins."""
+    if given.resume is None:
+        return None
+    if given.resume == _HERE:
+        return campaign_store.find_latest_campaign(
+            Path(given.run_dir), campaign_file.load_campaign(campaign_file.locate_campaign(given.file)).name
+        )
+    if given.resume.endswith(".toml"):
+        raise UsageError("--resume takes the campaign's directory: put the file before it")
+    kept = CampaignStore(Path(given.resume))
+    _ = kept.record  # raises where it is missing
+    return kept
+
+
+def _make_request(given: argparse.Namespace, kept: CampaignStore | None) -> CampaignRequest:
+    """The campaign asked for, checked as far as can be without starting anything; raises UsageError."""
+    path = (
+        Path(kept.record.file)
+        if given.file is None and kept is not None
+        else campaign_file.locate_campaign(given.file)
+    )
+    if given.file is None and not path.is_file():
+        raise UsageError(f"{path}, the file of this campaign, is gone: give its new path")
+    campaign = campaign_file.load_campaign(path)
+    if given.repeats is not None:
+        if not 1 <= given.repeats <= 1000:
+            raise UsageError(f"--repeats {given.repeats}: give 1 or more")
+        campaign = campaign.model_copy(update={"repeats": given.repeats})
+    only = [] if given.only is None else [name.strip() for name in given.only.split(",")]
+    trust = _read_trust(given).of(path)
+    chosen = arms.make_arms(campaign, path, only, trust)
+    return CampaignRequest(path, trust, campaign, chosen, _plan_starts(campaign, chosen))
+
+
+def _read_trust(given: argparse.Namespace) -> Trust:
+    """What the command line lets the file do; raises UsageError where its key is not valid."""
+    for name in given.allow_env:
+        if not re.fullmatch(r"\w+", name):
+            raise UsageError(f"--allow-env {name!r}: give the name of one variable")
+    if given.api_key_env or given.api_key_file:
+        api_key(given.api_key_env, given.api_key_file)
+    return Trust(given.allow_launch, tuple(given.allow_env), given.api_key_env, given.api_key_file)
+
+
+def _plan_starts(campaign: CampaignFile, chosen: tuple[Arm, ...]) -> tuple[Start, ...]:
+    return arms.plan_starts(campaign.name, chosen, campaign.repeats, campaign.starts == ONCE)
+
+
+def _find_done(kept: CampaignStore, retry_failed: bool) -> set[str]:
+    """Cells that are not measured again."""
+    return kept.finished() | (set() if retry_failed else kept.failed())
+
+
+def _make_preview(wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool) -> Preview:
+    done, pace, seed = set[str](), Pace(), wanted.file.seed
+    if kept is not None:
+        done, pace, seed = _find_done(kept, retry_failed), Pace.of(kept), kept.record.seed
+        _make_record(wanted, kept, retry_failed)
+    return Preview(wanted.file, wanted.arms, wanted.starts, done, pace, seed, wanted.trust)
+
+
+def _make_record(
+    wanted: CampaignRequest, kept: CampaignStore | None, retry_failed: bool
+) -> campaign_store.CampaignRecord:
+    """The campaign's record in the directory; raises UsageError where the file has changed since."""
+    every = arms.make_arms(wanted.file, wanted.path, trust=wanted.trust)
+    asked = campaign_store.make_record(
+        wanted.file, wanted.path, every, _plan_starts(wanted.file, every), run_place.now()
+    )
+    if kept is None:
+        return asked
+    if changed := list(
+        campaign_store.list_differences(kept.record, asked, kept.ran(failed=not retry_failed))
+    ):
+        raise UsageError(
+            f"{wanted.path} has changed since {kept.directory} was run: {'; '.join(changed)}: "
+            "restore it, or start another campaign"
+        )
+    return campaign_store.continue_record(kept.record, asked)
+
+
+def _run_campaign(wanted: CampaignRequest, kept: CampaignStore, given: argparse.Namespace) -> int:
+    def say(line: str) -> None:
+        if not given.quiet:
+            printed(clean_text(line), sys.stdout)
+
+    again = [str(wanted.path), "--resume", str(kept.directory), *wanted.trust.words]
+    resume = shlex.join(["loadgen", "campaign", *again])
+    with kept.locked():
+        campaign = _make_record(wanted, None if given.resume is None else kept, given.retry_failed)
+        kept.clear()
+        kept.write(campaign)
+        cool, shown = wanted.file.cool_down, progress.display(given.quiet)
+        execution = Execution(
+            store=kept,
+            starts=wanted.starts,
+            seed=Seed(campaign.seed, campaign.seed_chosen),
+            done=_find_done(kept, given.retry_failed),
+            pace=Pace.of(kept),
+            say=say,
+            quiet=given.quiet,
+            cooling=None if cool is None else Cooling(cool, sensor_discovery.find_sensors(), say, shown),
+            limit=wanted.file.limit,
+        )
+        try:
+            execution.run()
+        except KeyboardInterrupt as stop:
+            printed(f"\ninterrupted: {_count_finished(wanted, kept)}\nresume with: {resume}", sys.stdout)
+            return signals.exit_code(signals.number_of(stop))
+        except StoreError as error:
+            raise StoreError(
+                f"{error}; {_count_finished(wanted, kept)}; when it can be written: {resume}"
+            ) from None
+        finally:
+            kept.drop()
+    return _report_end(wanted, kept, resume)
+
+
+def _count_finished(wanted: CampaignRequest, kept: CampaignStore) -> str:
+    every = {planned.id for planned in arms.list_cells(wanted.starts)}
+    failed = f", {count} failed" if (count := len(every & kept.failed())) else ""
+    return f"{len(every & kept.finished())} of {len(every)} cells are finished{failed}"
+
+
+def _report_end(wanted: CampaignRequest, kept: CampaignStore, resume: str) -> int:
+    """What came of it: the comparison, and where everything is."""
+    if not kept.finished():
+        raise MeasureError(f"every cell failed; the reasons are in {kept.directory / campaign_store.FAILED}")
+    printed("", sys.stdout)
+    _print_comparison(kept)
+    where = shlex.quote(str(kept.directory))
+    printed(f"\n{_count_finished(wanted, kept)}: {kept.directory}", sys.stdout)
+    if kept.failed():
+        printed(f"retry the failed cells: {resume} --retry-failed", sys.stdout)
+    printed(f"again:   loadgen compare {where}\nto see:  loadgen report --html {where}", sys.stdout)
+    return 0
+
+
+def _print_comparison(kept: CampaignStore) -> None:
+    from loadgen.study.compare import compare_command, comparison_report, limits, model
+    from loadgen.study.compare.model import ComparisonOptions
+    from loadgen.study.importers import result_sources
+
+    places = [str(kept.directory)]
+    try:
+        read = result_sources.read_sources(places)
+        compare_command.report_unread(read.errors)
+        ask = ComparisonOptions(campaign=model.read_campaign_settings(places))
+        if read.limits:
+            printed(
+                clean_text(compare_command.render_text((), limits.compare_limits(read.limits, ask))),
+                sys.stdout,
+            )
+        if tables := compare_command.compare_sources(read, ask):
+            printed(clean_text(comparison_report.render_text(tables)), sys.stdout, end="")
+    except LoadgenError as error:  # the runs are there all the same
+        printed(f"loadgen: {error}", sys.stderr)
+
+
+_NO_BREAK = "\u00a0"
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """A campaign's matrix, order, commands and time; `done` are ids of cells that need no more."""
+
+    file: CampaignFile
+    arms: Sequence[Arm]
+    starts: Sequence[Start]
+    done: set[str]
+    pace: Pace
+    seed: int | None
+    trust: Trust = Trust()
+
+    def render(self) -> str:
+        """As text for a terminal; command lines are as long as they are."""
+        parts = (self._matrix(), self._order(), self._commands(), (*self._reach(), *self._time()))
+        return "\n\n".join("\n".join(lines) for lines in parts)
+
+    def _matrix(self) -> Iterator[str]:
+        title = f"{self.file.name}: {self.file.description}" if self.file.description else self.file.name
+        yield from wrap_text(title)
+        cells = list_cells(self.starts)
+        started = sum(not start.arm.attached for start in self.starts)
+        arms, repeats = format_count(len(self.arms), "arm"), format_count(self.file.repeats, "repeat")
+        starts = format_count(started, "start")
+        yield (
+            f"{arms} (checkpoint on server), {repeats}: {format_count(len(cells), 'cell')}, {starts} of a "
+            "server"
+        )
+        if (limit := self.file.limit) is not None:
+            budget = f"at most {format_count(limit.max_runs, 'run')} and {format_duration(limit.budget_s)}"
+            yield from wrap_text(f"each cell is a search for the highest load at {limit.slo}: {budget}")
+        if over := sum(planned.id in self.done for planned in cells):
+            yield f"{over} are done, {len(cells) - over} are left"
+        widths = (-max(len(arm.name) for arm in self.arms) - 4, -1)
+        for arm in self.arms:
+            yield align_cells(
+                (f"  {arm.name}", ", ".join(workload.name for workload in arm.profiles)), widths
+            )
+            model = arm.options.model or ""
+            is_path = arm.options.launching.wanted and model.startswith(("/", "./", "../"))
+            if is_path and not os.path.exists(model):
+                yield f"    {model} does not exist: its cells would fail"
+        if unset := sorted({name for arm in self.arms for name in arm.missing}):
+            yield f"environment variables to set first: {', '.join(unset)}"
+
+    def _order(self) -> Iterator[str]:
+        turns: dict[str, list[str]] = {}
+        if self.file.starts == ONCE:
+            yield "order: each server is started once, for all its repeats"
+            turns["all"] = [self._called(start.arm) for start in self.starts]
+        else:
+            yield "order: each repeat starts every server again, in the reverse order of the repeat before"
+            names: dict[int, list[str]] = {}
+            for start in self.starts:
+                names.setdefault(start.planned[0].cell.repeat, []).append(self._called(start.arm))
+            for first in list(names)[:2]:
+                turns[", ".join(f"r{repeat}" for repeat in list(names)[first::2])] = names[first]
+        for label, order in turns.items():
+            text = f"  {label}: {' → '.join(name.replace(' ', _NO_BREAK) for name in order)}"
+            yield from (line.replace(_NO_BREAK, " ") for line in wrap_text(text, "    "))
+
+    def _called(self, arm: Arm) -> str:
+        """The checkpoint alone if all are on one server."""
+        return arm.checkpoint if len({each.server for each in self.arms}) == 1 else arm.name
+
+    def _commands(self) -> Iterator[str]:
+        verb = "bench" if self.file.limit is None else "limit"
+        yield f"commands that would measure the same with `loadgen {verb}`:"
+        for arm in self.arms:
+            yield f"  {arm.name}"
+            yield f"    {arm.command(self.file.repeats, self.seed, self.file.limit)}"
+            if arm.options.launching.wanted and not (arm.missing or arm.barred):
+                # To find out what is installed runs the interpreter that the file names.
+                yield f"    {show_program(arm.options, arm.settings, asks=self.trust.starts)}"
+
+    def _reach(self) -> Iterator[str]:
+        """What the file would run, send and read, and whether it is allowed to."""
+        starting = [arm.name for arm in self.arms if arm.options.launching.wanted]
+        if starting and not self.trust.starts:
+            yield f"runs programs: {', '.join(starting)}; needs --allow-launch"
+        hosts = dict.fromkeys(url for arm in self.arms for url in arm.options.urls)
+        if hosts:
+            yield f"sends to: {', '.join(map(hide_secrets, hosts))}"
+        if self.trust.variables:
+            yield f"may read from the environment: {', '.join(self.trust.variables)}"
+        if barred := sorted({name for arm in self.arms for name in arm.barred}):
+            yield f"reads from the environment: {', '.join(barred)}; needs --allow-env NAME for each"
+        yield from list_unsent_keys(self.trust, self.arms)
+
+    def _time(self) -> Iterator[str]:
+        if (limit := self.file.limit) is None:
+            yield f"estimated time: {self.pace.left(self.starts, self.done).words}"
+        else:
+            left = sum(planned.id not in self.done for planned in list_cells(self.starts))
+            most = format_duration(left * limit.budget_s)
+            yield f"estimated time: at most {most} of searches; starts of servers come on top"
+        yield "nothing was started or written (--dry-run)"

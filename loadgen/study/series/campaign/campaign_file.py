@@ -1,0 +1,290 @@
+"""Campaign file: what is compared, on which servers, under which workloads, in TOML."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from loadgen.base.bounds import MOST_SECONDS, MOST_SEED
+from loadgen.base.errors import UsageError
+from loadgen.base.parsing import suggest_name
+from loadgen.base.secrecy import HIDDEN, Secrets
+from loadgen.figures import objectives
+from loadgen.plan import profile
+from loadgen.plan.server_settings import validated
+from loadgen.run.options import TABLE
+from loadgen.settings.setting import OF_A_PROFILE, Makes
+from loadgen.settings.table import profile_keys
+
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^\S(.*\S)?$")]
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+
+
+class CoolDown(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """How long to wait before a cell until the machine is no warmer than that."""
+
+    to_c: float
+    at_most_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 600.0
+
+
+class LimitTable(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """`[limit]`: each cell is a search for the highest load that meets the objectives, as `loadgen limit`."""
+
+    slo: Annotated[str, Field(min_length=1)]
+    over: Literal["rate", "concurrency"] | None = None  # None: as the profile has it
+    within: Annotated[float, Field(ge=0.001, le=1)] = 0.05  # share of the limit, 0.05 is 5 %
+    budget_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 1800.0  # of one search
+    max_runs: Annotated[int, Field(ge=2, le=1000)] = 12
+    min_duration_s: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None  # of a run
+    start: Annotated[float, Field(gt=0)] | None = None
+    lowest: Annotated[float, Field(gt=0)] | None = None
+    highest: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The same as flags of `loadgen limit`."""
+        words = ["--slo", self.slo, "--within", f"{100 * self.within:g}%"]
+        words += ["--budget", f"{self.budget_s:.12g}s", "--max-runs", f"{self.max_runs}"]
+        words += [] if self.over is None else ["--over", self.over]
+        words += [] if self.min_duration_s is None else ["--min-duration", f"{self.min_duration_s:.12g}s"]
+        for flag, load in (("--start", self.start), ("--from", self.lowest), ("--to", self.highest)):
+            words += [] if load is None else [flag, f"{load:g}"]
+        return words
+
+
+class CheckpointTable(BaseModel, extra="allow", frozen=True, strict=True):
+    """One `[[checkpoints]]`: a row of the comparison; every other key is a flag of `loadgen bench`."""
+
+    name: Name
+    servers: Names | None = None  # None: all of the file's
+    profiles: Names | None = None  # None: those of the file
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Its own flags, laid over its server's."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class CampaignOptions(BaseModel, extra="forbid", frozen=True, strict=True, allow_inf_nan=False):
+    """What a campaign's file decides for the whole campaign, as its record has it too."""
+
+    name: Name
+    description: str = ""
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 5
+    starts: Literal["every-repeat", "once"] = "every-repeat"  # of a server
+    baseline: str = ""  # a checkpoint, or "checkpoint on server"; "": the first
+    margin: Annotated[float, Field(gt=0, lt=1)] = 0.02  # of equivalence, 0.02 is ± 2 %
+    hardware: str | None = None  # key of the roofline's table
+    fingerprint: bool = False
+    cool_down: CoolDown | None = None
+    limit: LimitTable | None = None
+
+
+class CampaignFile(CampaignOptions, frozen=True):
+    """The whole file; relative profiles are next to it."""
+
+    profiles: Names = ()
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = None  # None: drawn and recorded
+    servers: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    checkpoints: tuple[CheckpointTable, ...]
+
+
+def list_shipped() -> dict[str, Path]:
+    """The shipped campaigns by name."""
+    return {path.stem: path for path in sorted((profile.shipped_directory() / "campaigns").glob("*.toml"))}
+
+
+def locate_campaign(name_or_path: str) -> Path:
+    """The file of a campaign, as of a profile; raises UsageError."""
+    return profile.locate(name_or_path, list_shipped(), "campaign")
+
+
+def load_campaign(path: Path) -> CampaignFile:
+    """The campaign in a file; raises UsageError that names the file, the key and the nearest valid one."""
+    table = profile.read_toml(path, "campaign")
+    rows = table.pop("checkpoints", None)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
+        raise UsageError(f"{path}: nothing to compare: write a [[checkpoints]] table for each")
+    servers = table.get("servers", {})
+    if not isinstance(servers, dict) or not all(isinstance(server, dict) for server in servers.values()):
+        raise UsageError(f"{path}: servers: write a [servers.NAME] table for each")
+    if isinstance(cool_down := table.get("cool_down"), dict):
+        table["cool_down"] = validated(CoolDown, cool_down, f"{path}: [cool_down]")
+    if isinstance(limit := table.get("limit"), dict):
+        table["limit"] = _read_limit(limit, f"{path}: [limit]")
+    campaign = validated(
+        CampaignFile, {"name": path.stem, **table, "checkpoints": tuple(_read_rows(rows, path))}, str(path)
+    )
+    _check_names(campaign, path)
+    return campaign
+
+
+def _read_limit(table: Mapping[str, Any], where: str) -> LimitTable:
+    """A `[limit]`; raises UsageError, of objectives too."""
+    limit = validated(LimitTable, table, where)
+    try:
+        objectives.parse(limit.slo)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return limit
+
+
+def _read_rows(rows: Iterable[Mapping[str, Any]], path: Path) -> Iterator[CheckpointTable]:
+    for number, row in enumerate(rows, 1):
+        name = row.get("name")
+        if name is None:
+            raise UsageError(f"{path}: [[checkpoints]] number {number} has no name")
+        yield validated(CheckpointTable, row, f"{path}: checkpoint {name!r}")
+
+
+def _check_names(campaign: CampaignFile, path: Path) -> None:
+    """Checks that need several keys; raises UsageError."""
+    names = [row.name for row in campaign.checkpoints]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{path}: checkpoint {twice!r} is listed twice: give each a name of its own")
+    for row in campaign.checkpoints:
+        for server in row.servers or ():
+            if server not in campaign.servers:
+                raise UsageError(
+                    f"{path}: checkpoint {row.name!r}: no [servers.{server}]"
+                    f"{suggest_name(server, campaign.servers)}"
+                )
+        if row.servers == ():
+            raise UsageError(f"{path}: checkpoint {row.name!r} has no server: leave `servers` out for all")
+        if not (campaign.profiles if row.profiles is None else row.profiles):
+            raise UsageError(
+                f"{path}: checkpoint {row.name!r} has no workload: name some, as profiles = "
+                '["high-load", "low-load"]'
+            )
+
+
+# Why flags of `loadgen bench` are no keys of a campaign's tables.
+_NOT_HERE = {
+    "help": "cannot be used in a campaign",
+    **dict.fromkeys(profile_keys(*(set(Makes) - {Makes.REQUEST})), OF_A_PROFILE),
+    **{row.dest: row.campaign for row in TABLE if row.campaign},
+}
+_PATHS = tuple(row.dest for row in TABLE if row.path)
+_MERGED = ("server_env", "header")  # tables of which a checkpoint gives some more
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+Flags = Mapping[str, Any]
+
+
+def overlay_flags(server: Flags, checkpoint: Flags) -> dict[str, Any]:
+    """A server's flags with a checkpoint's over them; variables and headers one by one."""
+    merged = {**server, **checkpoint}
+    for key in _MERGED:
+        tables = [flags[key] for flags in (server, checkpoint) if isinstance(flags.get(key), dict)]
+        if len(tables) == 2:
+            merged[key] = {**tables[0], **tables[1]}
+    return merged
+
+
+class Variables(msgspec.Struct):
+    """Variables of the environment that a file asks for: which it may read, and which are missing."""
+
+    reads: Callable[[str], bool]
+    missing: set[str] = msgspec.field(default_factory=set)  # not set
+    barred: set[str] = msgspec.field(default_factory=set)  # not to be read by this file
+
+    def value(self, match: re.Match[str]) -> str:
+        """What stands in the place of ${VARIABLE} or ${VARIABLE:-default}."""
+        name, default = match[1], match[2]
+        set_value = os.environ.get(name)
+        if set_value and not self.reads(name):
+            self.barred.add(name)
+            return match[0]
+        value = set_value or default
+        if value is None:
+            self.missing.add(name)
+        return match[0] if value is None else value
+
+
+def fill_variables(flags: Flags, variables: Variables) -> dict[str, Any]:
+    """The flags with ${VARIABLE} and ${VARIABLE:-default} from the environment, and ~ in paths.
+
+    A variable that is not set, or may not be read, stays as it is written, and is noted.
+    """
+    flags_filled: dict[str, Any] = _fill_value(dict(flags), variables)
+    for key in _PATHS:
+        if isinstance(flags_filled.get(key), str):
+            flags_filled[key] = os.path.expanduser(flags_filled[key])
+    return flags_filled
+
+
+def _fill_value(value: Any, variables: Variables) -> Any:
+    if isinstance(value, dict):
+        return {key: _fill_value(item, variables) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill_value(item, variables) for item in value]
+    return _VARIABLE.sub(variables.value, value) if isinstance(value, str) else value
+
+
+def make_arguments(flags: Flags, parser: argparse.ArgumentParser) -> list[str]:
+    """The command line that these keys make; raises UsageError that names the key and the nearest known."""
+    options = {
+        option[2:].replace("-", "_"): (option, action)
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    }
+    own = [key for key, (_, action) in options.items() if action.dest not in _NOT_HERE]
+    arguments: list[str] = []
+    for key, value in flags.items():
+        if key not in options:
+            raise UsageError(f"unknown key {key!r}{suggest_name(key, own)}")
+        option, action = options[key]
+        if reason := _NOT_HERE.get(action.dest):
+            raise UsageError(f"{key} {reason}")
+        arguments += _make_words(option, action, value, f"{key} = {value!r}")
+    return arguments
+
+
+def _make_words(option: str, action: argparse.Action, value: Any, origin: str) -> Iterator[str]:
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise UsageError(f"{origin}: give true or false")
+        switch = isinstance(action, argparse.BooleanOptionalAction)
+        opposite = f"--{option[5:]}" if option.startswith("--no-") else f"--no-{option[2:]}"
+        yield from [option] if value else [opposite] if switch else []
+    elif isinstance(value, bool):
+        raise UsageError(f"{origin}: give a value")
+    elif action.nargs == "+":
+        yield option
+        yield from _list_items(value, origin)
+    elif isinstance(action, argparse._AppendAction):
+        yield from (f"{option}={item}" for item in _list_items(value, origin))
+    elif isinstance(value, dict):
+        yield f"{option}={json.dumps(value)}"
+    elif isinstance(value, list):
+        yield f"{option}={shlex.join(map(str, value))}"
+    else:
+        yield f"{option}={value}"
+
+
+def _list_items(value: Any, origin: str) -> list[str]:
+    if isinstance(value, dict):
+        return [f"{name}={item}" for name, item in value.items()]
+    items = value if isinstance(value, list) else [value]
+    if not items or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{origin}: give a table, or a list of strings")
+    return items
+
+
+def hide_flag_secrets(flags: Flags) -> dict[str, Any]:
+    """The flags as they may be stored: no header's value, nothing that resembles a key."""
+    shown: dict[str, Any] = Secrets.collect(tables=(flags,)).mask(dict(flags), names_too=True)
+    if "header" in shown:
+        pairs = flags["header"]
+        names = list(pairs) if isinstance(pairs, dict) else [re.split("[=:]", str(pair))[0] for pair in pairs]
+        shown["header"] = dict.fromkeys(names, HIDDEN)
+    return shown

@@ -1,0 +1,434 @@
+"""Campaign store: the directory of a campaign with its record; a finished cell is there whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from loadgen import __version__
+from loadgen.base.errors import UsageError
+from loadgen.base.secrecy import Secrets
+from loadgen.base.untrusted import read_file_bytes
+from loadgen.plan import profile
+from loadgen.plan.plan_inputs import Seed
+from loadgen.report import run_directory
+from loadgen.report.limit_record import LIMIT
+from loadgen.report.stored_record import LARGEST_BYTES
+from loadgen.report.vllm_json import OURS
+from loadgen.study.series.campaign.arms import Arm, Planned, Start, list_cells
+from loadgen.study.series.campaign.campaign_file import CampaignFile, CampaignOptions, hide_flag_secrets
+from loadgen.study.series.series_store import KeptDirectory, create_directory
+from loadgen.study.series.time_estimate import at_best_s, format_duration
+from loadgen.verdict.campaign_cell import Cell
+
+RECORD = "campaign.json"
+CELLS, FAILED, UNFINISHED, SERVERS = "cells", "failed", "unfinished", "servers"
+ATTEMPTS = "attempts.json"
+INTERRUPTED = "interrupted"
+_SEARCH = "limit"  # below a cell's place: the directory of its search
+
+
+class CampaignStore(KeptDirectory):
+    """One campaign's directory; every change of it is one rename.
+
+    campaign.json           what is run
+    attempts.json           how often each cell was begun, by its id
+    cells/<id>/             a finished cell: a run directory, of a ladder or a search one with several
+    failed/<id>.json        a failed one: {"cell", "reason", "at"}; failed/<id>/ is its run, if there was one
+    servers/                logs of the servers that were started
+    unfinished/             under way
+    interrupted/<id>/       runs that were cut off, with what they had measured: loadgen report reads each;
+                            limit/ of it is a search, which goes on when the campaign is resumed
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "campaign")
+
+    @property
+    def record(self) -> CampaignRecord:
+        """What is run; raises UsageError where the directory is no campaign's."""
+        path = self.directory / RECORD
+        try:
+            text = read_file_bytes(path, LARGEST_BYTES).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "not a text file"
+            raise UsageError(f"{self.directory} is not a campaign's directory: {path}: {why}") from None
+        return read_record(text, path)
+
+    def write(self, campaign: CampaignRecord) -> None:
+        """Keep what is run."""
+        self.replace(self.directory / RECORD, campaign.model_dump(mode="json"))
+
+    def finished(self) -> set[str]:
+        """Ids of the cells that are done."""
+        return _list_names(self.directory / CELLS)
+
+    def failed(self) -> set[str]:
+        """Ids of the cells that failed."""
+        return {name.removesuffix(".json") for name in _list_names(self.directory / FAILED, ".json")}
+
+    def ran(self, failed: bool) -> list[Cell]:
+        """Every cell that is finished, and those that failed too."""
+        cells = [next(self.facts(cell_id), {}).get("cell") for cell_id in sorted(self.finished())]
+        try:
+            names = sorted(self.failed()) if failed else []
+            paths = [self.directory / FAILED / f"{cell_id}.json" for cell_id in names]
+            cells += [_read_json(path)["cell"] for path in paths]
+            return [Cell.model_validate(cell) for cell in cells if cell is not None]
+        except (
+            ValidationError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OSError,
+            RecursionError,
+        ) as error:
+            raise UsageError(f"{self.directory} is damaged: {str(error).splitlines()[0]}") from None
+
+    def facts(self, cell_id: str) -> Iterator[dict[str, Any]]:
+        """The metadata of a finished cell's runs: one, of a ladder or a search several."""
+        place = self.directory / CELLS / cell_id
+        below = [
+            path for depth in ("*", "*/*") for path in sorted(place.glob(f"{depth}/{run_directory.RESULT}"))
+        ]
+        for path in [place / run_directory.RESULT, *below]:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                yield dict(_read_json(path)[OURS])
+
+    def clear(self) -> None:
+        """Remove what an interrupted campaign left unfinished."""
+        with self.writing():
+            self.drop()
+            for cell_id in self.finished() & self.failed():  # it was ended between the two
+                self._forget(cell_id)
+
+    def begin(self, planned: Planned) -> Path:
+        """An empty directory in which a cell is measured."""
+        with self.writing():
+            place = self.directory / UNFINISHED / planned.id
+            create_directory(place.parent)
+            place.mkdir(mode=0o700)
+        return place
+
+    def attempted(self, planned: Planned) -> int:
+        """How often a cell was begun before, and note that it is begun once more; raises StoreError."""
+        path = self.directory / ATTEMPTS
+        counts: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            counts = {str(name): int(count) for name, count in _read_json(path).items()}
+        before = counts.get(planned.id, 0)
+        self.replace(path, {**counts, planned.id: before + 1})
+        return before
+
+    def begin_search(self, planned: Planned) -> Path:
+        """The directory in which a cell is searched: empty, or what an interrupted search of it has left."""
+        place = self.begin(planned) / _SEARCH
+        with self.writing():
+            try:
+                os.rename(self.directory / INTERRUPTED / planned.id / _SEARCH, place)
+            except FileNotFoundError:
+                place.mkdir(mode=0o700)
+        return place
+
+    def finish(self, planned: Planned, directory: Path) -> None:
+        """Keep a cell that was measured: it is there whole, on the disk, or not at all."""
+        with self.writing():
+            self.move(directory, self.directory / CELLS / planned.id)
+            self._forget(planned.id)
+            shutil.rmtree(self.directory / UNFINISHED / planned.id, ignore_errors=True)
+
+    def fail(self, planned: Planned, reason: str, at: datetime, directory: Path | None = None) -> None:
+        """Keep why a cell failed, and what it had measured, if anything."""
+        with self.writing():
+            place = self.directory / FAILED / planned.id
+            if place.exists():
+                shutil.rmtree(place)
+            if directory is not None:
+                self.move(directory, place)
+            create_directory(place.parent)
+            failure = {"cell": planned.cell.model_dump(mode="json"), "reason": reason, "at": at.isoformat()}
+            self.replace(place.with_name(f"{planned.id}.json"), failure)
+            self._set_aside(self.directory / UNFINISHED / planned.id)
+
+    def drop(self) -> None:
+        """Remove what is unfinished; a run that had measured something is kept under `interrupted`."""
+        for name in sorted(_list_names(self.directory / UNFINISHED)):
+            self._set_aside(self.directory / UNFINISHED / name)
+        shutil.rmtree(self.directory / UNFINISHED, ignore_errors=True)
+
+    def _set_aside(self, place: Path) -> None:
+        """Keep what the runs of an interrupted or failed cell had measured; the rest is removed.
+
+        A search stays whole, so that it can go on.
+        """
+        kept = self.directory / INTERRUPTED / place.name
+        if (place / _SEARCH / LIMIT).is_file():
+            shutil.rmtree(kept / _SEARCH, ignore_errors=True)
+            self.move(place / _SEARCH, kept / _SEARCH)
+        self.set_aside(place, kept)
+
+    def _forget(self, cell_id: str) -> None:
+        """Remove the record of a failed cell that is finished now."""
+        failed = self.directory / FAILED
+        (failed / f"{cell_id}.json").unlink(missing_ok=True)
+        shutil.rmtree(failed / cell_id, ignore_errors=True)
+
+
+def find_latest_campaign(base: Path, name: str) -> CampaignStore:
+    """The directory of the campaign of that name that began last under `base`; raises UsageError."""
+    for path in sorted(base.glob(f"*/{RECORD}"), reverse=True):
+        with contextlib.suppress(UsageError):
+            if CampaignStore(path.parent).record.name == name:
+                return CampaignStore(path.parent)
+    raise UsageError(f"no campaign {name!r} to resume under {base}: give its directory to --resume")
+
+
+def _read_json(path: Path) -> Any:
+    """What a JSON file holds; raises OSError, ValueError and RecursionError."""
+    return json.loads(read_file_bytes(path, LARGEST_BYTES))
+
+
+def _list_names(directory: Path, suffix: str = "") -> set[str]:
+    with contextlib.suppress(OSError):
+        return {name for name in os.listdir(directory) if name.endswith(suffix)}
+    return set()
+
+
+# 1: the first.
+FORMAT = 1
+# What may change after cells were run: it only affects how they are read, or adds to them.
+_HARMLESS = (
+    "loadgen", "created", "description", "file", "repeats", "baseline", "margin", "hardware", "order",
+)  # fmt: skip
+
+
+class ArmRecord(BaseModel, extra="forbid", frozen=True):
+    """A checkpoint on a server: flags of `loadgen bench` as keys, variables filled in, secrets hidden."""
+
+    checkpoint: str
+    server: str
+    flags: dict[str, Any]
+    profiles: tuple[str, ...]
+
+
+class CampaignRecord(CampaignOptions, frozen=True, strict=False):
+    """`campaign.json`: the file as resolved, and what was decided once for all."""
+
+    format: int = FORMAT
+    loadgen: str = __version__
+    file: str
+    created: datetime
+    seed: int
+    seed_chosen: bool
+    arms: tuple[ArmRecord, ...]
+    profiles: dict[str, dict[str, Any]]  # each as its file has it, secrets hidden
+    order: tuple[str, ...]  # ids of cells
+
+
+def make_record(
+    file: CampaignFile, path: Path, arms: Sequence[Arm], starts: Sequence[Start], at: datetime
+) -> CampaignRecord:
+    """The record of a campaign that begins; without a seed in the file one is drawn."""
+    seed = Seed.drawn() if file.seed is None else Seed(file.seed, chosen=True)
+    profiles = {name: place for arm in arms for name, place in arm.places.items()}
+    settings = {key: getattr(file, key) for key in CampaignOptions.model_fields}
+    return CampaignRecord(
+        **{**settings, "baseline": file.baseline or arms[0].checkpoint},
+        file=str(path.absolute()),
+        created=at,
+        seed=seed.value,
+        seed_chosen=seed.chosen,
+        arms=tuple(
+            ArmRecord(
+                checkpoint=arm.checkpoint,
+                server=arm.server,
+                flags=hide_flag_secrets(arm.flags),
+                profiles=tuple(workload.name for workload in arm.profiles),
+            )
+            for arm in arms
+        ),
+        profiles={name: _describe_profile(place) for name, place in profiles.items()},
+        order=tuple(planned.id for planned in list_cells(starts)),
+    )
+
+
+def _describe_profile(place: str) -> dict[str, Any]:
+    settings = profile.load(place, {}).model_dump(mode="json", exclude_defaults=True)
+    server = settings.get("server") or {}
+    if "environment" in server:
+        server["environment"] = Secrets().mask(server["environment"], names_too=True)
+    return settings
+
+
+def read_record(text: str, path: Path) -> CampaignRecord:
+    """The record in a file's text; raises UsageError if it is not one, or of a newer format."""
+    try:
+        table = json.loads(text)
+        version = table.get("format") if isinstance(table, dict) else None
+        if version is None:
+            raise UsageError(f"{path} is not a campaign of this loadgen")
+        if version != FORMAT:
+            raise UsageError(
+                f"{path} has format {version}, this loadgen reads {FORMAT}: use the one that wrote it"
+            )
+        return CampaignRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+        raise UsageError(f"{path} is damaged: {problem}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from None
+
+
+def list_differences(old: CampaignRecord, new: CampaignRecord, ran: Collection[Cell]) -> Iterator[str]:
+    """What differs of what was run, each with its key; additions are no difference."""
+    if not ran:
+        return
+    for key in CampaignRecord.model_fields:
+        if key in _HARMLESS or key in ("arms", "profiles", "seed", "seed_chosen", "format"):
+            continue
+        yield from _compare_values(key, getattr(old, key), getattr(new, key))
+    if new.seed_chosen:
+        yield from _compare_values("seed", old.seed, new.seed)
+    arms = [{(arm.checkpoint, arm.server): arm for arm in record.arms} for record in (old, new)]
+    for pair in dict.fromkeys((cell.checkpoint, cell.server) for cell in ran):
+        before, after = (arms_by_key.get(pair) for arms_by_key in arms)
+        where = f"{pair[0]} on {pair[1]}"
+        if after is None:
+            yield f"{where} was run and is no longer in the file"
+        elif before is not None:
+            yield from _compare_tables(where, before.flags, after.flags)
+    for name in dict.fromkeys(cell.profile for cell in ran):
+        if name in new.profiles:
+            yield from _compare_tables(f"profile {name}", old.profiles.get(name, {}), new.profiles[name])
+        else:
+            yield f"profile {name} was run and is no longer in the file"
+
+
+def _compare_tables(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys((*old, *new)):
+        if key not in ("hardware", "description"):
+            yield from _compare_values(f"{where}: {key}", old.get(key), new.get(key))
+
+
+def _compare_values(key: str, old: Any, new: Any) -> Iterator[str]:
+    if old != new:
+        yield f"{key} was {_show_value(old)} and is {_show_value(new)}"
+
+
+def _show_value(value: Any) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def continue_record(old: CampaignRecord, new: CampaignRecord) -> CampaignRecord:
+    """The record of a campaign that goes on: the seed and the beginning stay, the rest is as the file has it.
+
+    What was run before and is not asked for now stays in the order.
+    """
+    kept = [cell_id for cell_id in old.order if cell_id not in new.order]
+    return new.model_copy(
+        update={
+            "created": old.created,
+            "seed": old.seed,
+            "seed_chosen": old.seed_chosen,
+            "repeats": max(old.repeats, new.repeats),
+            "arms": (
+                *new.arms,
+                *(arm for arm in old.arms if _make_arm_key(arm) not in map(_make_arm_key, new.arms)),
+            ),
+            "profiles": {**old.profiles, **new.profiles},
+            "order": (*new.order, *kept),
+        }
+    )
+
+
+def _make_arm_key(arm: ArmRecord) -> tuple[str, str]:
+    return arm.checkpoint, arm.server
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The remaining time; None: unknown."""
+
+    seconds: float | None
+    at_best: bool = False  # for some cells only the roofline is known: they take longer
+
+    @property
+    def words(self) -> str:
+        """The time in words."""
+        if self.seconds is None:
+            return "unknown until the first cells are done"
+        return f"{'at least' if self.at_best else 'about'} {format_duration(self.seconds)}"
+
+
+@dataclass
+class Pace:
+    """Seconds that cells and starts of servers took."""
+
+    cells: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, store: CampaignStore) -> Pace:
+        """Those of a directory's finished cells."""
+        pace = cls()
+        for cell_id in sorted(store.finished()):
+            runs = list(store.facts(cell_id))
+            cell = next((Cell.model_validate(run["cell"]) for run in runs if run.get("cell")), None)
+            if cell is None:
+                continue
+            pace.cell(cell, sum(map(_took_s, runs)))
+            if ready_s := (runs[0].get("launched") or {}).get("ready_s"):
+                pace.start(cell.arm, ready_s)
+        return pace
+
+    def cell(self, cell: Cell, seconds: float) -> None:
+        """Note a cell that was measured."""
+        self.cells[cell.arm, cell.profile].append(seconds)
+
+    def start(self, arm: str, seconds: float) -> None:
+        """Note a server that became ready."""
+        self.starts[arm].append(seconds)
+
+    def left(self, starts: Iterable[Start], done: set[str]) -> Left:
+        """The time for all that is not done: cells as the same before, else as those of other checkpoints."""
+        total, at_best = 0.0, False
+        for start in starts:
+            left = [planned for planned in start.planned if planned.id not in done]
+            total += self._start_s(start.arm) if left else 0.0
+            for planned in left:
+                seconds = self._cell_s(planned.cell)
+                if seconds is None:
+                    seconds, at_best = at_best_s(start.arm.options, planned.workload), True
+                if seconds is None:
+                    return Left(None)
+                total += seconds
+        return Left(total, at_best)
+
+    def _cell_s(self, cell: Cell) -> float | None:
+        same = self.cells.get((cell.arm, cell.profile))
+        times = same or [s for (_, name), took in self.cells.items() if name == cell.profile for s in took]
+        return median(times) if times else None
+
+    def _start_s(self, arm: Arm) -> float:
+        if arm.attached:
+            return 0.0
+        times = self.starts.get(arm.name) or [s for took in self.starts.values() for s in took]
+        return median(times) if times else 0.0
+
+
+def _took_s(run: Mapping[str, Any]) -> float:
+    began, ended = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
+    return (ended - began).total_seconds()

@@ -1,0 +1,227 @@
+"""Limit answer: what the runs of a search say of the highest load, and what holds the server back there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadgen.figures.figure_table import JUDGED
+from loadgen.figures.knee import knee
+from loadgen.figures.objectives import Objective, Standing
+from loadgen.report.limit_record import Bottleneck, LimitEstimate, LimitRun, SearchEnd
+from loadgen.report.run_directory import Result
+from loadgen.report.sweep_record import LoadAxis
+from loadgen.server.server_counters import ServerWindow
+from loadgen.study.series.limit.edge import EdgeFit
+from loadgen.study.series.limit.search import (
+    SearchSettings,
+    Trial,
+    find_limiting_edge,
+    find_load_below,
+    fit_edges,
+    is_above,
+    is_narrow,
+)
+
+
+def estimate_limit(settings: SearchSettings, trials: Sequence[Trial]) -> LimitEstimate | None:
+    """The limit and its interval; a side that is not known is None, and None if no run says anything."""
+    edge = find_limiting_edge(settings, trials)
+    # Where a server ended or failed its requests no share says how far above the edge that was.
+    counted = any(trial.beyond and not trial.invalid for trial in trials)
+    if edge is not None and (counted or is_narrow(settings, edge)):
+        low, high = (_round_known(load, settings.axis) for load in _find_ends(settings, trials, edge))
+        return LimitEstimate(value=_round_known(edge.load, settings.axis), low=low, high=high)
+    passing, failing = find_highest_passing(settings, trials), find_lowest_failing(settings, trials)
+    return None if passing is failing is None else LimitEstimate(value=None, low=passing, high=failing)
+
+
+def _find_ends(settings: SearchSettings, trials: Sequence[Trial], edge: EdgeFit) -> tuple[float, float]:
+    """The interval; over concurrency an end that the likelihood leaves open is one that single runs show.
+
+    Up to the lower one every run passed, or else none was above the limit; beyond the upper one all were.
+    """
+    low, high = edge.low, edge.high
+    if settings.axis == "concurrency":
+        counted = [trial for trial in trials if not trial.disturbed]
+        if math.isnan(low):
+            low = find_load_below(counted, lambda trial: not trial.passed)
+        if math.isnan(low):
+            low = find_load_below(counted, lambda trial: trial.beyond)
+        if math.isnan(high):
+            last = max(trial.load for trial in counted if not trial.beyond)
+            high = min((trial.load - 1 for trial in counted if trial.load > last), default=math.nan)
+    return min(low, edge.load), max(high, edge.load)  # NaN stays
+
+
+def find_highest_passing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+    """The highest load that passed a run and is not, by all runs together, above the limit."""
+    edge = find_limiting_edge(settings, trials)
+    most = math.inf if edge is None or math.isnan(edge.high) else edge.high
+    return max((trial.load for trial in trials if trial.passed and trial.load <= most), default=None)
+
+
+def find_lowest_failing(settings: SearchSettings, trials: Sequence[Trial]) -> float | None:
+    """The lowest load above that at which a run is shown to fail."""
+    passing = find_highest_passing(settings, trials) or 0.0
+    failed = [trial.load for trial in trials if trial.standing is Standing.FAILS]
+    return min((load for load in failed if load > passing), default=None)
+
+
+def find_binding(settings: SearchSettings, trials: Sequence[Trial]) -> int | None:
+    """Which objective has the lowest edge, by its place; None while none is known."""
+    # A server that ended shows of no objective that it is the limit.
+    telling = [trial for trial in trials if trial.usable or (trial.saturated and not trial.invalid)]
+    shown = {at for trial in telling for at, each in enumerate(trial.objectives) if is_above(each)}
+    known = [
+        (edge.load, at)
+        for at, edge in enumerate(fit_edges(settings, trials))
+        if edge is not None and at in shown
+    ]
+    if not known:
+        failing = [trial for trial in telling if trial.beyond and trial.objectives]
+        nearest = min(failing, key=lambda trial: trial.load, default=None)
+        return None if nearest is None else _find_most_over(nearest)
+    lowest = min(known)
+    ties = [at for load, at in known if load <= lowest[0] * (1 + 1e-6)]
+    if len(ties) == 1:
+        return ties[0]
+    return _find_most_over(max(telling, key=lambda trial: trial.load))
+
+
+def make_answer(
+    settings: SearchSettings, runs: Sequence[LimitRun], trials: Sequence[Trial]
+) -> dict[str, Any]:
+    """The fields of a record that follow from its runs alone."""
+    passing, at = find_highest_passing(settings, trials), find_binding(settings, trials)
+    there = [run for run in runs if run.passed and run.load == passing and run.goodput_per_s is not None]
+    return {
+        "limit": estimate_limit(settings, trials),
+        "highest_passing": passing,
+        "lowest_failing": find_lowest_failing(settings, trials),
+        "bound_by": "" if at is None else str(settings.objectives[at]),
+        "goodput_per_s": there[-1].goodput_per_s if there else None,
+        "knee": _find_knee(runs),
+    }
+
+
+def is_answer(end: SearchEnd) -> bool:
+    """Whether this end answers what was asked, be it only that a bound of the search is the limit."""
+    return end in ("within", "everything-passes", "nothing-passes", "client-limited")
+
+
+def _find_most_over(trial: Trial) -> int:
+    """The objective whose percentile is the greatest multiple of its limit."""
+    excess = [each.value_ms / each.objective.limit_ms for each in trial.objectives]
+    return max(range(len(excess)), key=lambda at: -math.inf if math.isnan(excess[at]) else excess[at])
+
+
+def _find_knee(runs: Sequence[LimitRun]) -> LimitEstimate | None:
+    """Where P99 E2EL over load bends to a steeper line."""
+    timed = [(run.load, run.p99_e2el_ms) for run in runs if run.p99_e2el_ms and not run.disturbed]
+    bend = knee([load for load, _ in timed], [latency_ms for _, latency_ms in timed], rises=True)
+    return None if bend is None else LimitEstimate(value=bend.load, low=bend.low, high=bend.high)
+
+
+def _round_known(load: float, axis: LoadAxis) -> float | None:
+    if math.isnan(load):
+        return None
+    if axis == "rate":
+        return load
+    return float(math.floor(load)) if load >= 1 else None  # below one request in flight there is no load
+
+
+_FULL = 0.95  # of the KV cache
+_NO_QUEUE_TIME = "the server reports no queue time"
+
+Cause = tuple[Bottleneck, str]
+Pointer = Callable[[Result, Objective], Cause | None]
+
+
+def find_bottleneck(run: Result, objective: Objective) -> Cause:
+    """The cause and its figures: the first pointer of the table that finds one."""
+    for pointer in _POINTERS:
+        if (found := pointer(run, objective)) is not None:
+            return found
+    return "unknown", _NO_QUEUE_TIME
+
+
+def _find_window(run: Result) -> ServerWindow | None:
+    """What the server's counters show of a run; None where they show nothing."""
+    window = run.facts.window
+    return None if window is None or window.error or window.reset else window
+
+
+def _point_to_kv_cache(run: Result, objective: Objective) -> Cause | None:
+    if (window := _find_window(run)) is None:
+        return None
+    usage = window.peak("kv_cache_usage")
+    preempted = window.preemptions or 0
+    if not preempted and (usage is None or usage < _FULL):
+        return None
+    full = "" if usage is None else f"KV cache {100 * usage:.0f} % full at most, "
+    return "kv-cache", f"{full}{preempted} preemptions"
+
+
+def _point_to_decode(run: Result, objective: Objective) -> Cause | None:
+    """The time of a token: long where many are decoded at a time, or prefills come between."""
+    if JUDGED[objective.metric].phase != "token":
+        return None
+    busy = run.metrics.mean_concurrency
+    if math.isnan(run.metrics.tpot.mean_ms):
+        return None
+    return "decode", f"mean TPOT {run.metrics.tpot.mean_ms:.4g} ms with {busy:.3g} requests in flight"
+
+
+def _point_to_longest_phase(run: Result, objective: Objective) -> Cause | None:
+    """The longest part of the mean latency: the queue, prefill (TTFT without the queue), or decode."""
+    queue_ms, ttft_ms = _measure_queue_ms(run), run.metrics.ttft.mean_ms
+    if queue_ms is None:
+        return None
+    phases_ms: dict[Bottleneck, float] = {"queue": queue_ms, "prefill": max(ttft_ms - queue_ms, 0.0)}
+    name, whole_ms = "TTFT", ttft_ms
+    if JUDGED[objective.metric].phase != "first":
+        name, whole_ms = "E2EL", run.metrics.e2el.mean_ms
+        phases_ms["decode"] = whole_ms - ttft_ms
+    if not all(map(math.isfinite, phases_ms.values())):
+        return None
+    parts = ", ".join(f"{part_ms:.4g} {phase}" for phase, part_ms in phases_ms.items())
+    return max(phases_ms, key=lambda phase: phases_ms[phase]), f"mean {name} {whole_ms:.4g} ms: {parts}"
+
+
+def _measure_queue_ms(run: Result) -> float | None:
+    """The mean time in the server's queue; 0 where no request was ever seen waiting, None if unknown."""
+    if (window := _find_window(run)) is None:
+        return None
+    if window.queue is not None and window.queue.count:
+        return window.queue.mean_ms
+    return 0.0 if window.peak("waiting") == 0 else None
+
+
+def _point_to_queue(run: Result, objective: Objective) -> Cause | None:
+    """Requests waited, though the server does not report for how long."""
+    window = _find_window(run)
+    waiting = None if window is None else window.peak("waiting")
+    return ("queue", f"{waiting:.0f} requests waiting at most") if waiting else None
+
+
+_POINTERS: tuple[Pointer, ...] = (
+    _point_to_kv_cache,
+    _point_to_decode,
+    _point_to_longest_phase,
+    _point_to_queue,
+)
+
+
+def measure_headroom(run: Result) -> dict[str, object]:
+    """How many times the load of a run the client could have measured: by its self-test, else by its CPU.
+
+    `headroom_at_least`: the self-test did not find its capacity.
+    """
+    client, calibration = run.facts.client, run.facts.calibration
+    if calibration is not None and run.metrics.messages_per_s > 0:
+        times: float | None = calibration.headroom(run.metrics.messages_per_s, client.workers)
+        return {"headroom": times, "headroom_at_least": not calibration.capacity_bounded}
+    times = client.wall_s / client.busiest_s if client.busy_cores > 0 else None
+    return {"headroom": times, "headroom_at_least": False}

@@ -1,0 +1,314 @@
+"""`loadgen limit`: the highest load of a server that still meets objectives, with its interval."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base import bounds, parsing
+from loadgen.base.bounds import integer_between, number_between
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.parsing import Parser, parse_with
+from loadgen.base.secrecy import command_line
+from loadgen.base.text import clean_text, quote_value
+from loadgen.features.data import data_files
+from loadgen.figures import objectives
+from loadgen.plan import profile
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.report import limit_lines, run_place, stored_record
+from loadgen.report.limit_record import FORMAT, LIMIT, LimitRecord
+from loadgen.report.printing import printed
+from loadgen.report.sweep_record import LoadAxis
+from loadgen.run import bench, signals
+from loadgen.run.asked_settings import settings
+from loadgen.run.options import Options, bench_parser, parse
+from loadgen.run.signals import Interrupts
+from loadgen.study.series import series_store
+from loadgen.study.series.limit import limit_answer
+from loadgen.study.series.limit.limit_search import LimitSearch
+from loadgen.study.series.point_runs import PointServers
+from loadgen.study.series.series_store import KeptDirectory, digest_options, refuse_flags
+from loadgen.verdict import requested_metrics
+from loadgen.verdict.verdict import Level
+
+_MOST_RUNS = 1000
+_LEAST_S, _LEAST_SHARE = 0.001, 0.001
+
+
+class LimitFound(msgspec.Struct, frozen=True):
+    """What a search came to: its record, its directory, and the signal that ended it, if one did."""
+
+    record: LimitRecord
+    directory: Path
+    signal: int = 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where the search found an answer."""
+    if {"-h", "--help"} & set(argv):
+        limit_parser().print_help()
+        return 0
+    own, rest = _make_own_parser().parse_known_args(list(argv))
+    options = parse(rest, limit_parser())
+    request = LimitRequest(**{name: value for name, value in vars(own).items() if value is not None})
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            printed(clean_text(text), sys.stdout)
+
+    found = find_limit(options, request, command_line(["loadgen", "limit", *argv]), say)
+    printed("\n" + limit_lines.text(found.record), sys.stdout, end="")
+    printed(f"search: {found.directory}", sys.stdout)
+    if found.signal:
+        resume = series_store.show_resume_command(found.directory)
+        printed(f"interrupted; resume with: {resume}", sys.stdout)
+        return signals.exit_code(found.signal)
+    record = found.record
+    measured = record.ended is not None and (limit_answer.is_answer(record.ended) or record.limit is not None)
+    measured = measured and any(run.verdict != Level.INVALID for run in record.runs)
+    return 0 if measured and record.ended != "server-died" else MeasureError.exit_code
+
+
+def find_limit(
+    options: Options,
+    request: LimitRequest,
+    command: Sequence[str],
+    say: Callable[[str], None],
+    workload: Profile | None = None,
+    interrupts: Interrupts = signals.SIGNALS,
+) -> LimitFound:
+    """Search for the limit, in a directory of its own; raises UsageError or MeasureError.
+
+    Without a `workload` it is the one that the options name.
+    """
+    check_limit_options(options)
+    workload = workload or _load_workload(options)
+    goals = objectives.parse(request.slo or workload.slo)
+    if not goals:
+        raise UsageError("--slo is missing: give what must hold, as --slo 'ttft p90 < 500ms'")
+    bench.check(options)
+    axis = choose_axis(workload, request.over)
+    slo = tuple(map(str, goals))
+    SearchLoads(request.start, request.lowest, request.highest).check(
+        workload, axis, ", ".join(slo), request.names
+    )
+    content = workload.model_dump(mode="json"), data_files.digest([workload])
+    asked = LimitRecord(
+        name=workload.name or "search",
+        command=tuple(command),
+        axis=axis,
+        objectives=slo,
+        within=request.within,
+        budget_s=request.budget_s,
+        most_runs=request.most_runs,
+        least_run_s=request.least_run_s,
+        fixed=digest_options(options, content, axis, list(slo)),
+        seed=bench.seeded(options).value,
+        start=request.start,
+        lowest=request.lowest,
+        highest=request.highest,
+    )
+    say(f"objectives: {', '.join(asked.objectives)}")
+    if request.resume is not None:
+        kept = KeptDirectory(Path(request.resume), "limit")
+        read_search(kept.directory)  # before its lock is made: there may be no search
+    else:
+        base = Path(options.run_dir or "runs")
+        kept = KeptDirectory(run_place.create_directory(base, "limit", run_place.now()), "limit")
+    inside = replace(options, reset_cache=True, stop_when_saturated=True)
+    asked_settings = settings(options, [workload])
+    with kept.locked(), PointServers(inside, asked_settings, kept.directory, say, interrupts) as servers:
+        if request.resume is not None:
+            asked = continue_search(read_search(kept.directory), asked, options.seed)
+        seed = Seed(asked.seed, chosen=options.seed is not None)
+        finding = LimitSearch(servers, workload, goals, asked, kept, seed, say)
+        record = finding.find()
+    return LimitFound(record, kept.directory, finding.signal)
+
+
+def read_search(directory: Path) -> LimitRecord:
+    """The record of a search; raises UsageError where the directory has none, or a damaged one."""
+    return stored_record.read(directory / LIMIT, LimitRecord, FORMAT, "a search")
+
+
+def continue_search(before: LimitRecord, asked: LimitRecord, seed: int | None = None) -> LimitRecord:
+    """The search that goes on: its runs, with the bounds, width and budget that are asked now.
+
+    Raises UsageError where its runs would not be comparable with those to come.
+    """
+    if seed is not None and seed != before.seed:
+        raise UsageError(f"--resume: the seed of the search is {before.seed}: leave --seed out")
+    if before.fixed != asked.fixed:
+        raise UsageError(
+            "--resume: workload, server or objectives differ from those of the search: start another, or "
+            f"resume with its flags: {shlex.join(before.command)}"
+        )
+    update: dict[str, object] = {
+        "within": asked.within, "budget_s": asked.budget_s, "most_runs": asked.most_runs, "ended": None,
+        "notes": (),
+    }  # fmt: skip
+    given = {name: getattr(asked, name) for name in ("start", "lowest", "highest", "least_run_s")}
+    update |= {name: value for name, value in given.items() if value is not None}
+    resumed = before.model_copy(update=update)
+    for load in [run.load for run in before.runs]:
+        if not (resumed.lowest or 0.0) <= load <= (resumed.highest or math.inf):
+            raise UsageError(f"--resume: the search has a run at {load:g}: give bounds that hold it")
+    return resumed
+
+
+def _load_workload(options: Options) -> Profile:
+    if len(options.profiles) > 1:
+        raise UsageError("--profile: one workload per search")
+    names = options.profiles
+    workload = (
+        profile.load(names[0], options.overrides, flags=True) if names else profile.build(options.overrides)
+    )
+    requested_metrics.check_profile(workload)
+    data_files.check(workload)
+    return workload
+
+
+def limit_parser() -> argparse.ArgumentParser:
+    """The flags of `bench`, and those of a search."""
+    parser = bench_parser()
+    parser.prog, parser.conflict_handler = "loadgen limit", "resolve"
+    parser.usage = "%(prog)s --slo 'ttft p90 < 500ms' [--over WHAT] [FLAG ...]"
+    parser.description = (
+        "Find the highest load at which percentiles of latency stay within limits, with a 95 % interval, by "
+        "whole runs: docs/limits.md. A run of P99 needs 459 requests, one of P90 44."
+    )
+    parser.epilog = "The other flags are those of `loadgen bench`."
+    _add_flags(parser.add_argument_group("the search"))
+    return parser
+
+
+def _make_own_parser() -> argparse.ArgumentParser:
+    """The flags of a search alone."""
+    parser = Parser(prog="loadgen limit", allow_abbrev=False, add_help=False)
+    _add_flags(parser)
+    return parser
+
+
+# fmt: off
+def _add_flags(group: argparse._ActionsContainer) -> None:
+    add, load = group.add_argument, number_between(1e-6, 1e9)
+    add("--slo", metavar="LIST",
+        help="as 'ttft p90 < 500ms, tpot p90 < 50ms', or mlperf/llama3.1-8b (default: of the profile)")
+    add("--over", choices=("rate", "concurrency"),
+        help="what is varied (default: concurrency for a profile with only that, else rate)")
+    add("--within", type=parse_with(partial(parsing.parse_share, least=_LEAST_SHARE)), metavar="P%",
+        help="end once the interval reaches no further than this from the limit (default 5%%)")
+    add("--budget", dest="budget_s", type=parse_with(_parse_seconds), metavar="TIME",
+        help="30m, 2h: of all runs together (default 30m)")
+    add("--max-runs", dest="most_runs", type=integer_between(2, _MOST_RUNS), metavar="N", help="default 12")
+    add("--min-duration", dest="least_run_s", type=parse_with(_parse_seconds), metavar="TIME",
+        help="of a run (default: 60 s, or 10 times the P99 of E2EL if that is longer)")
+    add("--start", type=load, metavar="LOAD",
+        help="the first load (default: from requests sent one at a time)")
+    add("--from", dest="lowest", type=load, metavar="LOAD", help="no load below this one")
+    add("--to", dest="highest", type=load, metavar="LOAD", help="no load above this one")
+    add("--resume", metavar="DIR", help="go on with a search: the same flags, and its directory")
+# fmt: on
+
+
+def _parse_seconds(text: str) -> float:
+    """A time from 1 ms to a year; raises ValueError."""
+    seconds = parsing.parse_seconds(text)
+    if not _LEAST_S <= seconds <= bounds.YEAR_S:
+        raise ValueError(f"{quote_value(text)}: give a time from 1ms to a year")
+    return seconds
+
+
+BUDGET_S = 1800.0
+LOAD_FLAGS = ("--start", "--from", "--to")
+LOAD_KEYS = ("start =", "lowest =", "highest =")  # in a campaign's [limit], and from Python
+
+
+class LimitRequest(msgspec.Struct, frozen=True):
+    """A search as it is asked for; loads and seconds that are None follow from the server and the profile."""
+
+    slo: str = ""
+    over: LoadAxis | None = None
+    within: float = 0.05
+    budget_s: float = BUDGET_S
+    most_runs: int = 12
+    least_run_s: float | None = None
+    start: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    resume: str | None = None
+    names: tuple[str, str, str] = LOAD_FLAGS  # of start, lowest and highest, where they were written
+
+
+class SearchLoads(msgspec.Struct, frozen=True):
+    """The first load of a search and its bounds; None: they follow from the server."""
+
+    start: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+
+    def check(self, workload: Profile, axis: LoadAxis, slo: str, names: tuple[str, str, str]) -> None:
+        """Raises UsageError of a workload that no limit can be searched for, and of loads that cannot be.
+
+        `slo` are the objectives of the search; `names` are those of start, lowest and highest where they
+        were written.
+        """
+        check_load(workload)
+        requested_metrics.check_profile(workload.model_copy(update={"slo": slo}))
+        start, lowest, highest = names
+        if axis == "concurrency":
+            for name, load in zip(names, (self.start, self.lowest, self.highest), strict=True):
+                if load is not None and load != round(load):
+                    raise UsageError(f"{name} {load:g}: requests in flight are whole numbers")
+        if self.lowest and self.highest and self.lowest >= self.highest:
+            raise UsageError(f"{lowest} {self.lowest:g} is not below {highest} {self.highest:g}")
+        if self.lowest and self.start and self.start < self.lowest:
+            raise UsageError(f"{start} {self.start:g} lies below {lowest} {self.lowest:g}")
+        if self.highest and self.start and self.start > self.highest:
+            raise UsageError(f"{start} {self.start:g} lies above {highest} {self.highest:g}")
+
+
+def choose_axis(workload: Profile, over: LoadAxis | None) -> LoadAxis:
+    """What is varied: as it was asked, else what the workload limits."""
+    return over or ("concurrency" if workload.max_concurrency and not workload.open_loop else "rate")
+
+
+def check_load(workload: Profile) -> None:
+    """Raises UsageError of a workload whose load is not one rate or one concurrency."""
+    if workload.ladder is not None:
+        raise UsageError("a ladder has a load of one request at a time: `loadgen ladder` measures it")
+    if workload.shaped or workload.timed:
+        raise UsageError(
+            "a search varies one rate or one concurrency: leave out the schedule, ramp, bursts or times of "
+            "the workload"
+        )
+
+
+def check_limit_options(options: Options) -> None:
+    """Raises UsageError for flags of `loadgen bench` that a search would not heed."""
+    shortest = "--min-duration is the least time of a run"
+    varied = "the search varies the load: --start, --from and --to bound it, --over names what is varied"
+    refuse_flags(
+        options,
+        "a search",
+        {
+            "--repeat": (options.repeat > 1, "the search repeats runs itself"),
+            "--duration": ("duration" in options.overrides, shortest),
+            "--num-prompts": ("num_prompts" in options.overrides, shortest),
+            "--max-duration": (options.max_duration_s is not None, shortest),
+            "--request-rate": ("request_rate" in options.overrides, varied),
+            "--max-concurrency": ("max_concurrency" in options.overrides, varied),
+            "--save-result": (options.saves, "limit.json and the run directories have every figure"),
+            "--strict": (options.strict, "an INVALID run never passes"),
+            "--dry-run": (options.launching.dry_run, "`loadgen bench --dry-run` shows the server's command"),
+        },
+    )

@@ -1,0 +1,449 @@
+"""Limit search: the runs of a search made one by one, the record written after each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from loadgen.base.clock import MS_NS
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.rule import Severity
+from loadgen.base.secrecy import hide_secrets
+from loadgen.base.text import format_count, wrap_text
+from loadgen.figures.objectives import Objective, ObjectiveEvidence, Standing, judged, together
+from loadgen.figures.per_request import PerRequest
+from loadgen.figures.percentiles import percentiles
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.report import limit_lines, run_directory
+from loadgen.report.limit_record import LIMIT, LimitRecord, LimitRun, ObjectiveFigures, SearchEnd
+from loadgen.report.run_directory import Result
+from loadgen.report.sweep_record import LoadAxis
+from loadgen.run import signals
+from loadgen.study.series.limit import limit_answer, search
+from loadgen.study.series.limit.search import NextRun, SearchSettings, Trial
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers, measure_point
+from loadgen.study.series.series_store import KeptDirectory
+from loadgen.study.series.time_estimate import format_duration
+from loadgen.verdict.verdict import Level
+
+RUNS, PROBE = "runs", "probe"
+_PROBED = 5  # requests, one at a time
+_REACH = 64.0  # the lowest rate that is tried, as a divisor of the first, and the root of the highest one
+_MOST_STREAMS = 65536.0
+_LONG_S = 600.0
+_CHEAP = 90.0  # a percentile that needs few samples
+_LESS = 0.8  # of the time: what saves no more is not worth a word
+_AROUND_S = 2.0  # that a run takes beyond its time: warm-up, the last answers, writing
+
+
+@dataclass
+class LimitSearch:
+    """A search on servers that are kept, from what its record has: the runs so far, and what is asked."""
+
+    servers: PointServers
+    workload: Profile
+    objectives: tuple[Objective, ...]
+    record: LimitRecord
+    kept: KeptDirectory
+    seed: Seed
+    say: Callable[[str], None]
+    signal: int = 0  # that ended it
+
+    def find(self) -> LimitRecord:
+        """Run until the search ends, and give the record; raises LoadgenError where nothing can be measured.
+
+        A signal ends it with what is known so far: see `signal`.
+        """
+        try:
+            if self.record.alone_s is None:
+                self._probe()
+            while self.record.ended is None:
+                step = search.choose_next_run(self.settings, self.trials)
+                if isinstance(step, str):
+                    self._end(step)
+                else:
+                    self._run(step)
+        except KeyboardInterrupt as stop:
+            self.signal = signals.number_of(stop)
+            self._end("interrupted")
+        return self.record
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The runs so far, as the search takes them."""
+        return [make_trial(run, self.objectives) for run in self.record.runs]
+
+    @property
+    def settings(self) -> SearchSettings:
+        """What is searched, once the server was probed."""
+        record = self.record
+        assert record.start is not None
+        assert record.lowest is not None
+        assert record.highest is not None
+        return SearchSettings(
+            axis=record.axis,
+            objectives=self.objectives,
+            start=record.start,
+            lowest=record.lowest,
+            highest=record.highest,
+            within=record.within,
+            budget_s=record.budget_s,
+            most_runs=record.most_runs,
+            least_run_s=record.least_run_s,
+            alone_s=record.alone_s,
+        )
+
+    def _probe(self) -> None:
+        """Learn from a few requests, one at a time, where to begin; raises UsageError of a small budget."""
+        update = {"max_concurrency": 1, "request_rate": math.inf, "duration": None, "num_prompts": _PROBED}
+        self.say("probe: a few requests, one at a time")
+        point = self._measured(self.workload.model_copy(update=update), 0, PROBE)
+        if point.signal:
+            raise signals.Stopped(point.signal)
+        if point.run is None or not point.run.records.ok.any():
+            raise MeasureError(f"one request at a time was not served: {point.reason}")
+        check_samples(judged(point.run.records, self.objectives, point.run.ask))
+        alone_s, simulated = point.run.metrics.e2el.mean_ms / 1e3, bool(point.run.facts.server.simulated)
+        self.record = self.record.model_copy(
+            update=_bound_loads(self.record, alone_s) | {"simulated": simulated, "attempts": 0}
+        )
+        check_budget(self.settings)
+        self._keep()
+        self.say(f"  a request alone takes {1e3 * alone_s:.4g} ms")
+        self.say("\n".join(wrap_text(f"time: {estimate_time(self.settings)}", "  ")))
+
+    def _measured(self, workload: Profile, number: int, place: str) -> MeasuredPoint:
+        """A run with prompts that were not sent before, even if it was begun before, and cut off."""
+        session, attempt = self.servers.session(workload), self.record.attempts
+        self._keep(attempts=attempt + 1)
+        seed = replace(self.seed, repeat=number, attempt=attempt)
+        return measure_point(session, workload, seed, self.kept.directory / place)
+
+    def _run(self, step: NextRun) -> None:
+        number = len(self.record.runs) + 1
+        asked = f"{format_load(step.load, self.record.axis)} for {format_duration(step.duration_s)}"
+        again = f" ({step.why})" if step.why else ""
+        self.say(f"run {number}: {asked}{again}{self._left}")
+        workload = set_load(self.workload, self.record.axis, step)
+        judged = {"slo": ", ".join(map(str, self.objectives))}
+        try:
+            point = self._measured(workload.model_copy(update=judged), number, RUNS)
+        except MeasureError as error:  # there is no server, and none can be started
+            if not self.record.runs:
+                raise
+            self._keep(notes=(*self.record.notes, hide_secrets(error.summary)))
+            self._end("server-died")
+            return
+        if point.run is None and not self.record.runs and not point.server_gone:
+            raise MeasureError(f"nothing could be measured: {point.reason}")
+        if not point.signal:  # one that was cut off shows too little
+            self._add(number, step.load, point)
+        if point.signal:
+            raise signals.Stopped(point.signal)
+        if point.server_gone:
+            self._restart()
+
+    @property
+    def _left(self) -> str:
+        """What is left of the budget, in words."""
+        if self.record.budget_s is None:
+            return ""
+        took_s = math.fsum(run.took_s for run in self.record.runs)
+        return f"; {format_duration(max(self.record.budget_s - took_s, 0.0))} of the budget left"
+
+    def _add(self, number: int, load: float, point: MeasuredPoint) -> None:
+        directory = "" if point.directory is None else f"{RUNS}/{point.directory.name}"
+        run = make_entry(number, load, point, self.objectives, directory)
+        runs = (*self.record.runs, run)
+        self.record = self.record.model_copy(update={"runs": runs})
+        self._keep(attempts=0, **limit_answer.make_answer(self.settings, runs, self.trials))
+        self.say("\n".join(wrap_text(f"  {describe_run(run)}", "    ")))
+
+    def _restart(self) -> None:
+        """Start the server again for the next run, where it is ours; else the search is over."""
+        if not self.servers.restartable:
+            self._end("server-died")
+            return
+        self.servers.close()
+
+    def _end(self, end: SearchEnd) -> None:
+        """Record why the search is over, and what the evidence of the lowest failing load points to."""
+        needed_s = search.needed_s(self.settings, self.trials) if end == "budget" else None
+        self._keep(
+            ended=end,
+            next_run_s=needed_s,
+            **_find_cause(self.record, end, self.objectives, self.kept.directory),
+        )
+
+    def _keep(self, **update: object) -> None:
+        self.record = self.record.model_copy(update=update)
+        self.kept.replace(self.kept.directory / LIMIT, self.record.model_dump(mode="json"))
+
+
+def _bound_loads(record: LimitRecord, alone_s: float) -> dict[str, float]:
+    """Where a search begins and how far it goes, as far as that was not asked, by a request's time alone."""
+    if record.axis == "concurrency":
+        start, lowest, highest = 1.0, 1.0, _MOST_STREAMS
+    else:
+        start = record.start or 1 / alone_s
+        lowest, highest = start / _REACH, start * _REACH**2
+    lowest, highest = record.lowest or lowest, record.highest or highest
+    start = min(max(record.start or start, lowest), highest)
+    return {"alone_s": alone_s, "start": start, "lowest": lowest, "highest": highest}
+
+
+def set_load(workload: Profile, axis: LoadAxis, step: NextRun) -> Profile:
+    """The workload at a load, for a time."""
+    # The description is that of the file's own load.
+    update: dict[str, object] = {"duration": step.duration_s, "num_prompts": None, "description": ""}
+    if axis == "rate":
+        update |= {"request_rate": step.load, "max_concurrency": None}  # a cap would hold the rate back
+    else:
+        update |= {"max_concurrency": int(step.load), "request_rate": math.inf}
+    return workload.model_copy(update=update)
+
+
+def check_samples(probed: Sequence[ObjectiveEvidence]) -> None:
+    """Raises UsageError of an objective whose latency no answer of the probe has."""
+    for each in probed:
+        if not each.samples:
+            raise UsageError(
+                f"--slo {each.objective}: no answer has this latency (one token has no TPOT or ITL): choose "
+                "another figure, or ask for longer answers"
+            )
+
+
+def check_budget(settings: SearchSettings) -> None:
+    """Raises UsageError where two of the shortest runs at the first load cost more than the budget."""
+    least_s, why = search.least_run(settings, (), settings.start)
+    enough_s = 2 * (least_s + _AROUND_S)
+    if settings.budget_s is None or enough_s <= settings.budget_s:
+        return
+    raise UsageError(
+        f"--budget {format_duration(settings.budget_s)} is too small for two runs: at "
+        f"{format_load(settings.start, settings.axis)} one takes {format_duration(least_s)} ({why}): give "
+        f"--budget {_round_up_time(enough_s)}, a lower percentile, or --min-duration"
+    )
+
+
+def estimate_time(settings: SearchSettings) -> str:
+    """What a search takes at least and at most, and how much less its percentiles would take as P90."""
+    first_s, why = search.first_run(settings)
+    least_s = _estimate_two_runs_s(settings)
+    words = (
+        f"at least {format_duration(least_s)} in two runs, the first of {format_duration(first_s)} ({why})"
+    )
+    if settings.budget_s is not None:
+        words += f", at most {format_duration(settings.budget_s)} (--budget)"
+    cheaper = [replace(each, percentile=min(each.percentile, _CHEAP)) for each in settings.objectives]
+    high = sorted({each.percentile for each in settings.objectives if each.percentile > _CHEAP})
+    cheap_s = _estimate_two_runs_s(replace(settings, objectives=tuple(cheaper)))
+    if high and cheap_s < _LESS * least_s:
+        names = " and ".join(f"P{percentile:g}" for percentile in high)
+        words += f"; with P{_CHEAP:g} in place of {names} at least {format_duration(cheap_s)}"
+    return words
+
+
+def _estimate_two_runs_s(settings: SearchSettings) -> float:
+    """The seconds of the first run and the fewest of one that follows it, at a load that may be higher."""
+    first_s, _ = search.first_run(settings)
+    next_s, _ = search.least_run(settings, (), min(search.STEP * settings.start, settings.highest))
+    return first_s + min(first_s, next_s) + 2 * _AROUND_S
+
+
+def _round_up_time(seconds: float) -> str:
+    """A time as the flag takes it, in whole seconds or minutes that are not less."""
+    return f"{math.ceil(seconds)}s" if seconds < _LONG_S else f"{math.ceil(seconds / 60)}m"
+
+
+def format_load(load: float, axis: LoadAxis) -> str:
+    """A load with its unit."""
+    return f"{limit_lines.load(load)} {limit_lines.UNITS[axis]}"
+
+
+def describe_run(run: LimitRun) -> str:
+    """What came of a run, in a line."""
+    shown = [
+        f"{limit_lines.figure(each.objective)} {limit_lines.latency(each.value_ms)} ms"
+        for each in run.objectives
+        if each.value_ms is not None
+    ]
+    return ", ".join([*shown, limit_lines.outcome(run)])
+
+
+def _find_cause(
+    record: LimitRecord, end: SearchEnd, objectives: Sequence[Objective], directory: Path
+) -> dict[str, object]:
+    """The bottleneck of the lowest failing run, and the client's headroom at the highest passing one."""
+    found: dict[str, object] = {
+        "bottleneck": None, "evidence": "", "headroom": None, "headroom_at_least": False
+    }  # fmt: skip
+    limited = [run for run in record.runs if run.disturbed]
+    client = record.lowest_failing is None or end == "client-limited"
+    failing = [run for run in record.runs if run.load == record.lowest_failing and run.directory]
+    if client and limited:
+        found |= {"bottleneck": "client", "evidence": limited[-1].reason}
+    for run in () if client else failing[:1]:
+        bound = next((each for each in objectives if str(each) == record.bound_by), objectives[0])
+        cause, evidence = limit_answer.find_bottleneck(run_directory.load(directory / run.directory), bound)
+        found |= {"bottleneck": cause, "evidence": evidence}
+    passing = [run for run in record.runs if run.load == record.highest_passing and run.passed]
+    for run in passing[:1]:
+        found |= limit_answer.measure_headroom(run_directory.load(directory / run.directory))
+    return found
+
+
+# Doubts that say that the client or its machine, not the server, made the figures, or that the load was not
+# sent: such a run shows nothing of the server, and is made again.
+_DISTURBING = frozenset(
+    {
+        "reads-late", "client-busy", "beyond-capacity", "sends-late", "turns-late", "rate-not-reached",
+        "concurrency-not-held", "client-stopped", "impossible-timestamps", "clock-stepped", "other-processes",
+        "load-lost", "rest-of-the-load", "acks-late",
+    }
+)  # fmt: skip
+# What makes a run INVALID because the server did not stand its load; of anything else it shows nothing.
+_OF_THE_LOAD = frozenset({"many-failures", "counters-reset", "cut-short"})
+
+
+def make_entry(
+    number: int, load: float, point: MeasuredPoint, objectives: Sequence[Objective], directory: str
+) -> LimitRun:
+    """The row of a run that was measured, or of why it was not."""
+    run = point.run
+    if run is None:
+        return LimitRun(
+            number=number,
+            load=load,
+            directory="",
+            standing=Standing.FAILS if point.server_gone else Standing.NOT_SHOWN,
+            reason=point.reason,
+            disturbed=not point.server_gone,
+            took_s=point.duration_s,
+        )
+    evidence = judged(run.records, objectives, run.ask)
+    saturated = run.facts.saturated
+    disturbing = [] if saturated else _list_disturbing(run)
+    figures = run.metrics
+    standing, reason = _judge_run(run, point, evidence, disturbing)
+    return LimitRun(
+        number=number,
+        load=load,
+        directory=directory,
+        standing=standing,
+        reason=reason,
+        verdict=run.verdict.level.value,
+        doubts=tuple(found.rule.code for found in run.verdict.grave),
+        saturated=saturated,
+        disturbed=bool(disturbing),
+        cut=bool(point.reason),
+        objectives=tuple(map(_store_figures, evidence)),
+        duration_s=figures.duration_s,
+        took_s=point.duration_s,
+        p99_e2el_ms=_p99_e2el_ms(run),
+        request_throughput_per_s=_drop_infinite(figures.request_throughput_per_s),
+        output_throughput_per_s=_drop_infinite(figures.output_throughput_per_s),
+        goodput_per_s=_drop_infinite(figures.goodput_per_s),
+    )
+
+
+def make_trial(run: LimitRun, objectives: Sequence[Objective]) -> Trial:
+    """What a row shows, for the search."""
+    return Trial(
+        load=run.load,
+        duration_s=run.duration_s,
+        took_s=run.took_s,
+        objectives=tuple(
+            _restore_evidence(objective, figures)
+            for objective, figures in zip(objectives, run.objectives, strict=bool(run.objectives))
+        ),
+        invalid=not run.disturbed and (run.cut or run.verdict == Level.INVALID),
+        saturated=run.saturated,
+        disturbed=run.disturbed,
+        p99_e2el_s=None if run.p99_e2el_ms is None else run.p99_e2el_ms / 1e3,
+        requests_per_s=run.request_throughput_per_s,
+    )
+
+
+def _p99_e2el_ms(run: Result) -> float | None:
+    """The P99 of E2EL, whichever percentiles the report has; None without a success."""
+    each = PerRequest.of(run.records, run.ask)
+    e2el_ns = each.e2el_ns[each.ok]
+    return percentiles(e2el_ns, (99,))[0] / MS_NS if len(e2el_ns) else None
+
+
+def _list_disturbing(run: Result) -> list[str]:
+    """The doubts for which a run shows nothing of the server."""
+    found = run.verdict.grave
+    invalid = {each.rule.code for each in found if each.rule.severity is Severity.INVALID}
+    beyond = set() if invalid & _OF_THE_LOAD else invalid
+    return [each.rule.code for each in found if each.rule.code in _DISTURBING | beyond]
+
+
+def _judge_run(
+    run: Result, point: MeasuredPoint, evidence: Sequence[ObjectiveEvidence], disturbing: Sequence[str]
+) -> tuple[Standing, str]:
+    """What a run shows of the objectives together, and why it is not that they are met."""
+    if disturbing:
+        return Standing.NOT_SHOWN, f"disturbed ({', '.join(disturbing)})"
+    if run.facts.saturated:
+        return Standing.FAILS, "saturated: the server fell further and further behind"
+    if point.reason:
+        return Standing.FAILS, point.reason
+    if run.verdict.level is Level.INVALID:
+        return Standing.FAILS, f"the run is INVALID: {run.verdict.findings[0].rule.code}"
+    return together(each.standing for each in evidence), ", ".join(_list_missed(evidence))
+
+
+def _list_missed(evidence: Sequence[ObjectiveEvidence]) -> Iterator[str]:
+    """Each objective that is not shown to be met, with what there is of it."""
+    for each in evidence:
+        if each.passes:
+            continue
+        what = f"{each.objective.metric} p{each.objective.percentile:g}"
+        if each.bound_ms is None and each.standing is not Standing.FAILS:
+            yield f"{what}: {format_count(each.samples, 'sample')}, too few"
+        elif each.standing is Standing.FAILS:
+            yield f"{what} is {each.value_ms:.4g} ms"
+        elif each.value_ms <= each.objective.limit_ms:
+            yield f"{what} is {each.value_ms:.4g} ms, its bound {each.bound_ms:.4g} ms"
+        else:
+            yield f"{what} is {each.value_ms:.4g} ms, and may be within"
+
+
+def _store_figures(evidence: ObjectiveEvidence) -> ObjectiveFigures:
+    return ObjectiveFigures(
+        objective=str(evidence.objective),
+        samples=evidence.samples,
+        over=evidence.over,
+        value_ms=_drop_infinite(evidence.value_ms),
+        bound_ms=_drop_infinite(evidence.bound_ms),
+        limit_ms=evidence.objective.limit_ms,
+        standing=evidence.standing,
+        lower_ms=_drop_infinite(evidence.lower_ms),
+        batches=evidence.batches,
+        dispersion=evidence.dispersion,
+    )
+
+
+def _restore_evidence(objective: Objective, figures: ObjectiveFigures) -> ObjectiveEvidence:
+    return ObjectiveEvidence(
+        objective=objective,
+        samples=figures.samples,
+        over=figures.over,
+        value_ms=math.nan if figures.value_ms is None else figures.value_ms,
+        bound_ms=figures.bound_ms,
+        lower_ms=figures.lower_ms,
+        batches=figures.batches,
+        dispersion=figures.dispersion,
+    )
+
+
+def _drop_infinite(value: float | None) -> float | None:
+    """A number that JSON has; None for infinity and NaN."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,219 @@
+"""Point runs: one run of a series, kept or its failure explained, on a server that is kept between runs."""
+
+from __future__ import annotations
+
+import errno
+import gc
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base import clock
+from loadgen.base.errors import LoadgenError, ServerDied, UsageError
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import FLAGS, ServerSettings, validated
+from loadgen.report.run_directory import Result
+from loadgen.run.bench import attacher
+from loadgen.run.options import Options
+from loadgen.run.session import Session
+from loadgen.run.signals import SIGNALS, Interrupts
+from loadgen.server.discovery import ServerProbe
+from loadgen.study.series.series_store import StoreError
+from loadgen.verdict import sections
+
+# With these nothing else can be kept either: the series stops, and what is done stays.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+class MeasuredPoint(msgspec.Struct, frozen=True):
+    """What measuring a point came to: a run and its directory, or why there is none that counts."""
+
+    run: Result | None = None  # None: nothing was measured
+    directory: Path | None = None  # that holds the run
+    reason: str = ""  # why the point failed; "": the run is whole, or ended early as saturated
+    duration_s: float = 0.0
+    signal: int = 0  # that ended it; 0: none
+    server_gone: bool = False  # it ended, or answers no more
+
+
+def measure_point(session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
+    """Measure one run and keep it in a directory of its own below `place`; raises StoreError.
+
+    What fails of a run is its reason: the series goes on. A signal while nothing is measured is raised as
+    KeyboardInterrupt; one during a run ends it, and is among what it came to.
+    """
+    gc.collect()  # it is off while anything is measured: see cli.run
+    inside = replace(session, options=replace(session.options, run_dir=str(place)))
+    began_ns = clock.now_ns()
+    try:
+        run, directory = inside.run(workload, seed)
+    except Exception as error:  # one run's fault must not cost the others
+        check_disk(error)
+        reason = session.hidden(convert_error(error)).summary
+        return MeasuredPoint(
+            reason=reason, duration_s=_since_s(began_ns), server_gone=bool(explain_gone(session))
+        )
+    kept = inside.keep(run, directory)
+    if kept.errors:
+        raise StoreError(kept.errors[0])
+    # A run that was ended since the server fell behind shows what it was to show.
+    reason = "" if run.facts.saturated and run.records.ok.any() else explain_unfinished(run)
+    why_gone = "" if run.records.ok.all() else explain_gone(session, failed=True)
+    if why_gone:  # it ended during the run, whose figures are not of the whole load
+        reason = f"{reason}: {why_gone}" if reason else f"the server ended during the run: {why_gone}"
+    return MeasuredPoint(
+        run,
+        directory,
+        reason,
+        _since_s(began_ns),
+        run.facts.signal or kept.signal,
+        bool(why_gone),
+    )
+
+
+def explain_unfinished(run: Result) -> str:
+    """Why a run is not a finished one; "" where it is."""
+    if not run.records.ok.any():
+        reason = "".join(f", the first with {first.kind}: {first.detail}" for first in run.records.failed[:1])
+        return f"every request failed{reason}"
+    return f"cut short: {run.facts.partial}" if run.facts.partial else ""
+
+
+def find_death(session: Session, failed: bool) -> LoadgenError | None:
+    """How a server that was started here ended; None while it runs."""
+    try:
+        session.check_alive(failed)
+    except ServerDied as error:
+        return session.hidden(error)
+    return None
+
+
+def explain_gone(session: Session, failed: bool = False) -> str:
+    """Why a server will answer no more, be it ours or not; "" where it is ready."""
+    if (died := find_death(session, failed)) is not None:
+        return died.summary
+    if session.served.engine.hosted:
+        return ""
+    reason = ServerProbe(session.access, session.root.tls).poll()
+    return "" if reason is None else str(session.hidden(LoadgenError(reason)))
+
+
+def convert_error(error: Exception) -> LoadgenError:
+    """The error, one that is not of ours as a fault of loadgen."""
+    if isinstance(error, LoadgenError):
+        return error
+    return LoadgenError(f"loadgen itself failed; please report it: {sections.reason(error)}")
+
+
+def check_disk(error: Exception) -> None:
+    """Raise StoreError where the cause is a disk that takes nothing more."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, LoadgenError) and isinstance(cause, OSError) and cause.errno in _DISK:
+        raise StoreError(str(error)) from None
+
+
+def _since_s(began_ns: int) -> float:
+    return (clock.now_ns() - began_ns) / 1e9
+
+
+_TEXTS = ("arguments", "environment")  # settings that are not a single value
+
+
+@dataclass
+class PointServers:
+    """The server that points are measured on; a context manager that ends with what it started."""
+
+    options: Options
+    asked: ServerSettings  # of a server that is started; the varied flags are laid over them
+    logs: Path  # directory for the logs of servers that are started
+    say: Callable[[str], None]  # reports a server that does not end
+    interrupts: Interrupts = SIGNALS
+    starts_s: list[float] = field(default_factory=list)  # how long each start took
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _open: tuple[dict[str, str], Session] | None = None
+
+    def __enter__(self) -> PointServers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = None
+        self._stack.__exit__(kind, error, trace)
+
+    @property
+    def restartable(self) -> bool:
+        """Whether a server that has ended can be started again: not one that ran before."""
+        return self.options.base_url is None
+
+    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
+        """A session with a server that has these flags: the one there is, or one that is started.
+
+        Raises LoadgenError where there is none.
+        """
+        flags = dict(serve or {})
+        if self._open is not None and self._open[0] == flags:
+            return self._open[1]
+        self.close()
+        began_ns = clock.now_ns()
+        options = replace(self.options, run_dir=str(self.logs))
+        session = attacher(options)(
+            options, overlay_settings(self.asked, flags), workload, self._stack, self.interrupts
+        )
+        if self.restartable:
+            self.starts_s.append((clock.now_ns() - began_ns) / 1e9)
+        self._open = flags, session
+        return session
+
+    def close(self) -> None:
+        """End the server, where it was started here; an error of its end is reported, and is no point's."""
+        self._open = None
+        stack, self._stack = self._stack, ExitStack()
+        try:
+            stack.close()
+        except LoadgenError as error:
+            self.say(f"  {error}")
+
+
+def overlay_settings(asked: ServerSettings, serve: Mapping[str, str]) -> ServerSettings:
+    """The settings with flags of a server over them; raises UsageError for a value that is not valid.
+
+    A flag with a name of ours, as `context-len`, is that setting; any other is the engine's own, passed as
+    `--NAME=VALUE`, `true` and `false` as `--NAME` and `--no-NAME`.
+    """
+    own: dict[str, object] = {}
+    arguments = list(asked.arguments or ())
+    for name, value in serve.items():
+        key = name.replace("-", "_")
+        if key in _TEXTS:
+            raise UsageError(f"--serve-param {name}: give single flags of the engine, as max-num-seqs=8,16")
+        if key in ServerSettings.model_fields:
+            own[key] = parse_value(value)
+        elif (switch := SWITCHES.get(value)) is not None:
+            arguments.append(f"--{name}" if switch else f"--no-{name}")
+        else:
+            arguments.append(f"--{name}={value}")
+    if len(arguments) > len(asked.arguments or ()):
+        own["arguments"] = tuple(arguments)
+    return asked.overlaid(validated(ServerSettings, own, FLAGS))
+
+
+SWITCHES = {"true": True, "false": False}
+
+
+def parse_value(word: str) -> bool | int | float | str:
+    """A word as what it reads like: true or false, a whole number, a number, else itself."""
+    if word in SWITCHES:
+        return SWITCHES[word]
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word

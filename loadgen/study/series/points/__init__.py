@@ -1,1 +1,0 @@
-"""Points: one load after the other on servers that are kept, as sweeps and searches need them."""

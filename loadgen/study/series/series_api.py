@@ -1,0 +1,218 @@
+"""The public API of many runs: `loadgen.sweep` and `loadgen.limit`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, Unpack, cast
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from loadgen.base.bounds import MOST_SECONDS
+from loadgen.base.errors import MeasureError
+from loadgen.base.secrecy import command_line
+from loadgen.plan.profile import Profile
+from loadgen.report import run_directory
+from loadgen.report.limit import Limit
+from loadgen.report.run import Place, Run
+from loadgen.report.sweep import Sweep
+from loadgen.report.sweep_record import FINISHED
+from loadgen.run import keywords, signals
+from loadgen.run.api import Interrupted
+from loadgen.run.background import BackgroundRun
+from loadgen.run.keywords import BenchOptions
+from loadgen.run.options import Options
+from loadgen.run.signals import Interrupts
+from loadgen.study.series.limit import limit_command
+from loadgen.study.series.limit.limit_command import LOAD_KEYS, LimitRequest
+from loadgen.study.series.sweep import grid, sweep_run
+from loadgen.study.series.sweep.grid import Dimension, Variation
+from loadgen.study.series.sweep.sweep_run import SweepRequest
+
+Load = Annotated[float, Meta(gt=0)]
+Time = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
+
+
+class SweepOptions(BenchOptions, total=False):
+    """The options of `sweep`: what is varied, and those of `bench` for every point."""
+
+    concurrency: list[int] | str  # requests in flight, as [1, 2, 4] or "1,2,4…512"
+    rate: list[float] | str  # requests per second
+    vary: dict[str, list[Any]]  # keys of a profile, each with its values: all combinations
+    link: list[dict[str, list[Any]]]  # in each, keys whose values vary together
+    repeats: Annotated[int, Meta(ge=1, le=1000)]  # of every point
+    resume: str  # the directory of a sweep with the same options that goes on
+
+
+class LimitOptions(BenchOptions, total=False):
+    """The options of `limit`: the search's, and those of `bench` for every run; `slo` must be met."""
+
+    over: Literal["rate", "concurrency"]
+    within: Annotated[float, Meta(ge=0.001, le=1)]  # of the limit, that the interval may reach: 0.05 is 5 %
+    budget_s: Time  # of all runs together
+    max_runs: Annotated[int, Meta(ge=2, le=1000)]
+    min_duration_s: Time  # of a run
+    start: Load  # the first load
+    lowest: Load  # no load below this one
+    highest: Load  # no load above this one
+    resume: str  # the directory of a search with the same options that goes on
+
+
+class SweepInterrupted(Interrupted):
+    """Ctrl-C ended a sweep: `sweep` has the points until then, None where no point was measured."""
+
+    def __init__(self, sweep: Sweep | None) -> None:
+        super().__init__(None)
+        self.sweep = sweep
+
+
+class LimitInterrupted(Interrupted):
+    """Ctrl-C ended a search: `limit` is what was known by then, None where nothing was."""
+
+    def __init__(self, limit: Limit | None) -> None:
+        super().__init__(None)
+        self.limit = limit
+
+
+@keywords.listing(SweepOptions)
+def sweep(
+    base_url: str | Sequence[str] | None = None,
+    profile: Place | Profile | None = None,
+    **options: Unpack[SweepOptions],
+) -> Sweep:
+    """Measure one workload at many points: loads, lengths, any keys of a profile; docs/sweeps.md.
+
+    Server and profile are named as of `bench`, whose options each run takes. A point that fails is a point
+    with its reason. Nothing is printed, and only `run_dir` leaves something on disk: the sweep's directory,
+    which `resume` goes on with.
+
+    Raises LoadgenError where an option is wrong or no point could be measured, and SweepInterrupted on
+    Ctrl-C. Where a server that was not started here is gone, what was measured is returned: see
+    Sweep.partial.
+    """
+    given = keywords.checked(cast("Mapping[str, Any]", options), SweepOptions, "sweep()")
+    variation, resume = _variation(given), given.pop("resume", None)
+    asked = keywords.options_of(base_url, given, variation.keys)
+
+    def build(keys: Mapping[str, Any]) -> Profile:
+        return keywords.profile_of(profile, keys, "sweep()")
+
+    request = sweep_run.make_request(asked, variation, build)
+    call = BackgroundRun(lambda interrupts: _sweep(request, resume, interrupts))
+    try:
+        return call.wait()
+    except KeyboardInterrupt:
+        raise SweepInterrupted(call.partial) from None
+
+
+@keywords.listing(LimitOptions)
+def limit(
+    base_url: str | Sequence[str] | None = None,
+    profile: Place | Profile | None = None,
+    **options: Unpack[LimitOptions],
+) -> Limit:
+    """Search for the highest load at which `slo` is met, as "ttft p90 < 500ms, tpot p90 < 50ms".
+
+    Server and profile are named as of `bench`, whose options each run takes; docs/limits.md describes the
+    search, its defaults and what may be promised. Nothing is printed, and only `run_dir` leaves something on
+    disk: the search's directory, which `resume` goes on with. Limit.record.ended has why the search is over.
+
+    Raises LoadgenError where an option is wrong or nothing can be measured, and LimitInterrupted on Ctrl-C.
+    """
+    given = keywords.checked(cast("Mapping[str, Any]", options), LimitOptions, "limit()")
+    own = {name: given.pop(name) for name in list(given) if name in _LIMIT_FIELDS}
+    asked_for = {_LIMIT_FIELDS[name]: value for name, value in own.items()}
+    request = LimitRequest(**asked_for, names=LOAD_KEYS)
+    asked = keywords.options_of(base_url, given)
+    workload = keywords.profile_of(profile, asked.overrides, "limit()")
+    call = BackgroundRun(lambda interrupts: _limit(asked, request, workload, interrupts))
+    try:
+        return call.wait()
+    except KeyboardInterrupt:
+        raise LimitInterrupted(call.partial) from None
+
+
+# Keywords of `limit` and their names in a request.
+_LIMIT_FIELDS = {
+    name: {"max_runs": "most_runs", "min_duration_s": "least_run_s"}.get(name, name)
+    for name in ("slo", *LimitOptions.__annotations__.keys() - BenchOptions.__annotations__.keys())
+}
+
+
+def _variation(given: dict[str, Any]) -> Variation:
+    """What is varied, taken out of the keywords; raises UsageError."""
+    fields = [
+        grid.make_linked_dimension("vary", {key: values}) for key, values in given.pop("vary", {}).items()
+    ]
+    fields += [grid.make_linked_dimension("link", lists) for lists in given.pop("link", ())]
+    for name, key in (("rate", grid.RATE), ("concurrency", grid.CONCURRENCY)):
+        if (loads := given.pop(name, None)) is not None:
+            fields.append(_loads(name, key, loads))
+    return Variation(tuple(fields), repeats=given.pop("repeats", 1))
+
+
+def _loads(name: str, key: str, loads: Sequence[float] | str) -> Dimension:
+    return (
+        grid.parse_loads(name, key, loads)
+        if isinstance(loads, str)
+        else grid.make_load_dimension(name, key, loads)
+    )
+
+
+def _sweep(request: SweepRequest, resume: str | None, interrupts: Interrupts) -> Sweep:
+    """A sweep in the calling thread; raises LoadgenError, and Stopped where no point was measured."""
+    with _placed(request.options, resume) as (options, written):
+        request = replace(request, options=options)
+        store = (
+            sweep_run.begin_sweep(request)
+            if resume is None
+            else sweep_run.resume_sweep(request, Path(resume))
+        )
+        partial = ""
+        try:
+            record = sweep_run.finish_sweep(request, store, _unsaid, interrupts)
+        except (MeasureError, signals.Stopped) as stop:
+            record = store.record()
+            if not any(point.state in FINISHED for point in record.points):
+                store.removed_empty()
+                raise
+            partial = stop.summary if isinstance(stop, MeasureError) else str(stop)
+        runs = {
+            point.number: _run(store.directory / point.directory, written)
+            for point in record.points
+            if point.directory
+        }
+        return Sweep(record, runs, store.directory if written else None, partial)
+
+
+def _limit(options: Options, request: LimitRequest, workload: Profile, interrupts: Interrupts) -> Limit:
+    """A search in the calling thread; raises LoadgenError, and Stopped where nothing was measured."""
+    with _placed(options, request.resume) as (placed, written):
+        found = limit_command.find_limit(placed, request, command_line(), _unsaid, workload, interrupts)
+        if found.signal and not found.record.runs:
+            raise signals.Stopped(found.signal)
+        tried = [run.directory for run in found.record.runs if run.directory]
+        runs = tuple(_run(found.directory / directory, written) for directory in tried)
+        return Limit(found.record, runs, found.directory if written else None)
+
+
+def _run(directory: Path, written: bool) -> Run:
+    """The run of a directory, which is gone afterwards unless it is `written`."""
+    return Run(run_directory.load(directory), directory if written else None)
+
+
+@contextmanager
+def _placed(options: Options, resume: str | None) -> Iterator[tuple[Options, bool]]:
+    """Options with a place to write to, and whether it stays; without `run_dir` it is gone afterwards."""
+    if options.run_dir is not None or resume is not None:
+        yield options, True
+        return
+    with tempfile.TemporaryDirectory(prefix="loadgen-", ignore_cleanup_errors=True) as unseen:
+        yield replace(options, run_dir=unseen), False
+
+
+def _unsaid(line: str) -> None:
+    """A line of progress, which the API does not print."""

@@ -1,0 +1,241 @@
+"""`loadgen sweep`: one workload at many loads, lengths or server settings, each point a run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from loadgen.base.bounds import integer_between
+from loadgen.base.errors import ExitCode, MeasureError, UsageError
+from loadgen.base.text import clean_text, format_count, wrap_text
+from loadgen.plan.profile import Profile
+from loadgen.report import load_table, run_directory
+from loadgen.report.load_identity import Load
+from loadgen.report.load_table import LoadRow
+from loadgen.report.printing import printed
+from loadgen.report.sweep_record import FINISHED, SweepRecord
+from loadgen.run import signals
+from loadgen.run.options import Options, bench_parser, parse
+from loadgen.study.series import series_store
+from loadgen.study.series.series_store import StoreError
+from loadgen.study.series.sweep import grid, sweep_run
+from loadgen.study.series.sweep.grid import GridPoint, Variation
+from loadgen.study.series.sweep.sweep_run import (
+    SweepRequest,
+    SweepStore,
+    TimedPoint,
+    describe_amount,
+    forecast_time,
+)
+from loadgen.verdict.verdict import Level
+
+_LATEST = ""  # --resume without a directory
+_MOST_REPEATS = 1000
+_NEGATIVE = re.compile(r"-\.?\d")  # begins a list of numbers, which is refused by its values, not as a flag
+
+
+class SweepFlags(msgspec.Struct, frozen=True):
+    """The flags of a sweep that are none of `bench`, by their names in the parser."""
+
+    concurrency: str | None = None
+    rate: str | None = None
+    vary: tuple[str, ...] = ()
+    link: tuple[tuple[str, ...], ...] = ()
+    serve_param: tuple[str, ...] = ()
+    point_repeats: int = 1
+    resume: str | None = None
+    preview: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; 0 where any point was measured."""
+    options, flags = _split_options(parse(argv, sweep_parser()))
+    request = sweep_run.make_request(options, _read_variation(flags), sweep_run.make_builder(options))
+    store = None
+    if flags.resume is not None:
+        store = sweep_run.resume_sweep(request, None if flags.resume == _LATEST else Path(flags.resume))
+    if flags.preview:
+        printed("\n".join(_preview_sweep(request, store)), sys.stdout)
+        return ExitCode.FIGURES
+    return _run_sweep(request, store or sweep_run.begin_sweep(request))
+
+
+def sweep_parser() -> argparse.ArgumentParser:
+    """The flags of `bench`, and what is varied."""
+    parser = bench_parser()
+    parser.prog = "loadgen sweep"
+    parser.usage = "%(prog)s --concurrency LIST|--rate LIST|--vary KEY=LIST [FLAG ...]"
+    parser.description = (
+        "Measure one workload at many points, each a run of its own in the sweep's directory."
+    )
+    parser.epilog = (
+        "A point lasts as --num-prompts or --duration has it, or the profile's duration; else a rate is held "
+        "for 60 s and a concurrency for 10 requests each, 50 requests at least. Each point gets new prompts, "
+        "and the prefix cache is emptied before it where the server can. A rate at which the server falls "
+        "further and further behind ends early. The other flags are those of `loadgen bench`."
+    )
+    parser._negative_number_matcher = _NEGATIVE
+    parser.conflict_handler = "resolve"  # --repeat and --dry-run mean the sweep's points here
+    _add_flags(parser.add_argument_group("what is varied (docs/sweeps.md)"))
+    return parser
+
+
+def _split_options(options: Options) -> tuple[Options, SweepFlags]:
+    """The options of each run, and the flags of the sweep, which the parser leaves among the overrides."""
+    names = SweepFlags.__struct_fields__
+    own = {name: value for name, value in options.overrides.items() if name in names}
+    overrides = {name: value for name, value in options.overrides.items() if name not in names}
+    return replace(options, overrides=overrides), msgspec.convert(own, SweepFlags)
+
+
+# fmt: off
+def _add_flags(group: argparse._ActionsContainer) -> None:
+    add = group.add_argument
+    add("--concurrency", metavar="LIST", help="requests in flight, as 1,2,4…512: … goes on to the last")
+    add("--rate", metavar="LIST", help="requests per second, as 0.05,0.1…2 (with --concurrency: the grid)")
+    add("--vary", action="append", metavar="KEY=LIST",
+        help="any key of a profile, as input_len=512,2048; with ; between values that hold commas "
+        "(repeatable: the grid)")
+    add("--link", action="append", nargs="+", metavar="KEY=LIST",
+        help="lists that vary together, as input_len=512,2048 output_len=128,64")
+    add("--serve-param", action="append", metavar="FLAG=LIST",
+        help="a flag of the server that --launch starts, as max-num-seqs=8,16,32: it is started again only "
+        "where its flags differ")
+    add("--repeat", dest="point_repeats", type=integer_between(1, _MOST_REPEATS), metavar="N",
+        help="measure every point N times, one whole pass after the other")
+    add("--resume", nargs="?", const=_LATEST, metavar="DIR",
+        help="go on with a sweep of the same flags: its directory, or the latest in --run-dir; points that "
+        "failed are measured again")
+    add("--dry-run", dest="preview", action="store_true",
+        help="show the points, their order and the time, then exit")
+# fmt: on
+
+
+def _read_variation(flags: SweepFlags) -> Variation:
+    """What the flags vary, the load fastest; raises UsageError."""
+    fields = [*map(grid.parse_vary, flags.vary), *map(grid.parse_link, flags.link)]
+    if flags.rate is not None:
+        fields.append(grid.parse_loads("--rate", grid.RATE, flags.rate))
+    if flags.concurrency is not None:
+        fields.append(grid.parse_loads("--concurrency", grid.CONCURRENCY, flags.concurrency))
+    return Variation(
+        tuple(fields), tuple(map(grid.parse_serve_param, flags.serve_param)), flags.point_repeats
+    )
+
+
+def _preview_sweep(request: SweepRequest, store: SweepStore | None) -> Iterator[str]:
+    """The points in order, and how long they take."""
+    states = {} if store is None else {point.number: point for point in store.record().points}
+    over = {number for number, point in states.items() if point.state in FINISHED}
+    yield f"{request.name}: {format_count(len(request.points), 'point')}" + f", {len(over)} are done" * bool(
+        over
+    )
+    for point in request.points:
+        done = ", done" * (point.number in over)
+        yield f"  {point.number + 1:>3} {point.label}: {describe_amount(point.workload)}{done}"
+    left = [point for point in request.points if point.number not in over]
+    if request.options.launching.wanted:
+        starts = format_count(len({tuple(point.serve.items()) for point in left}), "start")
+        yield f"{starts} of a server, unless it ends by itself"
+    timed = [TimedPoint(p, states[p.number].duration_s) for p in request.points if p.number in over]
+    time = forecast_time(left, timed, (), request.options).words
+    yield f"estimated time: {time}; warm-up and starts come on top" if time else "estimated time: unknown"
+    yield "nothing was started or written (--dry-run)"
+
+
+def _run_sweep(request: SweepRequest, store: SweepStore) -> int:
+    quiet = request.options.quiet
+
+    def say(line: str) -> None:
+        if not quiet:
+            printed("\n".join(wrap_text(clean_text(line))), sys.stdout)
+
+    resume = series_store.show_resume_command(store.directory)
+    try:
+        record = sweep_run.finish_sweep(request, store, say)
+    except KeyboardInterrupt as stop:
+        _print_points(request, store, store.record())
+        printed(f"interrupted; resume with: {resume}", sys.stdout)
+        return signals.exit_code(signals.number_of(stop))
+    except StoreError as error:
+        raise StoreError(f"{error}; when it can be written: {resume}") from None
+    except MeasureError as error:
+        if store.removed_empty():
+            raise
+        _print_points(request, store, store.record())
+        raise MeasureError(f"{error.summary}; resume with: {resume}") from None
+    _print_points(request, store, record)
+    states = [point.state for point in record.points]
+    if not any(state in FINISHED for state in states):
+        raise MeasureError(f"every point failed, the first: {record.points[0].reason}")
+    if failed := states.count("failed"):
+        printed(f"measure {format_count(failed, 'failed point')} again: {resume}", sys.stdout)
+    if request.options.strict and any(point.verdict == Level.INVALID.value for point in record.points):
+        return ExitCode.INVALID
+    return ExitCode.FIGURES
+
+
+def _print_points(request: SweepRequest, store: SweepStore, record: SweepRecord) -> None:
+    """Print the table of the points that are over, and where they are."""
+    if table := draw_sweep_table(store.directory, record, request.points):
+        printed(f"\n{table}", sys.stdout)
+    over = sum(point.state in FINISHED for point in record.points)
+    printed(f"{over} of {len(record.points)} points are measured: {store.directory}", sys.stdout)
+    if any(point.directory for point in record.points):
+        printed(f"to see:  loadgen report --html {shlex.quote(str(store.directory))}", sys.stdout)
+
+
+_FAILED = "FAILED"
+
+
+def draw_sweep_table(directory: Path, record: SweepRecord, points: Sequence[GridPoint]) -> str:
+    """The points that are over, read from their directories, in 80 columns; "" where there is none."""
+    rows: dict[str, list[LoadRow]] = {}
+    failed: dict[str, LoadRow] = {}
+    notes: list[str] = []
+    for point, planned in zip(record.points, points, strict=True):
+        of = replace(planned, repeat=0).label
+        if point.state in FINISHED:
+            try:
+                rows.setdefault(of, []).append(
+                    load_table.of_run(run_directory.load(directory / point.directory))
+                )
+            except UsageError as error:
+                notes.append(str(error))
+        elif point.state == "failed":
+            failed[of] = _make_failed_row(planned.workload)
+        if point.reason:
+            notes.append(
+                f"{planned.label}: {_FAILED * (point.state == 'failed') or 'ended early'}: {point.reason}"
+            )
+    order = dict.fromkeys(replace(planned, repeat=0).label for planned in points)
+    measured = [row for of in rows.values() for row in of]
+    if not measured:
+        return ""
+    drawn: list[LoadRow] = []
+    for of in order:
+        drawn += load_table.merged(rows[of]) if of in rows else []
+        if of in failed and of not in rows:
+            drawn.append(replace(failed[of], name=measured[0].name, simulated=measured[0].simulated))
+    return load_table.text(drawn, notes)
+
+
+def _make_failed_row(workload: Profile) -> LoadRow:
+    """The row of a point that has no run."""
+    load = Load(
+        name=workload.name,
+        requests=workload.num_prompts,
+        max_concurrency=workload.max_concurrency,
+        request_rate_per_s=workload.request_rate,
+        asked_input_len=workload.input_len,
+        asked_output_len=workload.output_len,
+        duration_s=workload.duration,
+    )
+    return LoadRow("", load, verdict=_FAILED)

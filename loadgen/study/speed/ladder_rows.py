@@ -1,0 +1,390 @@
+"""Ladder rows: a run as a row of speeds, by input length or after N cached tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import asdict
+
+from loadgen.base.arrays import Bool, Float64, Int64
+from loadgen.base.clock import SECOND_NS
+from loadgen.base.table import Column, Table
+from loadgen.engines import engines
+from loadgen.figures.per_request import PerRequest
+from loadgen.figures.record import Records
+from loadgen.report.run_directory import Result
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.roofline.models import split_gguf
+from loadgen.study.speed.speed_rows import (
+    FORMULAS,
+    TOTAL,
+    EngineSetting,
+    Memory,
+    SpeedRow,
+    ThroughputRow,
+    round_speed,
+)
+from loadgen.study.speed.speed_tables import TABLES
+from loadgen.verdict.run_facts import Facts
+from loadgen.verdict.run_roofline import devices
+from loadgen.verdict.verdict import Level
+
+_PUBLISHED_AS = {"transformers serve": "Transformers"}
+_DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")
+# The pages' words in their order; then whatever else the engine was given, but where it is and for whom.
+_WORDS = ("gpu_memory_utilization", "max_model_len", "enforce_eager")
+_PLACE = (
+    "host", "port", "served_model_name", "model", "model_path", "tensor_parallel_size", "tp_size",
+    "profiler_config",
+)  # fmt: skip
+
+
+def make_speed_row(run: Result, formula: str) -> SpeedRow:
+    """The speed of one rung, tokens and seconds summed over its repeats; else the note has the reason.
+
+    A request's time is from its first byte sent to the last received, prefill included. TTFT and decoding are
+    those of the run's report: means over the rung's requests; None where nothing was streamed.
+    """
+    facts, records, ok = run.facts, run.records, run.records.ok
+    seconds = int((records.end_ns[ok] - records.sent_ns[ok]).sum()) / 1e9
+    prompt, output = int(records.input_tokens[ok].sum()), int(records.output_tokens[ok].sum())
+    base, quantization = name_model(facts)
+    ttft, tpot = run.metrics.ttft, run.metrics.tpot
+    return SpeedRow(
+        model=base,
+        backend=name_backend(facts.server.engine),
+        gpu=facts.environment.get("gpu", facts.environment.get("cpu", "")),
+        input_length=facts.profile.input_len,
+        quantization=quantization,
+        gpu_num=(devices(facts) or 1) if ok.any() and "gpu" in facts.environment else None,
+        speed_tok_s=round_speed(FORMULAS[formula](prompt, output, seconds)) if ok.any() else None,
+        gpu_memory=_find_memory(facts),
+        note=", ".join(_list_notes(run)),
+        formula=formula,
+        output_length=facts.profile.output_len,
+        setting=find_setting(facts),
+        ttft_ms=round_speed(ttft.mean_ms) if ttft.n else None,
+        decode_tok_s=round_speed(1e3 / tpot.mean_ms) if tpot.n and tpot.mean_ms > 0 else None,
+    )
+
+
+def make_throughput_row(run: Result) -> ThroughputRow:
+    """Prompts sent all at once: requests and tokens over the time for all of them."""
+    metrics, formula = run.metrics, FORMULAS[TOTAL]
+    rate = formula(metrics.total_input_tokens, metrics.total_output_tokens, metrics.duration_s)
+    qps = round_speed(metrics.completed / metrics.duration_s)
+    return ThroughputRow(*name_model(run.facts), metrics.completed, qps, round_speed(rate), _list_doubts(run))
+
+
+def name_model(facts: Facts) -> tuple[str, str]:
+    """The model's base name and its quantization: by its name, else by its files, else unknown."""
+    root = "" if facts.server.simulated else facts.server.model_root  # a simulation's names its timing
+    return split_model_name(root or facts.server.model, facts.checkpoint)
+
+
+def split_model_name(model: str, files: Checkpoint | None) -> tuple[str, str]:
+    """A model's base name and its quantization, as `name` has them."""
+    base, quantization = split_gguf(model)
+    return base, quantization or (files.quantization if files is not None else "")
+
+
+def name_backend(engine: str) -> str:
+    """An engine by the name that the pages give it."""
+    return _PUBLISHED_AS.get(engine, engine)
+
+
+def find_setting(facts: Facts) -> EngineSetting | None:
+    """What the engine was given when it was started here; None where it was not, or was given nothing."""
+    if facts.launched is None:
+        return None
+    command, image = facts.launched.command, facts.launched.image
+    # What stands before a container's image is for its engine: docker's --gpus, podman's --device.
+    given = dict(_list_flags(command[command.index(image) :] if image else command))
+    if facts.server.engine == "vLLM" and given.keys() & set(_WORDS):
+        given.setdefault("enforce_eager", "False")  # its default, which the pages write out
+    words = {word: given[word] for word in (*_WORDS, *given) if word in given and word not in _PLACE}
+    return EngineSetting.of(**words) if words else None
+
+
+def _list_flags(argv: list[str]) -> Iterator[tuple[str, str]]:
+    """The flags of a command: their values, True without one, False for --no-."""
+    for position, word in enumerate(argv):
+        if not word.startswith("--"):
+            continue
+        option, equals, value = word.partition("=")
+        flag = option[2:].replace("-", "_")
+        following = argv[position + 1] if position + 1 < len(argv) else "--"
+        if equals:
+            yield flag, value
+        elif not following.startswith("--"):
+            yield flag, following
+        else:
+            yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
+
+
+def _find_memory(facts: Facts) -> Memory | None:
+    """The server's peak memory, where its engine takes it as it needs it: on the GPU, else the host's."""
+    engine = engines.find_by_name(facts.server.engine)
+    if engine.takes_all_memory or facts.sensed is None:
+        return None
+    level = facts.sensed.server or facts.sensed.pss or facts.sensed.rss
+    return Memory.of_bytes(level.peak_bytes, "MB") if level is not None else None
+
+
+def list_remarks(run: Result, known: Collection[str] = ()) -> Iterator[str]:
+    """What a reader of any row must know: that no model ran, failures, doubts but for those `known`."""
+    yield from _list_failures(run)
+    if run.records.ok.any() and not set(run.verdict.reasons) <= set(known):
+        yield _list_doubts(run)
+
+
+def _list_failures(run: Result) -> Iterator[str]:
+    failed = run.records.failed
+    if run.facts.server.simulated:
+        yield "SIMULATED, no model ran"
+    if failed:
+        yield f"{len(failed)} of {len(run.records)} failed: {failed[0].kind}: {failed[0].detail}"
+
+
+def _list_notes(run: Result) -> Iterator[str]:
+    """What a reader of the row must know: failures, other lengths than asked for, whose memory, doubts."""
+    records, profile = run.records, run.facts.profile
+    ok = records.ok
+    yield from _list_failures(run)
+    if not ok.any():
+        return
+    if profile.max_concurrency != 1:
+        yield f"{profile.max_concurrency or 'all'} at a time"
+    for what, column, wanted in (
+        ("input", records.input_tokens[ok], profile.input_len),
+        ("output", records.output_tokens[ok], profile.output_len),
+    ):
+        if (column != wanted).any():
+            least, most = int(column.min()), int(column.max())
+            yield f"{what} of {least}" + (f" to {most}" if most > least else "") + f" tokens, not {wanted}"
+    sensed = run.facts.sensed
+    if _find_memory(run.facts) is not None and sensed is not None and sensed.server is None:
+        yield "host memory"
+    yield from filter(None, [_list_doubts(run)])
+
+
+def _list_doubts(run: Result) -> str:
+    """The verdict where it is not VALID, and what it rests on."""
+    if run.verdict.level is Level.VALID:
+        return ""
+    return f"{run.verdict.level.value}: {', '.join(run.verdict.reasons)}"
+
+
+def describe_speed(row: SpeedRow) -> str:
+    """A rung as it ends: input 6144: TTFT 310.20 ms, decode 148.10 tok/s, output/time 97.10 tok/s."""
+    figures = [f"TTFT {row.ttft_ms} ms"] * (row.ttft_ms is not None)
+    figures += [f"decode {row.decode_tok_s} tok/s"] * (row.decode_tok_s is not None)
+    figures += [f"{row.formula} {row.speed_tok_s} tok/s"] * (row.speed_tok_s is not None)
+    return f"input {row.input_length}: {', '.join(figures) or '-'}" + f" ({row.note})" * bool(row.note)
+
+
+def store_speed_row(row: SpeedRow, run: str) -> dict[str, Any]:
+    """A row as JSON has it, and the directory of its run; "" where nothing ran."""
+    memory = row.gpu_memory
+    return {
+        **asdict(row),
+        **{key: None if (value := getattr(row, key)) is None else float(value) for key in _DECIMALS},
+        "gpu_memory": None if memory is None else float(memory.amount),
+        "gpu_memory_unit": None if memory is None else memory.unit,
+        "setting": None if row.setting is None else dict(row.setting.words),
+        "run": run,
+    }
+
+
+PROMPT, GENERATION = "pp", "tg"
+_OF_THE_FIRST = ("first-wave",)  # doubts about a request that is in no row
+_BLOCK = 256  # tokens of the largest block that prefix caches keep or drop as a whole
+_COLUMNS = {
+    "model": "Model", "test": "Test", "speed": "t/s", "server": "By server (t/s)", "cached": "Cached",
+    "note": "Note",
+}  # fmt: skip
+_NOTES = (
+    "pp: new prompt tokens / TTFT; tg: (output tokens - 1) / (last token - first token); mean ± deviation",
+    "@ dN: after N tokens that the server had in its cache",
+)
+
+
+class DepthTest(msgspec.Struct, frozen=True):
+    """What is measured: N tokens of a prompt or of an answer, after others that are cached."""
+
+    kind: str  # PROMPT or GENERATION
+    tokens: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.tokens}" + (f" @ d{self.depth}" if self.depth else "")
+
+    @property
+    def input_len(self) -> int:
+        """New tokens of the prompt: an answer needs one."""
+        return self.tokens if self.kind == PROMPT else 1
+
+    @property
+    def output_len(self) -> int:
+        """Tokens of the answer: a prompt's speed needs one."""
+        return self.tokens if self.kind == GENERATION else 1
+
+    @property
+    def need(self) -> int:
+        """Tokens of a request, prompt and answer together."""
+        return self.depth + self.input_len + self.output_len
+
+
+class DepthRow(msgspec.Struct, frozen=True):
+    """One test's speed in tokens per second; None where it has none, and the note has the reason."""
+
+    model: str
+    quantization: str
+    backend: str
+    test: str
+    depth: int
+    requests: int = 0
+    tok_s: float | None = None
+    std_tok_s: float | None = None
+    server_tok_s: float | None = None  # by the timings of its answers, where it reports them
+    cached_tokens: int | None = None  # the fewest of a request
+    note: str = ""
+    run: str = ""  # the directory of its run
+
+
+def make_depth_row(run: Result, test: DepthTest) -> DepthRow:
+    """A test's run as a row; the first request of one at a depth puts the prefix into the cache."""
+    model, quantization = name_model(run.facts)
+    known = DepthRow(model, quantization, name_backend(run.facts.server.engine), str(test), test.depth)
+    measured = run.records.ok & (run.records.index >= (test.depth > 0))
+    notes = list(list_remarks(run, _OF_THE_FIRST if test.depth else ()))
+    if not measured.any():
+        return msgspec.structs.replace(known, note="; ".join([*notes, "no request was measured"]))
+    cached = _count_cached(run, measured)
+    least = int(cached[measured].min()) if cached is not None else None
+    known = msgspec.structs.replace(known, requests=int(measured.sum()), cached_tokens=least)
+    if why := _explain_not_at_depth(test, None if cached is None else cached[measured]):
+        return msgspec.structs.replace(known, note="; ".join([why, *notes]))
+    each = PerRequest.of(run.records, run.ask)
+    speeds = _SPEEDS[test.kind](each, run.records, _fill_zeros(cached, measured))[measured]
+    speeds = speeds[np.isfinite(speeds)]
+    server = _SERVER[test.kind](run.records)[measured]
+    if not len(speeds):
+        return msgspec.structs.replace(known, note="; ".join(["no answer of several tokens", *notes]))
+    return msgspec.structs.replace(
+        known,
+        tok_s=float(speeds.mean()),
+        std_tok_s=float(speeds.std(ddof=1)) if len(speeds) > 1 else None,
+        server_tok_s=float(server.mean()) if np.isfinite(server).all() else None,
+        note="; ".join(notes),
+    )
+
+
+def _fill_zeros(cached: Int64 | None, measured: Bool) -> Int64:
+    return np.zeros(len(measured), np.int64) if cached is None else cached
+
+
+def _count_cached(run: Result, measured: Bool) -> Int64 | None:
+    """Prompt tokens that each request found cached: by usage, by timings, else the counters' mean."""
+    for column in (run.records.cached_tokens, run.records.server_cached_tokens):
+        if (column[measured] >= 0).all():
+            return column
+    window = run.facts.window
+    if window is None or window.error or window.prefix_hits is None or not window.settled:
+        return None
+    return np.full(len(measured), window.prefix_hits // int(measured.sum()), np.int64)
+
+
+def _explain_not_at_depth(test: DepthTest, cached: Int64 | None) -> str:
+    """Why a run does not show the speed at a depth: the prefix was not in the cache; "" where it was."""
+    if cached is None:
+        hint = "vLLM: --enable-prompt-tokens-details"
+        return f"how much was cached is not reported ({hint})" if test.depth else ""
+    missing = test.depth - int(cached.min())
+    if missing > min(_BLOCK, test.depth // 2):
+        return f"not at that depth: {int(cached.min())} of {test.depth} tokens were cached"
+    if (more := int(cached.max()) - test.depth) > min(_BLOCK, test.tokens // 2):
+        return f"{more} of the {test.tokens} new tokens were cached as well"
+    return ""
+
+
+def _measure_prompts(each: PerRequest, records: Records, cached: Int64) -> Float64:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed: Float64 = (each.input_tokens - cached) / each.ttft_ns * SECOND_NS
+    return np.where(each.has_ttft, speed, np.nan)
+
+
+def _measure_generation(each: PerRequest, records: Records, cached: Int64) -> Float64:
+    tpot_ns = each.tpot_ns()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(each.has_tpot & (tpot_ns > 0), SECOND_NS / tpot_ns, np.nan)
+
+
+def _read_server_prompts(records: Records) -> Float64:
+    return _divide_by_time(records.server_prompt_tokens, records.server_prefill_ns)
+
+
+def _read_server_generation(records: Records) -> Float64:
+    return _divide_by_time(records.server_output_tokens - 1, records.server_decode_ns)
+
+
+def _divide_by_time(tokens: Int64, time_ns: Int64) -> Float64:
+    known = (tokens > 0) & (time_ns > 0)
+    return np.where(known, tokens / np.where(known, time_ns, 1) * SECOND_NS, np.nan)
+
+
+_SPEEDS: dict[str, Callable[[PerRequest, Records, Int64], Float64]] = {
+    PROMPT: _measure_prompts,
+    GENERATION: _measure_generation,
+}
+_SERVER: dict[str, Callable[[Records], Float64]] = {
+    PROMPT: _read_server_prompts,
+    GENERATION: _read_server_generation,
+}
+
+
+def describe_depth(row: DepthRow) -> str:
+    """A test as it ends: pp2048 @ d4096: 5012.33 ± 12.10 t/s (by server 5101.20)."""
+    by_server = f" (by server {row.server_tok_s:.2f})" if row.server_tok_s is not None else ""
+    speed = f"{_format_speed(row)} t/s{by_server}" if row.tok_s is not None else "-"
+    return f"{row.test}: {speed}" + (f" ({row.note})" if row.note else "")
+
+
+def _format_speed(row: DepthRow) -> str:
+    if row.tok_s is None:
+        return "-"
+    return f"{row.tok_s:.2f}" + (f" ± {row.std_tok_s:.2f}" if row.std_tok_s is not None else "")
+
+
+def draw_depths(rows: Sequence[DepthRow], form: str) -> str:
+    """The rows in a form of `TABLES`."""
+    cells = [_make_cells(row) for row in rows]
+    keys = [key for key in _COLUMNS if any(each[key] for each in cells)]
+    body = tuple(tuple(each[key] for key in keys) for each in cells)
+    columns = tuple(Column(key, _COLUMNS[key]) for key in keys)
+    return TABLES[form](Table(columns, body, 1, tuple(_list_depth_notes(rows))))
+
+
+def _make_cells(row: DepthRow) -> dict[str, str]:
+    return {
+        "model": " ".join(filter(None, (row.model, row.quantization))),
+        "test": row.test,
+        "speed": _format_speed(row),
+        "server": "" if row.server_tok_s is None else f"{row.server_tok_s:.2f}",
+        "cached": "" if row.cached_tokens is None else str(row.cached_tokens),
+        "note": row.note,
+    }
+
+
+def _list_depth_notes(rows: Sequence[DepthRow]) -> Iterator[str]:
+    yield _NOTES[0]
+    if any(row.depth for row in rows):
+        yield _NOTES[1]
+
+
+def store_depths(rows: Sequence[DepthRow]) -> dict[str, Any]:
+    """The rows as JSON has them."""
+    return {"rows": [asdict(row) for row in rows]}

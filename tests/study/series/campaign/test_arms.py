@@ -1,0 +1,318 @@
+"""A campaign's file is a program: what one that came from elsewhere may do, and what is asked for first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import written
+from builders.loops import loop_over
+from fakes.scripted_server import api, stream
+from fakes.virtual_serving import VirtualServing
+from loadgen import cli
+from loadgen.run import launched_server
+from loadgen.run.credentials import credentials
+from loadgen.study.series.campaign import arms, campaign_file
+from loadgen.study.series.campaign.arms import Trust
+from loadgen_servers.launch.secrecy import shown
+from loadgen_servers.launch.spec import Command, LaunchError
+
+SECRET = "sk-very-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def touching(tmp_path: Path) -> str:
+    """A command line that leaves a mark."""
+    return f"/bin/sh -c 'echo {{port}} > {tmp_path}/mark'"
+
+
+PROGRAMS: list[tuple[dict[str, Any], str]] = [
+    ({"launch": "vllm", "model": "m"}, "VLLM_NO_USAGE_STATS=1 .* vllm serve m --host 127.0.0.1 --port N$"),
+    (
+        {"launch": "sglang", "model": "m", "server_python": "./evil", "server_args": "--x 'a b'"},
+        "/evil -m sglang.launch_server --model-path m .*--port N.* --x 'a b'$",
+    ),
+    ({"launch": "vllm", "model": "m", "server_python": "./evil"}, " vllm serve m .*--port N$"),
+    ({"launch": "transformers", "model": "m", "server_python": "./evil"}, " serve m .*--port N"),
+    ({"launch_command": "/bin/sh -c 'id; {port}'"}, "/bin/sh -c 'id; N'$"),
+    ({"launch_command": "HF_TOKEN=abcdef serve {port}"}, r"HF_TOKEN='\*\*\*' serve N$"),
+    (
+        {"launch_container": "img", "container_args": "-v /:/host", "model": "m"},
+        "docker run .* --entrypoint vllm -v /:/host img serve m .*--port N$",
+    ),
+    (
+        {"launch": "vllm", "model": "m", "server_env": {"LD_PRELOAD": "./evil.so", "API_KEY": "abcdef"}},
+        r"LD_PRELOAD=./evil.so API_KEY='\*\*\*' vllm serve m .*--port N$",
+    ),
+]
+
+
+def without_port(text: str) -> str:
+    """A line with the port that it was made with as N, and without a container's drawn name."""
+    return re.sub(r"\b\d{4,5}\b", "N", re.sub(r"loadgen-[0-9a-f]{12}", "NAME", text))
+
+
+@pytest.mark.parametrize(("flags", "line"), PROGRAMS)
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_file_of_somebody_elses_starts_nothing_and_says_what_it_would(
+    flags: dict[str, Any], line: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = tmp_path / "evil"  # asked for its version, it would be run
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\n", "utf-8")
+    evil.chmod(0o755)
+    path = written(tmp_path, {"name": "x", **flags}, repeats=1)
+    code = cli.main(["campaign", str(path), *more])
+    said = capsys.readouterr()
+    if more:
+        assert code == 0
+        assert "runs programs: x on " in said.out
+        assert "; needs --allow-launch\n" in said.out
+        assert any(re.search(line, without_port(shown)) for shown in said.out.splitlines())
+    else:
+        assert code == 2
+        assert f"{path} would run programs on this machine, as you; read them, and allow it" in said.err
+        assert re.search(f"  x on [a-z]+: .*{line}", without_port(said.err), re.M)
+    assert not (tmp_path / "mark").exists()
+    assert not Path("runs").exists()
+
+
+def engine(tmp_path: Path, name: str) -> None:
+    """A venv with an engine of a version, whose programs leave a mark."""
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/mark\necho 99.0.0\necho\n", "utf-8")
+    (python.parent / name).write_text(f"#!{python}\n", "utf-8")
+    for program in (python, python.parent / name):
+        program.chmod(0o755)
+
+
+LAUNCHES: list[tuple[str, dict[str, Any]]] = [
+    ("vllm", {"launch": "vllm", "server_args": "--max-num-seqs 4", "prefix_caching": False}),
+    ("vllm", {"launch": "vllm", "server_env": {"HF_TOKEN": "abcdef", "A": "b c"}, "context_len": 512}),
+    ("sglang", {"launch": "sglang", "server_args": "--x 'a b'", "served_model_name": "called"}),
+    ("transformers", {"launch": "transformers"}),
+    ("", {"launch_command": "A=1 /bin/sh -c 'serve {model} {port}'"}),
+    (
+        "",
+        {
+            "launch_container": "img",
+            "container_args": "-v /:/host --env K=v",
+            "container_engine": "/bin/true",
+        },
+    ),
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("name", "flags"), LAUNCHES)
+@pytest.mark.parametrize("model", ["./model", "a/name"])
+def test_the_command_that_is_shown_is_the_one_that_is_run(
+    name: str,
+    flags: dict[str, Any],
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}", "utf-8")
+    if name:
+        engine(tmp_path, name)
+        flags = {**flags, "server_python": str(tmp_path / "venv")}
+    path = written(tmp_path, {"name": "x", "model": model, **flags}, repeats=1)
+    ran: list[str] = []
+
+    def started(command: Command, *_: Any, **__: Any) -> Any:
+        ran.append(shown(command))
+        raise LaunchError("not here")
+
+    monkeypatch.setattr(launched_server, "start", started)
+    assert cli.main(["campaign", str(path)]) == 2
+    question = capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()
+    assert cli.main(["campaign", str(path), "--dry-run", "--allow-launch"]) == 0
+    preview = capsys.readouterr().out
+    assert cli.main(["campaign", str(path), "--allow-launch", "--quiet"]) == 1
+    (line,) = map(without_port, ran)
+    assert f"    {line}\n" in without_port(preview)
+    assert without_port(question).endswith(f": {line}\n")
+    assert "abcdef" not in question + preview
+
+
+@pytest.mark.whole
+def test_what_is_allowed_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
+    assert cli.main(["campaign", str(path), "--allow-launch", "--quiet"]) == 1  # it serves nothing
+    assert (tmp_path / "mark").exists()
+    capsys.readouterr()
+    assert cli.main(["campaign", str(path), "--resume", "--retry-failed"]) == 2  # allowed then, not for ever
+    assert "--allow-launch" in capsys.readouterr().err
+
+
+def test_a_directory_of_somebody_elses_is_trusted_no_more_than_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, {"name": "x", "launch_command": touching(tmp_path)}, repeats=1)
+    from loadgen.report.run_place import now
+    from loadgen.study.series.campaign import arms, campaign_store
+    from loadgen.study.series.campaign.campaign_store import CampaignStore
+
+    found = campaign_file.load_campaign(path)
+    every = arms.make_arms(found, path)
+    kept = CampaignStore(tmp_path / "runs" / "given")
+    kept.directory.mkdir(parents=True)
+    kept.write(campaign_store.make_record(found, path, every, arms.plan_starts("c", every, 1), now()))
+    assert cli.main(["campaign", "--resume", str(kept.directory)]) == 2
+    assert "--allow-launch" in capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()
+
+
+READS = [
+    ({"header": {"X-A": "${SOME_SECRET}"}}, [], 2),
+    ({"header": {"X-A": "${SOME_SECRET:-none}"}}, [], 2),
+    ({"extra_body": {"a": ["${SOME_SECRET}"]}}, ["--allow-env", "OTHER"], 2),
+    ({"header": {"X-A": "${SOME_SECRET}"}}, ["--allow-env", "SOME_SECRET"], 0),
+    ({"header": {"X-A": "${NOT_SET:-none}"}}, [], 0),
+]
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("flags", "words", "code"), READS)
+def test_a_file_reads_no_variable_that_is_not_allowed_by_name(
+    flags: dict[str, Any],
+    words: list[str],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SOME_SECRET", SECRET)
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with VirtualServing(api(lambda _: stream())) as server:
+        path = written(tmp_path, {"name": "x", "base_url": server.base_url, **flags}, repeats=1)
+        assert cli.main(["campaign", str(path), "--dry-run", *words]) == 0
+        preview = capsys.readouterr().out
+        assert SECRET not in preview
+        assert ("reads from the environment: SOME_SECRET; needs --allow-env" in preview) is (code == 2)
+        assert cli.main(["campaign", str(path), *words]) == code
+        got = any(SECRET in asked.head + asked.body.decode() for asked in server.asked)
+        assert got is (code == 0 and bool(words))
+        assert bool(server.asked) is (code == 0)
+    said = capsys.readouterr()
+    assert SECRET not in said.out + said.err
+    if code:
+        assert (
+            "reads SOME_SECRET from the environment, and may send it to the servers that it names" in said.err
+        )
+        assert "allow it with --allow-env SOME_SECRET" in said.err
+
+
+def options_of(path: Path, found: Trust) -> Any:
+    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path, trust=found)
+    return arm.options
+
+
+KEYS = [
+    ({"base_url": "http://stranger.example:8000"}, Trust(), ""),
+    ({"base_url": "http://localhost.stranger.example"}, Trust(), ""),
+    ({"base_url": "http://10.0.0.1:8000"}, Trust(launch=True), ""),
+    ({"base_url": "http://stranger.example"}, Trust(key_env="OPENAI_API_KEY"), SECRET),
+    ({"base_url": "http://stranger.example"}, Trust(key_env="MINE"), "sk-mine"),
+    ({"base_url": "http://127.0.0.1:8000"}, Trust(), SECRET),
+    ({"base_url": "http://localhost:8000"}, Trust(), SECRET),
+    ({"base_url": "http://[::1]:8000"}, Trust(), SECRET),
+    ({"preset": "instant"}, Trust(), ""),
+    ({"launch": "vllm", "model": "m"}, Trust(launch=True), ""),
+]
+
+
+@loop_over(("flags", "given", "key"), KEYS)
+def test_a_host_named_by_a_file_gets_the_key_only_on_request(
+    flags: dict[str, Any], given: Trust, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("MINE", "sk-mine")
+    options = options_of(written(tmp_path, {"name": "x", **flags}), given)
+    headers = credentials(options, own=options.base_url is None).headers
+    assert headers == ({"Authorization": f"Bearer {key}"} if key else {})
+
+
+@loop_over(
+    ("words", "said"),
+    [
+        ([], "the key in OPENAI_API_KEY is not sent to stranger.example, which the file names"),
+        (["--api-key-env", "OPENAI_API_KEY"], ""),
+    ],
+)
+def test_it_is_said_where_the_key_is_not_sent(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    path = written(tmp_path, {"name": "x", "base_url": "http://stranger.example"})
+    assert cli.main(["campaign", str(path), "--dry-run", *words]) == 0
+    out = capsys.readouterr().out
+    assert "sends to: http://stranger.example\n" in out
+    assert ("is not sent" in out) is bool(said)
+    assert said in out
+    assert SECRET not in out
+
+
+@loop_over("key", ["api_key_env", "api_key_file"])
+def test_a_file_names_no_place_of_keys(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, {"name": "x", "base_url": "http://stranger.example", key: "AWS_SECRET"})
+    assert cli.main(["campaign", str(path), "--dry-run"]) == 2
+    assert f"{key} is a flag of `loadgen campaign`: a file cannot hold keys" in capsys.readouterr().err
+
+
+@loop_over(
+    ("place", "shipped"),
+    [
+        (lambda tmp: campaign_file.locate_campaign("qwen3-thor"), True),
+        (lambda tmp: tmp / "qwen3-thor.toml", False),
+        (lambda tmp: tmp / "link.toml", True),  # a link to it is it
+    ],
+)
+def test_what_ships_is_trusted_and_nothing_that_is_called_so(
+    place: Callable[[Path], Path], shipped: bool, tmp_path: Path
+) -> None:
+    own = campaign_file.locate_campaign("qwen3-thor")
+    (tmp_path / "qwen3-thor.toml").write_text(own.read_text("utf-8"), "utf-8")
+    (tmp_path / "link.toml").symlink_to(own)
+    found = Trust().of(place(tmp_path))
+    assert (found.shipped, found.starts, found.reads("MODELS")) == (shipped, shipped, shipped)
+
+
+def test_the_line_that_goes_on_allows_the_same() -> None:
+    given = Trust(True, ("A", "B"), "K", None)
+    words = ["--allow-launch", "--allow-env", "A", "--allow-env", "B", "--api-key-env", "K"]
+    assert given.words == words
+    assert arms.Trust().words == []
+
+
+@loop_over(
+    ("words", "says"),
+    [
+        (["--allow-env", "A=b"], "--allow-env 'A=b': give the name of one variable"),
+        (["--api-key-env", "NOT_SET"], "--api-key-env NOT_SET: it is not set in the environment"),
+        (["--api-key-file", "absent"], "--api-key-file 'absent': No such file"),
+    ],
+)
+def test_what_cannot_be_allowed_is_refused(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, {"name": "x", "preset": "instant"})
+    assert cli.main(["campaign", str(path), "--dry-run", *words]) == 2
+    assert says in capsys.readouterr().err

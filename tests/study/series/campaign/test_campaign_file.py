@@ -1,0 +1,316 @@
+"""A campaign's file: what is wrong with it is said before anything starts, with the file and the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import INSTANT, written
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.plan import profile
+from loadgen.run.options import bench_parser, parse
+from loadgen.settings.setting import Makes
+from loadgen.settings.table import profile_keys
+from loadgen.study.series.campaign import arms, campaign_file
+from loadgen.study.series.campaign.campaign_command import campaign_parser
+from loadgen.study.series.campaign.campaign_file import (
+    Variables,
+    fill_variables,
+    hide_flag_secrets,
+    make_arguments,
+    overlay_flags,
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+LAUNCHED = {"name": "a", "model": "m", "launch": "vllm"}
+BAD: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
+    ([], {}, "nothing to compare: write a [[checkpoints]] table for each"),
+    ([INSTANT], {"checkpoints": 5}, "is not valid TOML"),
+    ([INSTANT], {"profils": ["x"]}, "c.toml: unknown key 'profils', did you mean 'profiles'?"),
+    ([INSTANT], {"repeats": 0}, "repeats = 0: input should be greater than or equal to 1"),
+    ([INSTANT], {"repeats": "3"}, "repeats = '3': input should be a valid integer"),
+    ([INSTANT], {"margin": 2}, "margin = 2: input should be less than 1"),
+    ([INSTANT], {"starts": "never"}, "starts = 'never': input should be 'every-repeat' or 'once'"),
+    ([INSTANT], {"cool_down": {"to": 50}}, "[cool_down]: unknown key 'to', did you mean 'to_c'?"),
+    ([INSTANT], {"profiles": []}, "checkpoint 'instant' has no workload: name some"),
+    ([INSTANT], {"profiles": ["high-laod"]}, "unknown profile 'high-laod', did you mean 'high-load'?"),
+    ([INSTANT], {"profiles": ["./absent.toml"]}, "absent.toml: No such file"),
+    ([INSTANT], {"profiles": ["./tiny.toml", "./tiny.toml"]}, "profile tiny is listed twice"),
+    ([INSTANT], {"servers": {"s": 5}}, "servers: write a [servers.NAME] table for each"),
+    ([INSTANT], {"baseline": "instnt"}, "baseline = 'instnt': no such checkpoint, did you mean 'instant'?"),
+    ([INSTANT, INSTANT], {}, "checkpoint 'instant' is listed twice: give each a name of its own"),
+    ([{"preset": "instant"}], {}, "[[checkpoints]] number 1 has no name"),
+    ([{"name": ""}], {}, "name = '': string should have at least 1 character"),
+    ([{"name": 5}], {}, "name = 5: input should be a valid string"),
+    ([{"name": "a", "servers": ["v"]}], {"servers": {"vl": {}}}, "no [servers.v], did you mean 'vl'?"),
+    ([{"name": "a", "servers": []}], {"servers": {"v": {}}}, "has no server: leave `servers` out for all"),
+    ([{"name": "a", "lunch": "vllm"}], {}, "checkpoint 'a': unknown key 'lunch', did you mean 'launch'?"),
+    ([LAUNCHED], {"servers": {"s": {"contxt_len": 5}}}, "on 's': unknown key 'contxt_len', did you mean"),
+    ([{"name": "a", "launch": "vlm"}], {}, "argument --launch: invalid choice: 'vlm'"),
+    ([{"name": "a", "launch": "vllm"}], {}, "no model: give a directory, or a name on the Hugging Face hub"),
+    ([{"name": "a", "context_len": 5}], {}, "--context-len applies to a server that loadgen starts"),
+    ([{**LAUNCHED, "base_url": "http://x"}], {}, "--base-url is a running server"),
+    ([{"name": "a", "insecure": "yes"}], {}, "insecure = 'yes': give true or false"),
+    ([{"name": "a", "model": True}], {}, "model = True: give a value"),
+    (
+        [{"name": "a", "num_prompts": 5}],
+        {},
+        "num_prompts belongs in a profile: all checkpoints get the same requests",
+    ),
+    ([{"name": "a", "input_len": 5}], {}, "input_len belongs in a profile"),
+    ([{"name": "a", "seed": 5}], {}, "seed applies to the whole campaign: write it above the tables"),
+    ([{"name": "a", "repeat": 5}], {}, "repeat is written repeats = N, above the tables"),
+    ([{"name": "a", "run_dir": "x"}], {}, "run_dir is a flag of `loadgen campaign`"),
+    ([{"name": "a b", "preset": "p"}, {"name": "a-b"}], {}, "would both be stored as r0-a-b-embedded-tiny"),
+    ([{"name": "a" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}, "name": "c" * 80}, ""),
+    ([{"name": "ä" * 80, "servers": ["s" * 80]}], {"servers": {"s" * 80: {}}}, "too long for a directory's"),
+]
+
+
+@loop_over(("checkpoints", "keys", "says"), BAD)
+def test_what_is_wrong_with_a_file_is_said_in_one_line_that_names_it(
+    checkpoints: list[dict[str, Any]],
+    keys: dict[str, Any],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = written(tmp_path, *checkpoints, **keys)
+    code = cli.main(["campaign", str(path), "--dry-run"])
+    err = capsys.readouterr().err
+    assert code == (2 if says else 0)
+    assert says in err
+    assert err.count("\n") == bool(says)
+    assert not says or "c.toml" in err or "stored as" in err or "too long" in err
+    assert not Path("runs").exists()
+
+
+COMMANDS = [
+    ("nonesuch", "unknown campaign 'nonesuch'"),
+    ("./absent.toml", "campaign absent.toml: No such file"),
+    ("c.toml --repeats 0", "--repeats 0: give 1 or more"),
+    ("c.toml --repeats x", "--repeats"),
+    ("c.toml --only instnt", "--only: no checkpoint 'instnt' in c.toml, did you mean 'instant'?"),
+    ("c.toml --retry-failed", "--retry-failed needs --resume"),
+    ("c.toml --resume", "no campaign 'c' to resume under runs"),
+    ("--resume c.toml", "--resume takes the campaign's directory: put the file before it"),
+    ("--resume absent", "absent is not a campaign's directory"),
+    ("c.toml --quite", "unknown flag --quite, did you mean '--quiet'?"),
+    ("c.toml d.toml", "unexpected argument 'd.toml'"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), COMMANDS)
+def test_what_is_wrong_with_a_command_is_said(
+    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, INSTANT)
+    assert cli.main(["campaign", *line.split()]) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert not Path("runs").exists()
+
+
+def test_without_a_file_the_shipped_campaigns_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["campaign"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[:-1]] == ["demo", "qwen3-h20-ladder", "qwen3-thor"]
+
+
+def test_all_texts_agree_on_how_long_the_demo_takes() -> None:
+    page = Path(__file__).parents[4] / "docs" / "comparing.md"
+    line = next(line for line in page.read_text("utf-8").splitlines() if "campaign demo " in line)
+    epilog = campaign_parser().epilog or ""
+    for text in (
+        campaign_file.load_campaign(campaign_file.locate_campaign("demo")).description,
+        line,
+        epilog,
+    ):
+        assert "half a minute" in text.lower()
+
+
+def test_campaigns_are_no_profiles() -> None:
+    assert not set(campaign_file.list_shipped()) & set(profile.shipped())
+
+
+@loop_over("name", ["demo", "qwen3-h20-ladder", "qwen3-thor"])
+def test_the_shipped_campaigns_are_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MODELS", raising=False)
+    path = campaign_file.locate_campaign(name)
+    found = campaign_file.load_campaign(path)
+    made = arms.make_arms(found, path)
+    assert found.name == name
+    assert len(found.description) < 110
+    assert {variable for arm in made for variable in arm.missing} <= {"MODELS", "JETSON_VLLM_IMAGE"}
+
+
+def test_the_thor_page_is_whole() -> None:
+    names = [
+        row.name
+        for row in campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-thor")).checkpoints
+    ]
+    eight = ["", "-FP8", "-FP4", "-GPTQ-Int4", "-GPTQ-Int8", "-AWQ", "-Int4-W4A16", "-Int8-W8A16", "-GGUF"]
+    coder = ["FP8", "AWQ-8bit", "AWQ-4bit", "Int4-W4A16"]
+    assert names == [
+        *(f"Qwen3-8B{quantization}" for quantization in eight),
+        *("Qwen3-32B-AWQ", "Qwen3-30B-A3B", "Qwen3-30B-A3B-FP8"),
+        *(f"Qwen3-Coder-30B-A3B-Instruct-{quantization}" for quantization in coder),
+    ]
+
+
+def test_the_h20_ladder_has_every_row_of_the_page() -> None:
+    from loadgen.roofline.models import split_name
+    from loadgen.study.speed.speed_rows import read_speed_csv
+
+    page = read_speed_csv(
+        profile.shipped_directory().parent / "loadgen/study/speed/published/qwen3_h20_speed.csv"
+    )
+    published = {
+        (
+            row.model,
+            row.quantization.replace("AWQ-INT4", "AWQ").replace("GPTQ-INT4", "GPTQ-Int4"),
+            row.gpu_num,
+        )
+        for row in page
+        if row.backend == "SGLang"
+    }
+    ours = set()
+    for arm in arms.make_arms(
+        campaign_file.load_campaign(campaign_file.locate_campaign("qwen3-h20-ladder")), Path("x")
+    ):
+        base, quantization = split_name(arm.options.model or "")
+        ours.add((base, quantization or "BF16", arm.settings.tensor_parallel or 1))
+    assert ours == published
+
+
+WORDS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"launch": "vllm", "context_len": 4096}, ["--launch=vllm", "--context-len=4096"]),
+    ({"memory_fraction": 0.85}, ["--memory-fraction=0.85"]),
+    ({"skip_tokenizer": True}, ["--skip-tokenizer"]),
+    ({"skip_tokenizer": False}, []),
+    ({"prefix_caching": False}, ["--no-prefix-caching"]),
+    ({"no_prefix_caching": True}, ["--no-prefix-caching"]),
+    ({"no_prefix_caching": False}, ["--prefix-caching"]),
+    ({"no_observe": True}, ["--no-observe"]),
+    ({"server_args": "--max-num-seqs 8"}, ["--server-args=--max-num-seqs 8"]),
+    ({"server_args": ["--x", "a b"]}, ["--server-args=--x 'a b'"]),
+    ({"server_env": {"A": 1, "B": "c"}}, ["--server-env", "A=1", "B=c"]),
+    ({"server_env": ["A=1"]}, ["--server-env", "A=1"]),
+    ({"extra_body": {"a": [1]}}, ['--extra-body={"a": [1]}']),
+]
+
+
+@loop_over(("flags", "line"), WORDS)
+def test_a_key_is_the_flag_of_that_name(flags: dict[str, Any], line: list[str]) -> None:
+    assert make_arguments(flags, bench_parser()) == line
+    bench_parser().parse_args(line)
+
+
+def test_a_checkpoints_flags_override_its_servers_variables_add_up() -> None:
+    server = {"context_len": 5, "server_env": {"A": "1", "B": "2"}, "launch": "vllm"}
+    own = {"context_len": 7, "server_env": {"B": "3"}}
+    assert overlay_flags(server, own) == {
+        "context_len": 7,
+        "server_env": {"A": "1", "B": "3"},
+        "launch": "vllm",
+    }
+
+
+def test_variables_and_the_home_directory_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODELS", "/m")
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.delenv("NONE", raising=False)
+    asked = Variables(lambda name: True)
+    told = {
+        "model": "${MODELS}/a",
+        "tokenizer": "~/t",
+        "server_env": {"A": "${NONE:-b}"},
+        "label": "${NONE}$x~",
+    }
+    assert fill_variables(told, asked) == {
+        "model": "/m/a",
+        "tokenizer": "/h/t",
+        "server_env": {"A": "b"},
+        "label": "${NONE}$x~",
+    }
+    assert asked.missing == {"NONE"}
+
+
+def test_a_variable_that_is_not_set_stops_a_run_and_not_a_preview(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NONE", raising=False)
+    path = written(tmp_path, {"name": "a", "base_url": "${NONE}"})
+    assert cli.main(["campaign", str(path)]) == 2
+    assert "NONE not set in the environment: export NONE=…" in capsys.readouterr().err
+    assert cli.main(["campaign", str(path), "--dry-run"]) == 0
+    assert "environment variables to set first: NONE" in capsys.readouterr().out
+    assert not Path("runs").exists()
+
+
+def test_secrets_are_written_nowhere() -> None:
+    told = {
+        "header": {"Authorization": "Bearer very-secret"},
+        "server_env": {"HF_TOKEN": "very-secret", "A": "b"},
+        "server_args": "--api-key very-secret --max-num-seqs 8",
+        "label": "x",
+    }
+    shown = hide_flag_secrets(told)
+    assert "very-secret" not in str(shown)
+    assert shown["server_env"]["A"] == "b"
+    assert shown["label"] == "x"
+    assert "max-num-seqs 8" in shown["server_args"]
+
+
+def test_an_arms_command_does_the_same_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, {"name": "a", "model": "m", "header": {"X-Key": "very-secret"}},
+                   servers={"v": {"base_url": "http://h:1", "backend": "vllm"}})  # fmt: skip
+    (arm,) = arms.make_arms(campaign_file.load_campaign(path), path)
+    line = arm.command(5, 7)
+    assert "very-secret" not in line
+    assert line == (
+        "loadgen bench --base-url=http://h:1 --backend=vllm --model=m --header 'X-Key=***' "
+        f"--profile {tmp_path}/./tiny.toml --repeat 5 --seed 7"
+    ).replace("/./", "/")
+    again = parse(line.split()[2:])
+    assert (again.repeat, again.seed, again.overrides) == (5, 7, {"backend": "vllm"})
+    assert [one.backend for one in arm.profiles] == ["vllm"]
+
+
+PARSER = bench_parser()
+NAMES = {
+    action.dest: option[2:].replace("-", "_")
+    for action in PARSER._actions
+    for option in action.option_strings
+    if option.startswith("--") and not option.startswith("--no-")
+}
+
+
+@loop_over("key", [key for key in profile_keys(*set(Makes) - {Makes.REQUEST}) if key in NAMES])
+def test_all_but_the_request_belongs_in_a_profile(key: str) -> None:
+    with pytest.raises(UsageError, match="belongs in a profile: all checkpoints get the same requests"):
+        campaign_file.make_arguments({NAMES[key]: "1"}, PARSER)
+
+
+@loop_over(
+    ("flags", "words"),
+    [
+        ({"temperature": 0.5}, ["--temperature=0.5"]),
+        ({"backend": "openai-chat"}, ["--backend=openai-chat"]),
+        ({"extra_body": {"a": 1}}, ['--extra-body={"a": 1}']),
+        ({"prompt_format": "corpus"}, ["--prompt-format=corpus"]),
+    ],
+)
+def test_what_a_request_asks_may_differ(flags: dict[str, object], words: list[str]) -> None:
+    assert campaign_file.make_arguments(flags, PARSER) == words

@@ -1,0 +1,346 @@
+"""A campaign that runs: every cell is kept or its failure told, whatever a server does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import TINY, cells, contents, facts, failures, the_directory, written
+from builders.serving_scripts import engine_command, launch_command
+from fakes.scripted_server import Answer, api, closed_port, stream, whole
+from fakes.virtual_serving import VirtualServing
+from loadgen import cli
+from loadgen.report.run_directory import load
+from loadgen.run import session
+from loadgen.study.series.campaign import campaign_command
+from loadgen.study.series.campaign.campaign_file import CoolDown
+from loadgen.study.series.campaign.execution import Cooling
+
+pytestmark = [
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
+IDS = ["r0-A-embedded-tiny", "r0-B-embedded-tiny", "r1-A-embedded-tiny", "r1-B-embedded-tiny"]
+
+
+@pytest.fixture(autouse=True)
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The directories that were compared, which is tested elsewhere; a server that failed soon lives."""
+    found: list[Path] = []
+    monkeypatch.setattr(campaign_command, "_print_comparison", lambda kept: found.append(kept.directory))
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
+    return found
+
+
+def campaign(path: Path, *words: str) -> int:
+    return cli.main(["campaign", str(path), "--allow-launch", *words])
+
+
+def serving(tmp_path: Path, name: str, code: str) -> dict[str, Any]:
+    """A checkpoint on a server of a few lines."""
+    (tmp_path / name).mkdir(exist_ok=True)
+    return {"name": name, "launch_command": launch_command(tmp_path / name, code)}
+
+
+def test_every_cell_is_a_run_that_says_where_it_stands(
+    tmp_path: Path, compared: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert campaign(written(tmp_path, *AB, seed=7)) == 0
+    place = the_directory()
+    assert cells(place) == IDS
+    assert failures(place) == {}
+    told = {known: facts(place, known) for known in IDS}
+    assert {known: one["cell"]["start"] for known, one in told.items()} == {
+        known: known.split("-")[0] for known in IDS
+    }
+    assert told[IDS[0]]["cell"] == {
+        "campaign": "c",
+        "checkpoint": "A",
+        "server": "embedded",
+        "profile": "tiny",
+        "repeat": 0,
+        "start": "r0",
+    }
+    assert {(one["seed"], one["seed_chosen"], one["repeat"]) for one in told.values()} == {
+        (7, True, 0),
+        (7, True, 1),
+    }
+    # The same prompts for all that is compared, other prompts in each repeat.
+    digests = [told[known]["plan_digest"] for known in IDS]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert load(place / "cells" / IDS[0]).facts.cell is not None
+    kept = json.loads((place / "campaign.json").read_text("utf-8"))
+    assert (kept["seed"], kept["baseline"], kept["order"]) == (7, "A", [IDS[0], IDS[1], IDS[3], IDS[2]])
+    assert not (place / "unfinished").exists()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:4]] == [
+        "[1/4] r0 A on embedded, tiny",
+        "[2/4] r0 B on embedded, tiny",
+        "[3/4] r1 B on embedded, tiny",
+        "[4/4] r1 A on embedded, tiny",
+    ]
+    assert all(re.search(r": [\d.]+ tok/s, [A-Z]+; about \d+ s left$", line) for line in lines[:3])
+    assert f"4 of 4 cells are finished: {place}" in lines
+    assert f"again:   loadgen compare {place}" in lines
+    assert compared == [place]
+
+
+@pytest.mark.whole
+def test_one_server_serves_a_repeat_and_the_next_starts_another(tmp_path: Path, ports: list[int]) -> None:
+    path = written(
+        tmp_path,
+        {"name": "A", "launch_command": engine_command("--preset", "instant")},
+        profiles=["./tiny.toml", "./other.toml"],
+    )
+    (tmp_path / "other.toml").write_text(TINY, "utf-8")
+    assert campaign(path) == 0
+    place = the_directory()
+    starts = {
+        known: (facts(place, known)["cell"]["start"], facts(place, known)["started"])
+        for known in cells(place)
+    }
+    assert [known for known, _ in sorted(starts.items(), key=lambda item: item[1][1])] == [
+        "r0-A-command-tiny",
+        "r0-A-command-other",
+        "r1-A-command-other",
+        "r1-A-command-tiny",
+    ]
+    assert [starts[known][0] for known in sorted(starts)] == ["r0", "r0", "r1", "r1"]
+    assert len(ports) == 2
+    assert len(list((place / "servers").glob("*-command-server*/server.log"))) == 2
+    assert all((place / "cells" / known / "server.log").stat().st_size for known in starts)
+
+
+@pytest.mark.whole
+def test_a_server_that_is_started_once_has_all_repeats(tmp_path: Path, ports: list[int]) -> None:
+    table = {"name": "A", "launch_command": engine_command("--preset", "instant")}
+    assert campaign(written(tmp_path, table, starts="once")) == 0
+    place = the_directory()
+    assert [facts(place, known)["cell"]["start"] for known in cells(place)] == ["once", "once"]
+    assert len(ports) == 1
+
+
+def test_a_server_that_is_there_is_measured_and_stays(tmp_path: Path) -> None:
+    with VirtualServing(api(lambda asked: stream())) as server:
+        assert campaign(written(tmp_path, {"name": "A", "base_url": server.base_url})) == 0
+        place = the_directory()
+        assert [facts(place, known)["cell"]["start"] for known in cells(place)] == ["attached", "attached"]
+
+
+def test_a_ladder_is_a_cell_with_a_run_for_each_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, AB[0], profiles=["./up.toml"])
+    (tmp_path / "up.toml").write_text(
+        "ladder = [1, 5]\noutput_len = 3\nnum_prompts = 2\nmax_concurrency = 1\n", "utf-8"
+    )
+    assert campaign(path, "--quiet") == 0
+    place = the_directory()
+    assert cells(place) == ["r0-A-embedded-up", "r1-A-embedded-up"]
+    for repeat, known in enumerate(cells(place)):
+        cell = place / "cells" / known
+        rows = json.loads((cell / "ladder.json").read_text("utf-8"))["rows"]
+        runs = [load(cell / row["run"]).facts for row in rows]
+        assert [(one.profile.input_len, one.repeat) for one in runs] == [(1, repeat), (5, repeat)]
+        assert {one.cell.profile for one in runs if one.cell is not None} == {"up"}
+        assert (cell / "ladder.md").stat().st_size
+    assert "tok/s (SIMULATED, no model ran)" not in capsys.readouterr().out  # --quiet
+
+
+DIES = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
+
+
+@pytest.mark.whole
+def test_a_server_killed_by_one_length_is_restarted_for_the_next(tmp_path: Path, ports: list[int]) -> None:
+    path = written(tmp_path, serving(tmp_path, "A", DIES), profiles=["./up.toml"], repeats=1)
+    (tmp_path / "up.toml").write_text("ladder = [2, 64, 4]\noutput_len = 3\nnum_prompts = 1\n", "utf-8")
+    assert campaign(path) == 0
+    cell = the_directory() / "cells" / "r0-A-command-up"
+    rows = json.loads((cell / "ladder.json").read_text("utf-8"))["rows"]
+    assert [row["speed_tok_s"] is not None for row in rows] == [True, False, True]
+    starts = {load(cell / row["run"]).facts.cell for row in rows if row["run"]}
+    assert {cell.start for cell in starts if cell is not None} == {"r0", "r0.2"}
+    assert len(ports) == 2
+
+
+FAILING = [
+    # the server, of each failed cell what its reason holds
+    ("die(7, 'CUDA out of memory')", "command ended with 7 before it was ready: the GPU's memory ran out"),
+    ("Server(lambda asked: 500).serve()", "generates no token: http-status: 500"),
+    (
+        "Server(lambda asked: 500 if asked.number > 1 else None).serve()",
+        "every request failed, the first with",
+    ),
+]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("code", "reason"), FAILING)
+def test_a_failed_cell_has_its_reason_and_the_campaign_goes_on(
+    code: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert campaign(written(tmp_path, serving(tmp_path, "A", code), AB[1])) == 0
+    place = the_directory()
+    assert cells(place) == ["r0-B-embedded-tiny", "r1-B-embedded-tiny"]
+    assert sorted(failures(place)) == ["r0-A-command-tiny", "r1-A-command-tiny"]
+    assert all(reason in told for told in failures(place).values())
+    kept = json.loads((place / "failed" / "r0-A-command-tiny.json").read_text("utf-8"))
+    assert (kept["cell"]["checkpoint"], kept["cell"]["start"]) == ("A", "r0")
+    said = capsys.readouterr().out
+    assert "[1/4] r0 A on command, tiny: FAILED: " in said
+    assert "2 of 4 cells are finished, 2 failed: " in said
+    assert f"--resume {place} --allow-launch --retry-failed" in said
+
+
+def test_a_cell_of_an_attached_server_is_measured_again_with_new_prompts(tmp_path: Path) -> None:
+    """The same for every arm, since the attempt is a part of what they are drawn from."""
+    broken = ["until it is resumed"]
+
+    with VirtualServing(
+        api(lambda asked: Answer([whole(b"{}", "500 Oh")]) if broken else stream())
+    ) as server:
+        rows = [{"name": name, "base_url": server.base_url} for name in "AB"]
+        path = written(tmp_path, *rows, repeats=1, seed=7)
+        assert campaign(path) == 1
+        broken.clear()
+        assert campaign(path, "--resume", "--retry-failed") == 0
+        other = written(tmp_path, *rows, repeats=1, seed=7, name="other")
+        assert campaign(other, "--run-dir", "first") == 0
+    again = [facts(next(Path("runs").iterdir()), known) for known in cells(next(Path("runs").iterdir()))]
+    first = [facts(the_directory(Path("first")), known) for known in cells(the_directory(Path("first")))]
+    assert [each["attempt"] for each in again + first] == [1, 1, 0, 0]
+    assert len({each["plan_digest"] for each in again}) == 1
+    assert len({each["plan_digest"] for each in again + first}) == 2
+
+
+@pytest.mark.whole
+def test_the_last_words_of_a_server_are_in_the_reason(tmp_path: Path) -> None:
+    code = "print('first line'); print('what it died of'); die(3, 'last line')"
+    assert campaign(written(tmp_path, serving(tmp_path, "A", code), AB[1], repeats=1)) == 0
+    (reason,) = failures(the_directory()).values()
+    assert "\n  | what it died of\n  | last line" in reason
+
+
+@pytest.mark.whole
+def test_a_server_that_dies_fails_its_cell_and_is_restarted(tmp_path: Path, ports: list[int]) -> None:
+    path = written(tmp_path, serving(tmp_path, "A", DIES), profiles=["./long.toml", "./tiny.toml"], repeats=1)
+    (tmp_path / "long.toml").write_text(TINY.replace("input_len = 8", "input_len = 9"), "utf-8")
+    assert campaign(path) == 0
+    place = the_directory()
+    assert cells(place) == ["r0-A-command-tiny"]
+    assert facts(place, "r0-A-command-tiny")["cell"]["start"] == "r0.2"
+    (reason,) = failures(place).values()
+    assert "the GPU's memory ran out" in reason
+    assert load(place / "failed" / "r0-A-command-long").facts.profile.input_len == 9
+    assert len(ports) == 2
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"base_url": "http://127.0.0.1:{port}"}, "127.0.0.1:{port}"),
+        ({"launch": "transformers", "model": "/nowhere/at/all"}, "nowhere"),
+        ({"preset": "nonesuch"}, "nonesuch"),
+        ({"preset": "instant", "backend": "openai-chat"}, "--random-input-len 8"),
+    ],
+)
+def test_what_cannot_be_measured_at_all_is_a_failed_cell(
+    table: dict[str, str], reason: str, tmp_path: Path
+) -> None:
+    port = closed_port()
+    filled = {key: value.replace("{port}", str(port)) for key, value in table.items()}
+    if "launch" in table:
+        filled["server_python"] = str(tmp_path / "no-venv")
+    assert campaign(written(tmp_path, {"name": "A", **filled}, AB[1], repeats=1)) == 0
+    place = the_directory()
+    assert cells(place) == ["r0-B-embedded-tiny"]
+    (told,) = failures(place).values()
+    assert reason.replace("{port}", str(port)) in told or "no-venv" in told
+
+
+def test_a_campaign_whose_every_cell_failed_says_so(
+    tmp_path: Path, compared: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert campaign(written(tmp_path, {"name": "A", "preset": "nonesuch"})) == 1
+    assert "every cell failed; the reasons are in" in capsys.readouterr().err
+    assert compared == []
+
+
+@pytest.mark.whole
+def test_ctrl_c_drops_the_running_cell_and_prints_how_to_resume(
+    tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"""
+def heed(asked):
+    if asked.number == 3:
+        os.kill({os.getpid()}, signal.SIGINT)
+        time.sleep(1000)
+Server(heed).serve()"""
+    path = written(tmp_path, AB[0], serving(tmp_path, "B", code))
+    assert campaign(path) == 130
+    place = the_directory()
+    assert cells(place) == ["r0-A-embedded-tiny"]
+    assert failures(place) == {}
+    assert not (place / "unfinished").exists()
+    out = capsys.readouterr().out
+    assert f"1 of 4 cells are finished\nresume with: loadgen campaign {path} --resume {place}" in out
+    kept = contents(place / "cells")
+    (tmp_path / "B" / "server.py").write_text(
+        (tmp_path / "B" / "server.py").read_text("utf-8").replace("asked.number == 3", "False"), "utf-8"
+    )
+    assert campaign(path, "--resume", str(place), "--quiet") == 0
+    assert len(cells(place)) == 4
+    assert {name: contents(place / "cells")[name] for name in kept} == kept
+    assert len(ports) == 3
+
+
+class Hot:
+    """A sensor that cools down by ten degrees a look."""
+
+    def __init__(self, celsius: float | None) -> None:
+        self.celsius = celsius
+
+    def facts(self) -> dict[str, str]:
+        return {}
+
+    def read(self, pids: Any) -> Any:
+        from loadgen.host.sensor import Reading
+
+        if self.celsius is None:
+            return Reading()
+        self.celsius -= 10
+        return Reading({("temperature_c", "GPU 0"): self.celsius, ("temperature_c", "GPU 1"): 20.0})
+
+
+@pytest.mark.parametrize(
+    ("celsius", "wanted", "said"),
+    [
+        (95.0, CoolDown(to_c=50.0), ["cooled down from 85 to 45 °C in 0 s"]),
+        (50.0, CoolDown(to_c=50.0), []),
+        (9000.0, CoolDown(to_c=50.0, at_most_s=0.02), ["still"]),
+        (None, CoolDown(to_c=50.0), ["no temperature sensor can be read"]),
+    ],
+)
+def test_a_cell_waits_until_the_machine_is_cool(
+    celsius: float | None, wanted: CoolDown, said: list[str]
+) -> None:
+    told: list[str] = []
+    cooling = Cooling(wanted, [Hot(celsius)], told.append)
+    cooling.wait(poll_s=0.001)
+    if celsius is None:
+        cooling.wait(poll_s=0.001)  # it is said once
+    assert [line[: len(start)] for line, start in zip(told, said, strict=True)] == said
+
+
+def test_a_campaign_cools_down_before_every_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(Cooling, "wait", lambda self: waits.append(1))
+    assert campaign(written(tmp_path, AB[0], cool_down={"to_c": 50}), "--quiet") == 0
+    assert len(waits) >= 2

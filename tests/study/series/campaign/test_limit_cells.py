@@ -1,0 +1,163 @@
+"""Limit cells: a campaign whose cells are searches, from its file to the comparison of the limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import INSTANT, cells, failures, the_directory, written
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.plan.profile import Profile
+from loadgen.study.importers import result_sources
+from loadgen.study.series.campaign import arms, campaign_file
+from loadgen.study.series.campaign.campaign_file import LimitTable
+from loadgen.study.series.limit.limit_command import choose_axis, read_search
+from loadgen.study.series.limit.limit_search import LimitSearch
+
+PACED = {"preset": "jetson-thor/qwen3-8b-bf16"}  # a slow one: few requests are simulated
+LIMIT: dict[str, Any] = {
+    "slo": "ttft p50 < 10s", "over": "concurrency", "max_runs": 3, "min_duration_s": 0.3, "budget_s": 10,
+    "highest": 2,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_each_cell_is_a_search_and_the_limits_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, {**PACED, "name": "A"}, {**PACED, "name": "B"}, repeats=1, limit=LIMIT)
+    assert cli.main(["campaign", str(path)]) == 0
+    place = the_directory()
+    assert failures(place) == {}
+    assert cells(place) == ["r0-A-embedded-tiny", "r0-B-embedded-tiny"]
+    read = result_sources.read_sources([str(place)])
+    assert [(limit.name, limit.record.ended) for limit in read.limits] == [
+        ("A", "everything-passes"),
+        ("B", "everything-passes"),
+    ]
+    assert {run.cell.arm for limit in read.limits for run in limit.runs if run.cell} == {
+        "A on embedded", "B on embedded",
+    }  # fmt: skip
+    out = capsys.readouterr().out
+    assert "Highest concurrency at ttft p50 < 10000 ms" in out
+    assert "A: limit: at least 2 at a time" in out
+    assert "2 of 2 cells are finished" in out
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_an_interrupted_search_goes_on_when_its_campaign_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, {**PACED, "name": "A"}, repeats=1, limit=LIMIT)
+    add = LimitSearch._add
+
+    def once(self: LimitSearch, *given: Any) -> None:
+        add(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(LimitSearch, "_add", once)
+        assert cli.main(["campaign", str(path)]) == 130
+    place = the_directory()
+    kept = place / "interrupted" / "r0-A-embedded-tiny" / "limit"
+    before = read_search(kept)
+    assert (len(before.runs), before.ended) == (1, "interrupted")
+    assert cli.main(["campaign", str(path), "--resume"]) == 0
+    after = read_search(place / "cells" / "r0-A-embedded-tiny")
+    assert after.runs[:1] == before.runs
+    assert (len(after.runs), after.ended, after.alone_s) == (2, "everything-passes", before.alone_s)
+    assert (place / "cells" / "r0-A-embedded-tiny" / after.runs[0].directory / "result.json").exists()
+    assert not kept.exists()
+
+
+def test_a_dry_run_estimates_searches_by_their_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = LIMIT | {"budget_s": 600}
+    path = written(tmp_path, {**INSTANT, "name": "A"}, {**INSTANT, "name": "B"}, repeats=2, limit=limit)
+    assert cli.main(["campaign", str(path), "--dry-run"]) == 0
+    assert "\nestimated time: at most 40 min of searches; starts" in capsys.readouterr().out
+
+
+@loop_over(
+    ("changes", "message"),
+    [
+        ({"slo": "tttf p99 < 500ms"}, r"\[limit\].*tttf"),
+        ({"within": 2.0}, r"\[limit\].*within"),
+        ({"budget": "30m"}, r"\[limit\].*budget"),
+        ({"max_runs": 1}, r"\[limit\].*max_runs"),
+        ({"over": "users"}, r"\[limit\].*over"),
+    ],
+)
+def test_what_is_wrong_with_a_limit_names_the_file_and_the_key(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"c\.toml: {message}"):
+        campaign_file.load_campaign(written(tmp_path, INSTANT, limit=LIMIT | changes))
+
+
+@loop_over(
+    ("changes", "message"),
+    [
+        ({"lowest": 8, "highest": 2}, "lowest = 8 is not below highest = 2"),
+        ({"start": 2.5}, "start = 2.5: requests in flight are whole numbers"),
+        ({"start": 4}, "start = 4 lies above highest = 2"),
+        ({"over": "rate", "start": 0.5, "lowest": 1}, "start = 0.5 lies below lowest = 1"),
+    ],
+)
+def test_loads_that_cannot_be_searched_are_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path, INSTANT, limit=LIMIT | changes)
+    with pytest.raises(UsageError, match=rf"checkpoint 'instant': \[limit\], profile tiny: {message}"):
+        arms.make_arms(campaign_file.load_campaign(path), path)
+
+
+def test_a_workload_whose_load_changes_is_refused_for_searches(tmp_path: Path) -> None:
+    path = written(tmp_path, INSTANT, profiles=["./ramp.toml"], limit=LIMIT)
+    (tmp_path / "ramp.toml").write_text('schedule = "rate 2 for 60s"\n', "utf-8")
+    with pytest.raises(UsageError, match=r"\[limit\], profile ramp: a search varies one rate"):
+        arms.make_arms(campaign_file.load_campaign(path), path)
+
+
+def test_a_limit_without_an_objective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="slo"):
+        campaign_file.load_campaign(written(tmp_path, INSTANT, limit={"within": 0.1}))
+
+
+def test_a_ladder_cannot_be_searched(tmp_path: Path) -> None:
+    path = written(tmp_path, INSTANT, profiles=["qwen-speed"], limit=LIMIT)
+    with pytest.raises(UsageError, match="a ladder has a load of one request at a time"):
+        arms.make_arms(campaign_file.load_campaign(path), path)
+
+
+def test_the_commands_of_a_preview_are_searches(tmp_path: Path) -> None:
+    path = written(tmp_path, INSTANT, limit=LIMIT)
+    loaded = campaign_file.load_campaign(path)
+    (arm,) = arms.make_arms(loaded, path)
+    words = arm.command(5, 7, loaded.limit)
+    assert words.startswith("loadgen limit --preset=instant")
+    assert "--slo 'ttft p50 < 10s' --within 5% --budget 10s --max-runs 3 --over concurrency" in words
+    assert words.endswith("--min-duration 0.3s --to 2")
+    assert "--repeat" not in words
+
+
+@loop_over(
+    ("over", "settings", "expected"),
+    [
+        (None, {"max_concurrency": 4}, "concurrency"),
+        (None, {"request_rate": 2.0}, "rate"),
+        ("rate", {"max_concurrency": 4}, "rate"),
+    ],
+)
+def test_what_is_varied_is_as_asked_else_what_the_workload_limits(
+    over: Any, settings: dict[str, Any], expected: str
+) -> None:
+    workload = Profile(name="p", input_len=8, output_len=2, num_prompts=3, **settings)
+    assert choose_axis(workload, LimitTable(slo="ttft p50 < 10s", over=over).over) == expected

@@ -1,0 +1,290 @@
+"""The order of a campaign: what drifts falls on all alike, and a start of a server is told from the next."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.campaign_files import INSTANT, written
+from builders.loops import loop_over
+from loadgen import cli
+from loadgen.base.errors import UsageError
+from loadgen.plan import profile
+from loadgen.study.series.campaign import arms, campaign_file, campaign_store
+from loadgen.study.series.campaign.arms import Arm, Start
+from loadgen.study.series.campaign.campaign_store import Left, Pace
+from loadgen.study.series.time_estimate import at_best_s, format_duration
+from loadgen.verdict.campaign_cell import Cell
+
+AB = ({"name": "A", "preset": "instant"}, {"name": "B", "preset": "instant"})
+ABC = (*AB, {"name": "C", "preset": "instant"})
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def made(path: Path) -> tuple[Arm, ...]:
+    return arms.make_arms(campaign_file.load_campaign(path), path)
+
+
+def starts(path: Path) -> tuple[Start, ...]:
+    found = campaign_file.load_campaign(path)
+    return arms.plan_starts(found.name, made(path), found.repeats, found.starts == "once")
+
+
+def told(path: Path) -> list[str]:
+    """Each start as `A r0: high, low`."""
+    return [
+        f"{start.arm.checkpoint} {start.name}: {', '.join(one.cell.profile for one in start.planned)}"
+        for start in starts(path)
+    ]
+
+
+def test_the_order_turns_about_with_every_repeat(tmp_path: Path) -> None:
+    path = written(tmp_path, *ABC, profiles=["high-load", "low-load"], repeats=3)
+    there, back = "high-load, low-load", "low-load, high-load"
+    assert told(path) == [
+        *(f"A r0: {there}", f"B r0: {there}", f"C r0: {there}"),
+        *(f"C r1: {back}", f"B r1: {back}", f"A r1: {back}"),
+        *(f"A r2: {there}", f"B r2: {there}", f"C r2: {there}"),
+    ]
+
+
+@loop_over("repeats", [2, 4, 6])
+def test_a_steady_drift_falls_on_all_arms_alike(repeats: int, tmp_path: Path) -> None:
+    found = starts(written(tmp_path, *ABC, repeats=repeats))
+    places = dict.fromkeys("ABC", 0)
+    for place, start in enumerate(found):
+        places[start.arm.checkpoint] += place
+    assert len(set(places.values())) == 1
+
+
+def test_a_server_that_is_started_once_is_named_so_and_serves_all_repeats(tmp_path: Path) -> None:
+    path = written(tmp_path, *AB, profiles=["high-load", "low-load"], repeats=2, starts="once")
+    profiles = "high-load, low-load, low-load, high-load"
+    assert told(path) == [f"A once: {profiles}", f"B once: {profiles}"]
+    assert [one.cell.repeat for one in starts(path)[0].planned] == [0, 0, 1, 1]
+
+
+def test_a_server_that_is_there_is_never_started(tmp_path: Path) -> None:
+    path = written(tmp_path, {"name": "A", "base_url": "http://127.0.0.1:1"}, AB[1], repeats=2)
+    assert told(path) == ["A attached: tiny", "B r0: tiny", "B r1: tiny", "A attached: tiny"]
+
+
+def test_each_checkpoint_has_its_own_servers_and_workloads(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"name": "A", "model": "a"},
+        {"name": "B", "model": "b", "servers": ["two"], "profiles": ["low-load"]},
+        servers={"one": {"launch": "vllm"}, "two": {"launch": "sglang", "context_len": 5}},
+        repeats=1,
+    )
+    assert [arm.name for arm in made(path)] == ["A on one", "A on two", "B on two"]
+    assert told(path) == ["A r0: tiny", "A r0: tiny", "B r0: low-load"]
+    assert [arm.settings.context_len for arm in made(path)] == [None, 5, 5]
+
+
+@loop_over(
+    ("flags", "server"),
+    [
+        ({"preset": "instant"}, "embedded"),
+        ({"launch": "vllm", "model": "m"}, "vllm"),
+        ({"launch_container": "i", "model": "m"}, "container"),
+        ({"launch_command": "x {port}"}, "command"),
+        ({"base_url": "http://h:1"}, "attached"),
+        ({"port": 5}, "attached"),
+    ],
+)
+def test_without_a_name_a_server_is_called_by_what_it_is(
+    flags: dict[str, Any], server: str, tmp_path: Path
+) -> None:
+    (arm,) = made(written(tmp_path, {"name": "A", **flags}))
+    assert arm.server == server
+
+
+def test_ids_are_readable_and_of_letters_that_any_file_system_takes(tmp_path: Path) -> None:
+    path = written(tmp_path, {"name": "Qwen/Qwen3 8B: <FP8>", "preset": "instant"}, repeats=2)
+    assert [one.id for start in starts(path) for one in start.planned] == [
+        "r0-Qwen-Qwen3-8B-FP8-embedded-tiny",
+        "r1-Qwen-Qwen3-8B-FP8-embedded-tiny",
+    ]
+
+
+def the_record(path: Path) -> campaign_store.CampaignRecord:
+    return campaign_store.make_record(
+        campaign_file.load_campaign(path), path, made(path), starts(path), datetime(2026, 1, 1, tzinfo=UTC)
+    )
+
+
+def ran(path: Path) -> list[Cell]:
+    return [one.cell for start in starts(path) for one in start.planned]
+
+
+CHANGES: list[tuple[tuple[dict[str, Any], ...], dict[str, Any], list[str]]] = [
+    (AB, {}, []),
+    (AB, {"repeats": 9}, []),
+    (AB, {"baseline": "B", "margin": 0.5, "description": "x", "hardware": "h200"}, []),
+    (ABC, {}, []),
+    (AB, {"seed": 5}, ["seed was 7 and is 5"]),
+    (AB, {"seed": None}, []),
+    (AB, {"starts": "once"}, ["starts was 'every-repeat' and is 'once'"]),
+    (AB, {"fingerprint": True}, ["fingerprint was False and is True"]),
+    (AB[:1], {}, ["B on embedded was run and is no longer in the file"]),
+    (
+        (AB[0], {"name": "B", "preset": "bench/1024x50", "label": "x"}),
+        {},
+        [
+            "B on embedded: preset was 'instant' and is 'bench/1024x50'",
+            "B on embedded: label was not given and is 'x'",
+        ],
+    ),
+    (AB, {"profiles": ["low-load"]}, ["profile tiny was run and is no longer in the file"]),
+    (AB, {"profiles": ["./tiny.toml", "low-load"]}, []),
+]
+
+
+@loop_over(("checkpoints", "keys", "changed"), CHANGES)
+def test_there_may_be_more_of_everything_and_what_was_run_stays_as_it_was(
+    checkpoints: tuple[dict[str, Any], ...], keys: dict[str, Any], changed: list[str], tmp_path: Path
+) -> None:
+    path = written(tmp_path, *AB, seed=7)
+    old, cells = the_record(path), ran(path)
+    new = the_record(written(tmp_path, *checkpoints, **{"seed": 7, **keys}))
+    assert list(campaign_store.list_differences(old, new, cells)) == changed
+    assert list(campaign_store.list_differences(old, new, [])) == []
+    assert campaign_store.read_record(old.model_dump_json(), path) == old
+
+
+def test_a_profile_that_was_run_stays_as_it_was(tmp_path: Path) -> None:
+    path = written(tmp_path, *AB)
+    old, cells = the_record(path), ran(path)
+    (tmp_path / "tiny.toml").write_text("input_len = 9\noutput_len = 3\nnum_prompts = 3\n", "utf-8")
+    assert list(campaign_store.list_differences(old, the_record(path), cells)) == [
+        "profile tiny: input_len was 8 and is 9",
+        "profile tiny: max_concurrency was 2 and is not given",
+        "profile tiny: temperature was 0.0 and is not given",
+    ]
+
+
+def test_what_goes_on_keeps_its_seed_and_what_is_not_asked_for_now(tmp_path: Path) -> None:
+    old = the_record(written(tmp_path, *ABC, repeats=3))
+    new = campaign_store.continue_record(old, the_record(written(tmp_path, *AB, repeats=2)))
+    assert (new.seed, new.seed_chosen, new.repeats) == (old.seed, False, 3)
+    assert [arm.checkpoint for arm in new.arms] == ["A", "B", "C"]
+    assert sorted(new.order) == sorted(old.order)
+
+
+@loop_over(
+    ("text", "says"),
+    [
+        ("", "is damaged: Expecting value"),
+        ("{}", "is not a campaign of this loadgen"),
+        ('{"format": 2}', "has format 2, this loadgen reads 1"),
+        ('{"format": 1}', "is damaged: name: field required"),
+        ('{"format": 1, "na', "is damaged"),
+    ],
+)
+def test_a_record_that_is_none_is_told(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        campaign_store.read_record(text, tmp_path / "campaign.json")
+
+
+def test_time_left_is_that_of_the_same_cells_before_else_of_others(tmp_path: Path) -> None:
+    path = written(tmp_path, {"name": "A", "base_url": "http://h:1"}, *AB[1:], repeats=2)
+    found, pace = starts(path), Pace()
+    assert pace.left(found, set()) == Left(None)
+    assert pace.left(found, set()).words == "unknown until the first cells are done"
+    first = found[0].planned[0]
+    pace.cell(first.cell, 10.0)
+    assert pace.left(found, {first.id}) == Left(30.0)
+    second = found[1].planned[0]
+    pace.cell(second.cell, 20.0)
+    pace.start(second.cell.arm, 3.0)
+    assert pace.left(found, {first.id, second.id}) == Left(33.0)
+    assert pace.left(found, {one.id for start in found for one in start.planned}) == Left(0.0)
+
+
+def test_before_the_first_cell_the_roofline_tells_the_least(tmp_path: Path) -> None:
+    table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
+    path = written(tmp_path, table, profiles=["low-load"], hardware="jetson-thor", repeats=2)
+    left = Pace().left(starts(path), set())
+    # 10 requests and a warm-up one, 128 tokens each: 15.1 GB of weights at 273 GB/s, and twice that.
+    assert left.at_best
+    assert left.seconds == pytest.approx(2 * 11 * 128 * 15.1 / 273, rel=0.1)
+    assert left.words == "at least 3 min"
+    unknown = written(tmp_path, {**table, "model": "of-my-own"}, hardware="jetson-thor")
+    assert Pace().left(starts(unknown), set()) == Left(None)
+    with pytest.raises(UsageError, match=r"c.toml: checkpoint 'A': --hardware h200-of-mine: unknown"):
+        starts(written(tmp_path, table, hardware="h200-of-mine"))
+
+
+@loop_over(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (89, "89 s"), (100, "2 min"), (3600, "1 h 00 min"), (7800, "2 h 10 min")],
+)
+def test_a_duration_is_said_as_people_say_it(seconds: float, said: str) -> None:
+    assert format_duration(seconds) == said
+
+
+def test_a_preview_shows_order_commands_and_time_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, *AB, {"name": "C", "model": "/nowhere/m", "launch": "vllm"}, repeats=3, seed=7)
+    assert cli.main(["campaign", str(path), "--dry-run", "--allow-launch"]) == 0
+    out = capsys.readouterr().out
+    assert "3 arms (checkpoint on server), 3 repeats: 9 cells, 9 starts of a server" in out
+    assert "/nowhere/m does not exist: its cells would fail" in out
+    assert "  r0, r2: A on embedded → B on embedded → C on vllm\n" in out
+    assert "  r1: C on vllm → B on embedded → A on embedded\n" in out
+    assert f"    loadgen bench --preset=instant --profile {tmp_path}/tiny.toml --repeat 3 --seed 7\n" in out
+    assert "    cannot be started here: " in out
+    assert "estimated time: unknown until the first cells are done\n" in out
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["c.toml", "tiny.toml"]
+
+
+def test_a_preview_of_one_repeat_and_one_arm_is_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["campaign", str(written(tmp_path, INSTANT, repeats=1)), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "1 arm (checkpoint on server), 1 repeat: 1 cell, 1 start of a server\n" in out
+    assert "  r0: instant\n" in out
+
+
+@loop_over(
+    ("keys", "seconds"),
+    [
+        pytest.param({"trace": "t", "trace_window": "600:1200"}, 600.0, id="a trace's window"),
+        pytest.param({"trace": "t", "trace_window": "600:1200", "speed_up": 10}, 60.0, id="sent faster"),
+        pytest.param({"trace": "t", "trace_window": ":90", "duration": 30}, 30.0, id="for a time"),
+        pytest.param({"trace": "t", "trace_window": "600:"}, None, id="to its end"),
+        pytest.param({"trace": "t"}, None, id="a whole trace"),
+        pytest.param({"dataset_path": "rows.jsonl", "max_concurrency": 8}, None, id="a file"),
+        pytest.param(
+            {"dataset_path": "rows.jsonl", "max_concurrency": 8, "duration": 60}, 60.0, id="for 60 s"
+        ),
+        pytest.param({"input_dist": "normal:mean=64,sd=8"}, None, id="lengths that are drawn"),
+    ],
+)
+def test_what_a_file_takes_is_known_of_a_window_alone(
+    keys: dict[str, Any], seconds: float | None, tmp_path: Path
+) -> None:
+    table = {"name": "A", "model": "Qwen/Qwen3-8B", "launch": "vllm"}
+    (arm,) = made(written(tmp_path, table, hardware="jetson-thor"))
+    assert at_best_s(arm.options, profile.build(keys)) == seconds
+
+
+def test_what_a_preset_takes_is_known_from_its_steps(tmp_path: Path) -> None:
+    """Nothing is measured, and no hardware named: 16 prompts of 64 / 16, 4 at a time, and 4 warm-ups."""
+    (arm,) = made(written(tmp_path, {"name": "A", "preset": "h20/qwen3-8b-fp8"}))
+    keys = {"input_len": 64, "output_len": 16, "num_prompts": 16, "max_concurrency": 4, "num_warmups": 4}
+    seconds = at_best_s(arm.options, profile.build(keys))
+    assert seconds is not None
+    assert 0.2 < seconds < 2.0
+    longer = at_best_s(arm.options, profile.build({**keys, "num_prompts": 160}))
+    assert longer == pytest.approx(seconds * 164 / 20)

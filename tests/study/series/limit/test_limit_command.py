@@ -1,0 +1,271 @@
+"""`loadgen limit`: what is refused before anything runs, and a search that is resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from builders.loops import loop_over
+from builders.serving_scripts import launch_command
+from fakes.scripted_server import closed_port
+from fakes.supervised import MARK, PATIENCE_S, marked, running, until
+from fakes.virtual_serving import virtual_engines
+from loadgen import cli
+from loadgen.base import parsing
+from loadgen.base.errors import UsageError
+from loadgen.figures.objectives import Objective, Standing
+from loadgen.report.limit_record import LimitRecord, LimitRun
+from loadgen.run import session
+from loadgen.study.series.limit.limit_command import continue_search, read_search
+from loadgen.study.series.limit.limit_search import check_budget, estimate_time
+from loadgen.study.series.limit.search import NextRun, SearchSettings, choose_next_run, first_run
+
+PACED = "jetson-thor/qwen3-8b-bf16"  # slow enough for a client of processes to hold any load
+SLO = ["--slo", "ttft p99 < 500ms"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@loop_over(
+    ("argv", "message"),
+    [
+        pytest.param([], "--slo is missing", id="no objective"),
+        pytest.param(["--slo", "tftt p99 < 1s"], "unknown figure 'tftt'", id="figure"),
+        pytest.param(["--slo", "ttft p99 < 500"], "the limit has no unit", id="unit"),
+        pytest.param(["--slo", "ttft p99 < 1s, ttft p99 < 2s"], "of the same percentile", id="twice"),
+        pytest.param([*SLO, "--within", "5x"], "'5x' is no share from 0.1% to 100%", id="share"),
+        pytest.param([*SLO, "--budget", "soon"], "'soon' is not a time: write it as 60s", id="time"),
+        pytest.param([*SLO, "--budget", "30"], "'30' is not a time: write it as 30s", id="no unit"),
+        pytest.param([*SLO, "--budget", "0s"], "'0s': give a time from 1ms to a year", id="no time"),
+        pytest.param([*SLO, "--max-runs", "1"], "--max-runs", id="one run"),
+        pytest.param([*SLO, "--from", "9", "--to", "3"], "--from 9 is not below --to 3", id="bounds"),
+        pytest.param([*SLO, "--over", "concurrency", "--start", "1.5"], "whole numbers", id="half a stream"),
+        pytest.param(
+            [*SLO, "--profile", "low-load", "--start", "1.5"], "whole numbers", id="half a stream by profile"
+        ),
+        pytest.param([*SLO, "--start", "2", "--from", "3"], "--start 2 lies below --from 3", id="low start"),
+        pytest.param([*SLO, "--start", "9", "--to", "3"], "--start 9 lies above --to 3", id="high start"),
+        pytest.param([*SLO, "--duration", "9"], "--duration does not apply to a search", id="duration"),
+        pytest.param([*SLO, "--repeat", "3"], "--repeat does not apply to a search", id="repeat"),
+        pytest.param([*SLO, "--start-at", "+2"], "--start-at does not apply to a search", id="start at"),
+        pytest.param(
+            [*SLO, "--expect-plan", "0" * 32], "--expect-plan does not apply to a search", id="plan"
+        ),
+        pytest.param([*SLO, "--selftest"], "--selftest does not apply to a search", id="self-test"),
+        pytest.param([*SLO, "--max-duration", "9"], "--max-duration does not apply", id="rule to stop"),
+        pytest.param([*SLO, "--request-rate", "9"], "the search varies the load", id="a rate"),
+        pytest.param([*SLO, "--max-concurrency", "9"], "the search varies the load", id="a concurrency"),
+        pytest.param(["--slo", "ttft p99 < 1s", "--disable-stream"], "needs a stream", id="no stream"),
+        pytest.param([*SLO, "--strict"], "--strict does not apply to a search", id="strict"),
+        pytest.param([*SLO, "--profile", "qwen-speed"], "`loadgen ladder` measures it", id="ladder"),
+        pytest.param([*SLO, "--schedule", "rate 2 for 60s"], "varies one rate", id="schedule"),
+        pytest.param([*SLO, "--bursts", "5 every 10s"], "varies one rate", id="bursts"),
+        pytest.param([*SLO, "--resume", "nowhere"], "is not the directory of a search", id="no search"),
+    ],
+)
+def test_a_wrong_command_ends_with_a_line_and_2(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["limit", "--run-dir", str(tmp_path), *argv]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@loop_over(("start", "enough_s", "asked"), [(0.05, 20_964, "350m"), (7.7, 140.2, "141s")])
+def test_a_budget_too_small_for_two_runs_is_refused_with_one_that_is_not(
+    start: float, enough_s: float, asked: str
+) -> None:
+    goal = Objective("ttft", 99, 500)
+    small = SearchSettings("rate", (goal,), start=start, lowest=0.01, highest=9, budget_s=100)
+    with pytest.raises(UsageError, match=rf"^--budget 2 min is too small .* give --budget {asked}, "):
+        check_budget(small)
+    check_budget(replace(small, budget_s=enough_s))
+    assert parsing.parse_seconds(asked) >= enough_s
+
+
+@loop_over(
+    ("percentiles", "start", "budget_s", "words"),
+    [
+        (
+            (99,), 0.05, 36000,
+            "at least 3 h 38 min in two runs, the first of 2 h 55 min (524 requests), at most 10 h 00 min "
+            "(--budget); with P90 in place of P99 at least 55 min",
+        ),
+        (
+            (95, 99.9), 1, None,
+            "at least 3 h 07 min in two runs, the first of 2 h 47 min (10000 requests); with P90 in place of "
+            "P95 and P99.9 at least 9 min",
+        ),
+        (
+            (99,), 100, 1800,
+            "at least 2 min in two runs, the first of 60 s (the shortest run), at most 30 min (--budget)",
+        ),
+        (
+            (90,), 1, 1800,
+            "at least 4 min in two runs, the first of 2 min (a share of the budget), at most 30 min "
+            "(--budget)",
+        ),
+        ((90,), 0.05, None, "at least 2 h 52 min in two runs, the first of 2 h 47 min (500 requests)"),
+    ],
+)  # fmt: skip
+def test_before_its_first_run_a_search_says_what_it_takes(
+    percentiles: tuple[float, ...], start: float, budget_s: float | None, words: str
+) -> None:
+    goals = tuple(Objective("ttft", percentile, 500) for percentile in percentiles)
+    settings = SearchSettings("rate", goals, start=start, lowest=0.01, highest=4096, budget_s=budget_s)
+    assert estimate_time(settings) == words
+    first = choose_next_run(settings, ())
+    assert isinstance(first, NextRun)
+    assert first.duration_s == pytest.approx(first_run(settings)[0], abs=0.1)
+
+
+def test_a_search_goes_on_with_the_bounds_that_are_asked_now() -> None:
+    asked = LimitRecord(
+        name="bench", command=(), axis="rate", objectives=("ttft p99 < 500 ms",), within=0.05, budget_s=60,
+        most_runs=12, least_run_s=None, fixed="digest", seed=3,
+    )  # fmt: skip
+    before = asked.model_copy(
+        update={"start": 2.0, "lowest": 1.0, "highest": 64.0, "least_run_s": 5.0, "ended": "budget"}
+    )
+    longer = asked.model_copy(update={"highest": 128.0, "least_run_s": 9.0, "budget_s": 120})
+    resumed = continue_search(before, longer)
+    assert (resumed.start, resumed.lowest, resumed.highest, resumed.least_run_s) == (2.0, 1.0, 128.0, 9.0)
+    assert (resumed.budget_s, resumed.ended) == (120, None)
+
+
+def test_a_search_is_resumed_within_bounds_that_hold_its_runs() -> None:
+    run = LimitRun(number=1, load=1.0, directory="", standing=Standing.MEETS, reason="")
+    before = LimitRecord(
+        name="bench", command=("loadgen", "limit", "--slo", "ttft p99 < 1s"), axis="rate",
+        objectives=("ttft p99 < 1000 ms",), within=0.05, budget_s=60, fixed="digest", runs=(run,),
+    )  # fmt: skip
+    asked = before.model_copy(update={"runs": (), "lowest": 100.0})
+    with pytest.raises(UsageError, match="the search has a run at 1: give bounds that hold it"):
+        continue_search(before, asked)
+    with pytest.raises(UsageError, match=r"resume with its flags: loadgen limit --slo 'ttft p99 < 1s'$"):
+        continue_search(before, asked.model_copy(update={"fixed": "another"}))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_a_search_learned_is_kept_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "short.toml").write_text('input_len = 8\noutput_len = 4\nslo = "e2el p50 < 60s"\n', "utf-8")
+    argv = [
+        "limit",
+        "--preset",
+        PACED,
+        "--profile",
+        str(tmp_path / "short.toml"),
+        "--seed",
+        "3",
+        "--quiet",
+    ]
+    argv += ["--over", "concurrency", "--min-duration", "0.3s", "--budget", "36s", "--to", "4"]
+    argv += ["--run-dir", str(tmp_path / "runs"), "--no-observe"]
+    assert cli.main(argv) == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    record = read_search(directory)
+    assert [run.load for run in record.runs] == [1, 4]
+    assert (record.ended, record.highest_passing) == ("everything-passes", 4)
+    assert record.goodput_per_s is not None
+    assert "limit: at least 4 at a time" in capsys.readouterr().out
+    assert cli.main([*argv, "--resume", str(directory)]) == 0
+    assert read_search(directory).runs == record.runs
+    for changed in (
+        ["--slo", "e2el p50 < 9s"],
+        ["--model", "other"],
+        ["--transport", "httpx"],
+        ["--seed", "4"],
+    ):
+        assert cli.main([*argv, *changed, "--resume", str(directory)]) == 2
+        assert "--resume: " in capsys.readouterr().err
+
+
+def streams(server: tuple[str, str], *words: str) -> list[str]:
+    """A search over the requests in flight, of tiny requests and short runs."""
+    Path("tiny.toml").write_text('input_len = 8\noutput_len = 2\nslo = "e2el p50 < 60s"\n', "utf-8")
+    short = ("--min-duration", "0.3s", "--budget", "36s")
+    fixed = ("--profile", "tiny.toml", "--seed", "3", "--over", "concurrency", *short)
+    return ["limit", *server, *fixed, "--no-observe", *words]
+
+
+def found() -> LimitRecord:
+    (directory,) = Path("runs").iterdir()
+    return read_search(directory)
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_search_with_what_is_known_and_it_goes_on(
+    number: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv, mark = streams(("--preset", PACED), "--to", "4"), f"limit {os.getpid()} {code}"
+    with Path("shown").open("w") as shown:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loadgen", *argv], stdout=shown, env={**os.environ, MARK: mark}
+        )
+    until(lambda: any(read_search(path.parent).runs for path in Path("runs").glob("*/limit.json")), "a run")
+    process.send_signal(number)
+    assert process.wait(PATIENCE_S) == code
+    until(lambda: not marked(mark), "no process is left")
+    (directory,) = Path("runs").iterdir()
+    before, lines = found(), Path("shown").read_text("utf-8").splitlines()
+    assert before.ended == "interrupted"
+    assert any(line.startswith("limit: ") for line in lines)  # a busy machine disturbs a run of one at a time
+    assert lines[-1].endswith(f" --resume {directory}")
+    with virtual_engines():
+        assert cli.main([*argv, "--resume", str(directory)]) == 0
+    after = found()
+    assert (after.ended, after.runs[: len(before.runs)]) == ("everything-passes", before.runs)
+    assert after.runs[-1].load == 4
+    assert "limit: at least 4 at a time" in capsys.readouterr().out
+
+
+# It serves each connection in a thread, slowly enough for the client to hold any load, and dies once of more
+# than 12.
+CROWDED = "threading.active_count() > 12 and not os.path.exists('died')"
+DEATH = "os.mkdir('died') or die(9, 'CUDA out of memory')"
+DIES = f"Server(lambda _: {DEATH} if {CROWDED} else pause(0.3)).serve()"
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("ports")
+def test_a_server_that_was_launched_is_started_again_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
+    launch = ("--launch-command", launch_command(tmp_path, DIES))
+    assert cli.main(streams(launch, "--start", "16", "--max-runs", "2", "--budget", "14s", "--quiet")) == 0
+    record = found()
+    assert record.ended == "most-runs"
+    died, after = record.runs
+    assert (died.load, died.passed) == (16, False)
+    assert "the GPU's memory ran out" in died.reason
+    assert after.load < 16
+    assert after.objectives[0].standing is Standing.MEETS  # whatever disturbed the run
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_search_stops_where_an_attached_server_dies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(launch_command(tmp_path, DIES), closed_port()) as base_url:
+        assert cli.main(streams(("--base-url", base_url), "--start", "16", "--budget", "14s")) == 1
+    record, shown = found(), capsys.readouterr().out
+    assert (record.ended, [(run.load, run.passed) for run in record.runs]) == ("server-died", [(16, False)])
+    assert "/health does not answer" in record.runs[0].reason
+    assert "fails at 16, 1 run" in shown
+    assert "\nended: the server ended, with what is known so far\n" in shown

@@ -1,0 +1,297 @@
+"""Finding: a search whose server dies, or that a signal ends, keeps what is known and goes on from there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from builders import made_runs
+from builders.loops import loop_over
+from builders.made_runs import run
+from loadgen.base.errors import MeasureError, UsageError
+from loadgen.base.structs import replace
+from loadgen.figures.objectives import Standing, parse
+from loadgen.plan.plan_inputs import Seed
+from loadgen.plan.profile import Profile
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.report.limit_record import LimitRecord, LimitRun, SearchEnd
+from loadgen.report.run import Run
+from loadgen.report.run_directory import Result
+from loadgen.run.options import Options
+from loadgen.run.session import Session
+from loadgen.run.signals import Stopped
+from loadgen.study.series.limit import limit_command, limit_search
+from loadgen.study.series.limit.limit_search import LimitSearch, make_entry, make_trial, set_load
+from loadgen.study.series.limit.search import NextRun
+from loadgen.study.series.point_runs import MeasuredPoint, PointServers
+from loadgen.study.series.series_store import KeptDirectory
+from loadgen.verdict.run_facts import Client
+
+OBJECTIVES = parse("e2el p50 < 400ms")
+TINY = Profile(name="tiny", input_len=8, output_len=4, max_concurrency=1)
+ASKED = LimitRecord(
+    name="tiny",
+    command=("loadgen", "limit"),
+    axis="concurrency",
+    objectives=("e2el p50 < 400 ms",),
+    within=0.05,
+    budget_s=None,
+)
+MOST = 10  # requests in flight at which a request still takes 200 ms, and not 800
+SAVED: list[Path] = []  # where runs are saved that several tests copy
+DIED = MeasuredPoint(reason="the server ended", duration_s=1.0, server_gone=True)
+
+
+@dataclass
+class FewStarts(PointServers):
+    """Servers that start as often as `starts` says; `serve` opens one, and `close` ends it."""
+
+    starts: int = 1
+    serving: bool = False
+
+    def session(self, workload: Profile, serve: Mapping[str, str] | None = None) -> Session:
+        if not self.serving:
+            if not self.starts:
+                raise MeasureError("it does not start")
+            self.starts -= 1
+            self.serving = True
+        return cast(Session, None)
+
+    def close(self) -> None:
+        self.serving = False
+
+
+@dataclass
+class Played:
+    """Measures in no time; what is `spoiled`, by the number of the run, comes to that instead, once."""
+
+    spoiled: dict[int, MeasuredPoint | Stopped] = field(default_factory=dict)
+    seeds: list[Seed] = field(default_factory=list)
+
+    def __call__(self, session: Session, workload: Profile, seed: Seed, place: Path) -> MeasuredPoint:
+        self.seeds.append(seed)
+        point = self.spoiled.pop(seed.repeat, None)
+        if isinstance(point, Stopped):
+            raise point
+        if point is not None:
+            return point
+        streams = workload.max_concurrency or 1
+        made, saved = _saved(streams, seed.repeat)
+        directory = shutil.copytree(saved, place / f"{seed.repeat:03}")
+        return MeasuredPoint(made, directory, duration_s=made.metrics.duration_s)
+
+
+@cache
+def _saved(streams: int, number: int) -> tuple[Result, Path]:
+    """A run with so many requests in flight, and a directory that holds it: to save one takes long."""
+    speed = 2.0 if streams <= MOST else 0.5
+    made = made_runs.run(requests=60, concurrency=streams, speed=speed, seed=number)
+    return made, Run(made).save(SAVED[0] / f"{streams}-{number}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _place_of_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    SAVED[:] = [tmp_path_factory.mktemp("runs")]
+
+
+def search(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: LimitRecord = ASKED,
+    spoiled: Mapping[int, MeasuredPoint | Stopped] | None = None,
+    ours: bool = True,
+    starts: int = 1,
+    played: Played | None = None,
+) -> LimitSearch:
+    """A search that has ended, with a server of ours or not, that starts so often."""
+    options = Options(quiet=True, preset="instant" if ours else None, base_url=None if ours else "http://h")
+    servers = FewStarts(options, ServerSettings(), directory, print, starts=starts)
+    monkeypatch.setattr(limit_search, "measure_point", played or Played(dict(spoiled or {})))
+    kept = KeptDirectory(directory, "limit")
+    ended = LimitSearch(servers, TINY, OBJECTIVES, record, kept, Seed(3), lambda _: None)
+    with kept.locked():
+        assert ended.find() == limit_command.read_search(directory)
+    return ended
+
+
+def test_a_search_ends_between_what_passes_and_what_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = search(tmp_path, monkeypatch).record
+    assert (record.ended, record.highest_passing, record.lowest_failing) == ("within", MOST, MOST + 1)
+    assert record.alone_s == pytest.approx(0.2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [MeasuredPoint(made_runs.run(), signal=signal.SIGINT), Stopped(signal.SIGTERM)],
+    ids=["in a run", "between runs"],
+)
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_signal_leaves_what_is_known_and_the_search_goes_on(
+    at: int, stop: MeasuredPoint | Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = search(tmp_path / "undisturbed", monkeypatch).record
+    stopped = search(tmp_path / "stopped", monkeypatch, spoiled={at: stop})
+    number = stop.number if isinstance(stop, Stopped) else stop.signal
+    assert (stopped.signal, stopped.record.ended) == (number, "interrupted")
+    assert stopped.record.runs == undisturbed.runs[: max(at - 1, 0)]
+    again = search(tmp_path / "stopped", monkeypatch, limit_command.continue_search(stopped.record, ASKED))
+    assert (again.signal, again.record) == (0, undisturbed)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_run_that_was_cut_has_other_prompts_when_it_is_made_again(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played({at: Stopped(signal.SIGINT)})
+    stopped = search(tmp_path, monkeypatch, played=played).record
+    assert stopped.attempts == 1
+    search(tmp_path, monkeypatch, limit_command.continue_search(stopped, ASKED), played=played)
+    seeds = [(seed.repeat, seed.attempt) for seed in played.seeds]
+    assert seeds[: at + 1] == [(number, 0) for number in range(at + 1)]
+    assert seeds[at + 1 : at + 3] == [(at, 1), (at + 1, 0)]
+
+
+def test_a_run_whose_server_died_at_its_end_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_runs.run(requests=60, concurrency=16, speed=2.0, failed=1)
+    directory = Run(made).save(tmp_path / "runs" / "003")
+    died = MeasuredPoint(made, directory, "the server ended during the run", 1.0, server_gone=True)
+    record = search(tmp_path, monkeypatch, spoiled={3: died}, ours=False).record
+    assert [run.passed for run in record.runs] == [True, True, False]
+    assert (record.highest_passing, record.lowest_failing) == (4, 16)
+
+
+def test_a_server_of_ours_that_dies_fails_its_run_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = search(tmp_path, monkeypatch, spoiled={3: DIED}, starts=2).record
+    died = record.runs[2]
+    assert (died.load, died.passed, died.reason) == (16, False, "the server ended")
+    assert len(record.runs) > 3
+    assert (record.ended, record.highest_passing, record.lowest_failing) == ("within", MOST, MOST + 1)
+
+
+@loop_over(("ours", "notes"), [(False, ()), (True, ("it does not start",))])
+def test_a_server_that_is_gone_for_good_ends_the_search(
+    ours: bool, notes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = search(tmp_path, monkeypatch, spoiled={3: DIED}, ours=ours).record
+    assert (record.ended, record.notes) == ("server-died", notes)
+    assert [run.passed for run in record.runs] == [True, True, False]
+    assert (record.highest_passing, record.lowest_failing) == (4, 16)
+
+
+def test_an_objective_whose_latency_no_answer_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_token = made_runs.run(requests=5, tokens=1, concurrency=1)
+    probed = MeasuredPoint(one_token, tmp_path / "probe", duration_s=1.0)
+    asked = ASKED.model_copy(update={"objectives": ("tpot p50 < 400 ms",)})
+    monkeypatch.setattr(limit_search, "measure_point", lambda *_: probed)
+    servers = FewStarts(Options(preset="instant"), ServerSettings(), tmp_path, print)
+    kept = KeptDirectory(tmp_path, "limit")
+    searching = LimitSearch(servers, TINY, parse("tpot p50 < 400ms"), asked, kept, Seed(3), lambda _: None)
+    with pytest.raises(UsageError, match=r"no answer has this latency \(one token has no TPOT or ITL\)"):
+        searching.find()
+
+
+@loop_over(
+    ("end", "lowest_failing", "bottleneck"),
+    [("client-limited", 20.0, "client"), ("client-limited", None, "client"), ("within", None, "client")],
+)
+def test_a_search_that_the_client_limited_points_to_the_client(
+    end: SearchEnd, lowest_failing: float | None, bottleneck: str, tmp_path: Path
+) -> None:
+    limited = LimitRun(
+        number=1, load=9, directory="", standing=Standing.NOT_SHOWN, reason="late", disturbed=True
+    )
+    record = ASKED.model_copy(update={"runs": (limited,), "lowest_failing": lowest_failing})
+    cause = limit_search._find_cause(record, end, OBJECTIVES, tmp_path)
+    assert (cause["bottleneck"], cause["evidence"]) == (bottleneck, "late")
+
+
+def test_a_rate_is_searched_for_without_the_cap_of_its_workload() -> None:
+    capped = Profile(name="capped", input_len=8, output_len=4, request_rate=2.0, max_concurrency=4)
+    made = set_load(capped, "rate", NextRun(16.0, 60.0))
+    assert (made.request_rate, made.max_concurrency, made.duration) == (16.0, None, 60.0)
+
+
+MINUTE = parse("e2el p50 < 60s")
+
+
+def made(result: Result) -> MeasuredPoint:
+    return MeasuredPoint(result, duration_s=1.0)
+
+
+def test_a_load_that_the_client_did_not_hold_is_not_counted() -> None:
+    few = run(requests=200, concurrency=4)
+    asked = few.facts.profile.model_copy(update={"max_concurrency": 5})
+    short = Result(replace(few.facts, profile=asked), few.records)
+    row = make_entry(1, 5, made(short), MINUTE, "runs/1")
+    assert row.reason == "disturbed (concurrency-not-held)"
+    assert (row.disturbed, make_trial(row, MINUTE).beyond) == (True, False)
+    assert make_entry(1, 4, made(few), MINUTE, "runs/1").passed
+
+
+@loop_over(
+    ("requests", "slo", "standing", "reason"),
+    [
+        (600, "e2el p50 < 60s, ttft p99 < 10s", "meets", ""),
+        (600, "e2el p50 < 60s, ttft p99 < 1ms", "fails", "ttft p99 is "),
+        (100, "e2el p50 < 60s, ttft p99 < 10s", "not shown", "ttft p99: 100 samples, too few"),
+        (100, "e2el p50 < 1ms, ttft p99 < 10s", "fails", "e2el p50 is "),
+    ],
+)
+def test_a_run_meets_fails_or_does_not_show(requests: int, slo: str, standing: str, reason: str) -> None:
+    row = make_entry(1, 4, made(run(requests=requests)), parse(slo), "runs/1")
+    assert (row.standing, row.passed) == (standing, standing == "meets")
+    assert row.reason.startswith(reason)
+    assert make_trial(row, parse(slo)).standing == standing
+    assert LimitRun.model_validate_json(row.model_dump_json()) == row
+    assert json.loads(row.model_dump_json())["standing"] == standing
+
+
+@loop_over(("gone", "standing", "disturbed"), [(True, "fails", False), (False, "not shown", True)])
+def test_a_run_that_could_not_be_made_fails_only_where_the_server_is_gone(
+    gone: bool, standing: str, disturbed: bool
+) -> None:
+    row = make_entry(1, 4, MeasuredPoint(reason="too many open files", server_gone=gone), MINUTE, "")
+    assert (row.standing, row.disturbed, row.reason) == (standing, disturbed, "too many open files")
+
+
+STOPPED = Client(transport="wire", cpu_s=1.0, wall_s=2.0, stopped_s=9.0)
+
+
+def test_a_run_that_its_machine_disturbed_shows_nothing() -> None:
+    row = make_entry(1, 4, made(run(requests=200, client=STOPPED)), MINUTE, "runs/1")
+    assert (row.standing, row.disturbed) == ("not shown", True)
+    assert row.reason == "disturbed (client-stopped)"
+    assert row.doubts == ("server-limit", "client-stopped")
+    assert make_trial(row, MINUTE).beyond is False
+
+
+def test_p99_of_e2el_is_that_whichever_percentiles_the_report_has() -> None:
+    measured = run(requests=200)
+    profile = measured.facts.profile.model_copy(update={"metric_percentiles": "50"})
+    few = Result(replace(measured.facts, profile=profile), measured.records)
+    e2el_ms = (measured.records.arrival_ns[15::16] - measured.records.sent_ns) / 1e6
+    row = make_entry(1, 4, made(few), MINUTE, "runs/1")
+    assert row.p99_e2el_ms == pytest.approx(float(np.percentile(e2el_ms, 99)))
+
+
+def test_an_invalid_run_names_its_gravest_doubt() -> None:
+    row = make_entry(1, 4, made(run(requests=200, failed=100)), MINUTE, "runs/1")
+    assert row.reason.startswith("the run is INVALID: ")
+    assert not row.passed

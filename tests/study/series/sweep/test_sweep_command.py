@@ -1,0 +1,374 @@
+"""A sweep that runs: every point is a run or has its reason, and what was ended goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.serving_scripts import launch_command
+from fakes.scripted_server import closed_port
+from fakes.supervised import MARK, PATIENCE_S, marked, running, until
+from fakes.virtual_serving import virtual_engines
+from loadgen import cli
+from loadgen.report import load_identity
+from loadgen.report.run_directory import load
+from loadgen.report.sweep_record import SweepRecord
+from loadgen.run import session
+from loadgen.study.importers import result_sources
+from loadgen.study.series.sweep import sweep_run
+from loadgen.study.series.sweep.sweep_run import SweepStore
+
+pytestmark = [
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+TINY = ("--input-len", "8", "--output-len", "4", "--num-prompts", "6", "--seed", "7", "--quiet")
+TWELVE = ("--preset", "instant", "--concurrency", "1,2,4…32", "--vary", "temperature=0,1", *TINY)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that failed ends soon, or lives."""
+    monkeypatch.setattr(session, "_FAILED_S", 0.5)
+
+
+def sweep(*words: str) -> int:
+    return cli.main(["sweep", *words])
+
+
+def the_store(base: str = "runs") -> SweepStore:
+    (directory,) = Path(base).glob("*-sweep-*")
+    return SweepStore(directory)
+
+
+def digests(store: SweepStore) -> list[str]:
+    """What each point asked."""
+    return [load(store.directory / point.directory).facts.plan_digest for point in store.record().points]
+
+
+def table(text: str) -> list[tuple[str, str]]:
+    """The loads of a table's rows: of the figures no two runs have the same."""
+    lines = [line.split() for line in text.splitlines()]
+    return [(words[0], words[1]) for words in lines if words and words[0].startswith("temperature=")]
+
+
+def test_a_sweep_leaves_a_run_and_a_row_for_each_point(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--preset", "instant", "--concurrency", "1,2…4", "--repeat", "2", *TINY)
+    assert sweep(*words) == 0
+    store = the_store()
+    record = store.record()
+    assert (record.axis, record.seed, record.name) == ("concurrency", 7, "bench")
+    assert [(point.settings, point.repeat) for point in record.points] == [
+        ({"max_concurrency": limit}, repeat) for repeat in (0, 1) for limit in (1, 2, 4)
+    ]
+    assert {point.state for point in record.points} == {"done"}
+    assert [point.directory for point in record.points[2:4]] == [
+        "points/002-concurrency-4",
+        "points/003-concurrency-1-repeat-1",
+    ]
+    assert len(set(digests(store))) == 6  # prompts of its own for each
+    facts = load(store.directory / record.points[2].directory).facts
+    assert (facts.max_concurrency, facts.requests, facts.repeat) == (4, 6, 2)
+    shown = capsys.readouterr().out
+    assert "2 runs each" in shown
+    assert f"6 of 6 points are measured: {store.directory}" in shown
+    assert len(result_sources.read_sources([str(store.directory)]).reported) == 6
+    assert not (store.directory / "unfinished").exists()
+
+
+def test_the_runs_lie_as_the_plots_of_vllm_read_them() -> None:
+    assert sweep("--preset", "instant", "--concurrency", "1,2", "--repeat", "2", *TINY) == 0
+    place = the_store().directory / "vllm"
+    summaries = {
+        path.parent.name: json.loads(path.read_text("utf-8")) for path in place.rglob("summary.json")
+    }
+    assert sorted(summaries) == ["BENCH--max_concurrency=1", "BENCH--max_concurrency=2"]
+    for runs in summaries.values():
+        assert [run["run_number"] for run in runs] == [0, 1]
+        assert {"total_token_throughput", "median_ttft_ms", "request_rate"} <= runs[0].keys()
+        assert "loadgen" not in runs[0]
+    assert [run["max_concurrency"] for run in summaries["BENCH--max_concurrency=2"]] == [2, 2]
+    assert (
+        json.loads((place / "BENCH--max_concurrency=2" / "run=1.json").read_text("utf-8"))["run_number"] == 1
+    )
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(180)  # many runs in turn
+def test_killed_after_five_of_twelve_and_resumed_it_is_the_same_sweep(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with virtual_engines():
+        assert sweep(*TWELVE, "--run-dir", "undisturbed") == 0
+    undisturbed = table(capsys.readouterr().out)
+    assert len(undisturbed) == 12
+    argv = [sys.executable, "-m", "loadgen", "sweep", *TWELVE, "--run-dir", "killed"]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: len(list(Path("killed").glob("*/points/*"))) >= 5, "five points")
+    process.kill()
+    process.wait(PATIENCE_S)
+    before = {path: path.read_bytes() for path in Path("killed").glob("*/points/*/result.json")}
+    listed = the_store("killed").record()
+    done = {point.directory for point in listed.points if point.state == "done"}
+    assert 4 <= len(done) < 12
+    with virtual_engines():
+        assert sweep(*TWELVE, "--run-dir", "killed", "--resume") == 0
+    assert table(capsys.readouterr().out) == undisturbed
+    store = the_store("killed")
+    attempts = [point.attempts for point in store.record().points]
+    assert set(attempts) <= {1, 2}
+    assert attempts.count(2) <= 1  # the point that was cut, whose prompts the server may have cached
+    same = [
+        one == other for one, other in zip(digests(store), digests(the_store("undisturbed")), strict=True)
+    ]
+    assert same == [attempt == 1 for attempt in attempts]
+    kept = {path: text for path, text in before.items() if f"points/{path.parent.name}" in done}
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_point_ends_a_sweep_with_what_is_known(number: int, code: int) -> None:
+    words = ("--preset", "instant", "--vary", "num_prompts=6,40000,8", *TINY[:4])
+    argv = [sys.executable, "-m", "loadgen", "sweep", "--max-concurrency", "2", *words, *TINY[6:]]
+    mark = f"sweep {os.getpid()} {code}"
+    with Path("shown").open("w") as shown:
+        process = subprocess.Popen(argv, stdout=shown, env={**os.environ, MARK: mark})
+    # Its second point lasts minutes; the journal grows once requests have ended.
+    journals = (Path("runs"), "*/unfinished/001-*/*/journal.bin")
+    until(lambda: any(path.stat().st_size > 10**5 for path in Path.glob(*journals)), "the second point")
+    process.send_signal(number)
+    assert process.wait(PATIENCE_S) == code
+    until(lambda: not marked(mark), "no process is left")
+    store, lines = the_store(), Path("shown").read_text("utf-8").splitlines()
+    record = store.record()
+    assert [point.state for point in record.points] == ["done", "planned", "planned"]
+    assert f"1 of 3 points are measured: {store.directory}" in lines
+    assert lines[-1].startswith("interrupted; resume with: loadgen sweep ")
+    assert lines[-1].endswith(f" --resume {store.directory}")
+    assert [path.name for path in store.directory.glob("interrupted/*")] == ["001-num_prompts-40000"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--vary", "temperature=0,1", "--concurrency", "1,4"), "the points differ"),
+        (("--concurrency", "1,2", "--output-len", "9"), "what is not varied differs, or a file that is read"),
+        (("--concurrency", "1,2", "--seed", "8"), "the seed is 7"),
+    ],
+)
+def test_another_sweep_is_not_resumed(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep("--preset", "instant", "--concurrency", "1,2", *TINY) == 0
+    place = str(the_store().directory)
+    assert sweep("--preset", "instant", *TINY, *words, "--resume", place) == 2
+    assert f"{place} is another sweep: {message}; resume with its flags: " in capsys.readouterr().err
+
+
+def starts() -> list[Path]:
+    """The logs of the servers that were started."""
+    return list((the_store().directory / "servers").glob("*/server.log"))
+
+
+def launched(tmp_path: Path, code: str, *words: str) -> int:
+    return sweep("--launch-command", launch_command(tmp_path, code), *words, *TINY[2:])
+
+
+def states(record: SweepRecord) -> list[tuple[dict[str, Any], str, str]]:
+    return [(point.settings, point.state, point.directory.split("/")[0]) for point in record.points]
+
+
+@pytest.mark.whole
+def test_a_server_that_dies_of_a_point_is_restarted(tmp_path: Path) -> None:
+    code = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None).serve()"
+    assert launched(tmp_path, code, "--vary", "input_len=4,64,8", "--max-concurrency", "1") == 0
+    record = the_store().record()
+    assert states(record) == [
+        ({"input_len": 4}, "done", "points"),
+        ({"input_len": 64}, "failed", "failed"),
+        ({"input_len": 8}, "done", "points"),
+    ]
+    assert "the GPU's memory ran out" in record.points[1].reason
+    assert len(starts()) == 2
+    assert len(result_sources.read_sources([str(the_store().directory)]).reported) == 2
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [("4,64,8", ["done", "failed", "planned"]), ("64,4,8", ["failed", "planned", "planned"])],
+)
+def test_a_sweep_stops_at_the_point_whose_server_is_gone(
+    lengths: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "Server(lambda asked: die(9, '') if asked.prompt_tokens > 8 else None).serve()"
+    words = ("--vary", f"input_len={lengths}", "--max-concurrency", "1", *TINY[2:-1])
+    port = closed_port()
+    with running(launch_command(tmp_path, code), port) as base_url:
+        assert sweep("--base-url", base_url, *words) == 1
+    record, (shown, failure) = the_store().record(), capsys.readouterr()
+    assert [point.state for point in record.points] == expected
+    (reason,) = {point.reason for point in record.points if point.state == "failed"}
+    assert "/health does not answer" in reason
+    assert f"input_len=64: FAILED: {reason}" in " ".join(shown.split())
+    assert f"{expected.count('done')} of 3 points are measured: {the_store().directory}" in shown
+    assert "the server answers no more: start it again; resume with: loadgen " in failure
+    assert f"--resume {the_store().directory}" in failure
+    with running(launch_command(tmp_path, "Server().serve()"), port) as base_url:
+        again = ("--base-url", base_url, *words, "--resume", str(the_store().directory))
+        assert sweep(*again) == 0
+    assert [point.state for point in the_store().record().points] == ["done"] * 3
+
+
+@pytest.mark.whole
+def test_a_failed_point_has_its_reason_and_is_measured_again_on_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "asked.prompt_tokens > 8 and not os.path.exists('fine')"
+    code = f"Server(lambda asked: 500 if {refused} else None).serve()"
+    words = ("--vary", "input_len=4,64", "--max-concurrency", "1")
+    assert launched(tmp_path, code, *words) == 0
+    shown = capsys.readouterr().out
+    assert "input_len=64: FAILED: every request failed, the first with http-status" in shown
+    assert "measure 1 failed point again: loadgen " in shown
+    place = the_store().directory
+    Path("fine").touch()
+    assert launched(tmp_path, code, *words, "--resume", str(place)) == 0
+    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert not (place / "failed" / "001-input_len-64").exists()
+
+
+@pytest.mark.whole
+def test_a_server_is_restarted_only_where_its_flags_differ(tmp_path: Path) -> None:
+    words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
+    assert launched(tmp_path, "Server().serve()", *words) == 0
+    record = the_store().record()
+    assert [(point.serve, point.settings) for point in record.points] == [
+        ({"max-num-seqs": flag}, {"max_concurrency": limit}) for flag in ("8", "16") for limit in (1, 2)
+    ]
+    assert len(starts()) == 2
+    runs = [load(the_store().directory / point.directory).facts for point in record.points]
+    given = [run.launched.settings.arguments for run in runs if run.launched is not None]
+    assert given == [("--max-num-seqs=8",)] * 2 + [("--max-num-seqs=16",)] * 2
+    assert [run.profile.name for run in runs] == ["max-num-seqs=8"] * 2 + ["max-num-seqs=16"] * 2
+
+
+@pytest.mark.whole
+def test_a_server_that_does_not_start_is_tried_twice_and_names_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--serve-param", "max-num-seqs=8,16", "--concurrency", "1,2", "--input-len", "8")
+    fails = "any('=8' in word for word in sys.argv)"
+    code = f"import sys\nif {fails}:\n    sys.exit(2)\nServer().serve()"
+    assert launched(tmp_path, code, *words) == 0
+    record = the_store().record()
+    assert [point.state for point in record.points] == ["failed", "failed", "done", "done"]
+    (reason,) = {point.reason for point in record.points[:2]}
+    words_before, _, log = reason.partition("; its whole log: ")
+    assert words_before == "command ended with 2 before it was ready"
+    assert Path(log).is_file()
+    assert len(starts()) == 3
+    assert all(len(line) <= 80 or log in line for line in capsys.readouterr().out.splitlines()[:6])
+
+
+@pytest.mark.whole
+def test_a_start_that_fails_once_fails_no_point(tmp_path: Path) -> None:
+    fails = "if not os.path.exists('tried'):\n    open('tried', 'w')\n    sys.exit(2)"
+    code = f"import os, sys\n{fails}\nServer().serve()"
+    assert launched(tmp_path, code, "--concurrency", "1,2", "--input-len", "8") == 0
+    assert [point.state for point in the_store().record().points] == ["done", "done"]
+
+
+def test_an_output_length_that_varies_is_what_each_point_asks_of_the_rows() -> None:
+    Path("d.jsonl").write_text('{"prompt": "hello there", "output_tokens": 4}\n' * 3)
+    Path("e.jsonl").write_text('{"prompt": "hello there"}\n' * 3)
+    words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
+    assert sweep(*words, "--vary", "output_len=8,16", "--dataset-path", "d.jsonl") == 0
+    assert outputs(the_store()) == [8, 16]
+    given = ("--output-len", "6", "--vary", "dataset_path=d.jsonl,e.jsonl", "--run-dir", "given")
+    assert sweep(*words, *given) == 0
+    assert outputs(the_store("given")) == [6, 6]
+
+
+def outputs(store: SweepStore) -> list[int | None]:
+    """The tokens of every answer that each point asked for."""
+    facts = [load(store.directory / point.directory).facts for point in store.record().points]
+    return [load_identity.find_asked_output(each) for each in facts]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--vary", "dataset_path=d.jsonl,nowhere.jsonl"), "--dataset-path nowhere.jsonl: No such file"),
+        (("--vary", "input_dist=fixed;unifrm:min=1,max=8"), "'unifrm' is no distribution"),
+        (("--vary", "input_len=8,16", "--dataset-path", "d.jsonl"), "input_len is varied, and the data set"),
+        (
+            ("--concurrency", "-1,2"),
+            "--concurrency -1,2: give whole numbers of requests in flight, 1 or more",
+        ),
+        (("--concurrency", "1,1e5000"), "give numbers from 1e-15 to 1e15"),
+        (("--rate", "1,1e99999999"), "give numbers from 1e-15 to 1e15"),
+    ],
+)
+def test_what_is_wrong_at_any_point_is_refused_before_the_first(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("d.jsonl").write_text('{"prompt": "hello there", "output_tokens": 4}\n')
+    assert sweep("--preset", "instant", *words) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_values_as_long_as_paths_are_measured() -> None:
+    place = Path("x" * 120, "y" * 120)
+    place.mkdir(parents=True)
+    for name in ("a", "b"):
+        (place / name).write_text('{"prompt": "hello there", "output_tokens": 4}\n')
+    words = ("--preset", "instant", "--max-concurrency", "1", "--quiet")
+    assert sweep(*words, "--vary", f"dataset_path={place / 'a'},{place / 'b'}") == 0
+    assert [point.state for point in the_store().record().points] == ["done", "done"]
+    assert len(list(the_store().directory.glob("vllm/*/summary.json"))) == 2
+
+
+def test_a_log_shows_how_many_points_there_are_and_what_begins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_run, "_LONG_S", 0.0)  # a point as short as these has no line when it begins
+    assert sweep("--preset", "instant", "--concurrency", "1,2", "--disable-stream", *TINY[:-1]) == 0
+    begun, first, *lines = capsys.readouterr().out.splitlines()
+    assert begun == f"2 points, less than 1 s, in {the_store().directory}"
+    assert first == "[1/2] concurrency=1: measuring 6 requests, less than 1 s"
+    assert lines[0].startswith("[1/2] concurrency=1: ")
+    assert " tok/s, mean E2EL " in lines[0]
+    assert lines[1].startswith("[2/2] concurrency=2: measuring 6 requests, ")  # as the first one took
+    assert lines[2].startswith("[2/2] concurrency=2: ")
+    assert not any("nan" in line or " 0 s left" in line for line in lines[:3])
+
+
+@pytest.mark.whole
+def test_no_server_is_an_error_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("--base-url", f"http://127.0.0.1:{closed_port()}", "--concurrency", "1,2", *TINY) == 1
+    assert "is not ready" in capsys.readouterr().err
+    assert list(Path("runs").glob("*")) == []
+
+
+def test_a_dry_run_shows_the_points_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("--rate", "0.05,0.1", "--input-len", "8", "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "bench: 2 points",
+        "    1 rate=0.05: 50 requests",
+        "    2 rate=0.1: 50 requests",
+        "estimated time: about 25 min; warm-up and starts come on top",
+        "nothing was started or written (--dry-run)",
+    ]
+    assert sweep("--concurrency", "1,2", "--dry-run") == 0
+    assert "estimated time: unknown" in capsys.readouterr().out.splitlines()
+    assert not Path("runs").exists()

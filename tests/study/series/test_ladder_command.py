@@ -1,0 +1,309 @@
+"""The ladder: a row for every length whatever becomes of it, and all rows so far on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from builders.serving_scripts import engine_command, launch_command
+from fakes.scripted_server import Answer, Asked, api, stream, whole
+from fakes.virtual_servers import engine_server
+from fakes.virtual_serving import VirtualServing
+from loadgen import cli
+from loadgen.report.run_directory import Result, load
+from loadgen.run import session
+from loadgen.study.series import ladder_command
+from loadgen.study.speed import ladder_rows
+from loadgen.study.speed.speed_rows import OUTPUT, TOTAL, SpeedRow, read_speed_csv
+
+pytestmark = [
+    # Python 3.12 warns of any thread at a fork; the child takes none of their locks.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+LADDER = "ladder = [1, 8, 64]\noutput_len = 4\nnum_prompts = 2\nmax_concurrency = 1\n"
+ENGINE = ["--preset", "bench/1024x50", "--served-model-name", "Qwen/Qwen3-8B"]  # 20 ms a token
+
+
+@pytest.fixture(autouse=True)
+def _at_the_foot(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile to climb; a server that failed is soon known to live."""
+    request.getfixturevalue("engines" if request.node.get_closest_marker("unit") else "ports")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "_FAILED_S", 1.0)
+    (tmp_path / "p.toml").write_text(LADDER, "utf-8")
+
+
+def climb(*words: str) -> int:
+    return cli.main(["ladder", "--quiet", "--profile", "./p.toml", *words])
+
+
+def on(line: str, *words: str) -> int:
+    return climb("--launch-command", line, *words)
+
+
+def on_engine(*flags: str, words: tuple[str, ...] = ()) -> int:
+    """Climb on the embedded engine as a server that runs already, with flags of its own."""
+    with VirtualServing(engine_server(*ENGINE, *flags)) as server:
+        return climb("--base-url", server.base_url, *words)
+
+
+def directory() -> Path:
+    (found,) = Path("runs").iterdir()
+    return found
+
+
+def rows() -> list[SpeedRow]:
+    return read_speed_csv(directory() / "ladder.csv")
+
+
+def outcome() -> list[tuple[int, str]]:
+    """Of each row: its length, and "measured", or why it was not."""
+    return [(row.input_length, "measured" if row.speed_tok_s is not None else row.note) for row in rows()]
+
+
+def measured(length: int) -> Result:
+    """The run of a length, as its directory has it."""
+    (found,) = directory().glob(f"*-p-{length}")
+    return load(found)
+
+
+@pytest.mark.whole
+def test_every_length_is_a_row_in_order_and_every_file_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert on(engine_command(*ENGINE)) == 0
+    found = rows()
+    assert [row.input_length for row in found] == [1, 8, 64]
+    assert {(row.model, row.quantization, row.formula, row.output_length) for row in found} == {
+        ("Qwen3-8B", "", TOTAL, 4)
+    }
+    place = directory()
+    kept = json.loads((place / "ladder.json").read_text("utf-8"))["rows"]
+    assert [Decimal(f"{row['speed_tok_s']:.2f}") for row in kept] == [row.speed_tok_s for row in found]
+    assert [ladder_rows.make_speed_row(load(place / row["run"]), TOTAL) for row in kept] == found
+    assert all((place / row["run"] / "server.log").stat().st_size for row in kept)
+    for form in ("html", "rst", "md"):
+        text = (place / f"ladder.{form}").read_text("utf-8")
+        assert all(str(row.speed_tok_s) in text for row in found)
+        assert "served_model_name" not in text
+    out = capsys.readouterr().out
+    assert {row.note for row in found} == {"SIMULATED, no model ran"}
+    first = found[0]
+    assert out.startswith(
+        f"input 1: TTFT {first.ttft_ms} ms, decode {first.decode_tok_s} tok/s, "
+        f"(prompt+output)/time {first.speed_tok_s} tok/s ({first.note})\n"
+    )
+    assert out.endswith(f"tables and runs: {place}\n")
+
+
+def test_a_ladder_climbs_on_a_server_that_is_there_and_leaves_it_there() -> None:
+    (Path("p.toml")).write_text("ladder = [3, 5]\noutput_len = 3\nnum_prompts = 2\n", "utf-8")
+    with VirtualServing(api(lambda asked: stream())) as server:
+        assert climb("--base-url", server.base_url) == 0
+        bodies = [json.loads(asked.body) for asked in server.asked if asked.body]
+    assert [len(body["prompt"]) for body in bodies] == [3, 3, 5, 5]
+    assert [row.setting for row in rows()] == [None, None]
+    assert not list(directory().rglob("server.log"))
+
+
+def test_without_a_server_a_ladder_climbs_on_the_embedded_engine() -> None:
+    assert climb("--preset", "instant") == 0
+    assert outcome() == [(1, "measured"), (8, "measured"), (64, "measured")]
+
+
+def test_the_two_formulas_differ_by_the_prompt() -> None:
+    (Path("p.toml")).write_text("ladder = [12]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
+    speeds = {}
+    for formula in (TOTAL, OUTPUT):
+        assert on_engine(words=("--formula", formula)) == 0
+        (row,) = rows()
+        records = measured(12).records
+        speeds[formula] = float(row.speed_tok_s or 0) * float(records.end_ns[0] - records.sent_ns[0]) / 1e9
+        assert row.formula == formula
+        assert f"Speed = {formula}" in (directory() / "ladder.md").read_text("utf-8")
+        shutil.rmtree("runs")
+    assert speeds == {TOTAL: pytest.approx(16, rel=1e-3), OUTPUT: pytest.approx(4, rel=1e-3)}
+
+
+def test_a_length_beyond_the_context_limit_is_a_row_of_the_ladder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("p.toml").write_text("ladder = [64, 8]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
+    assert on_engine("--max-model-len", "32") == 0
+    assert outcome() == [(64, "needs 68 tokens, the context limit is 32"), (8, "measured")]
+    assert rows()[0].model == "Qwen3-8B"
+    out = capsys.readouterr().out
+    assert out.startswith("input 64: - (needs 68 tokens, the context limit is 32)\ninput 8: ")
+
+
+def test_where_no_length_fits_nothing_was_measured() -> None:
+    Path("p.toml").write_text(LADDER.replace("[1, 8, 64]", "[13, 64]"), "utf-8")
+    assert on_engine("--max-model-len", "16") == 1
+    assert [why for _, why in outcome()] == [f"needs {n} tokens, the context limit is 16" for n in (17, 68)]
+
+
+@pytest.mark.parametrize(
+    ("warmups", "why"),
+    [
+        (0, "2 of 2 failed: http-status: 400: no"),
+        (1, "every warm-up request failed, the first with http-status: 400: no"),
+    ],
+)
+def test_a_length_that_the_server_refuses_is_a_row_of_the_ladder(warmups: int, why: str) -> None:
+    Path("p.toml").write_text(f"{LADDER.replace('8', '9')}num_warmups = {warmups}\n", "utf-8")
+
+    def refuse(asked: Asked) -> Answer:
+        refused = len(json.loads(asked.body)["prompt"]) == 9
+        return Answer([whole(b'{"error": {"message": "no"}}', "400 Bad")]) if refused else stream(4)
+
+    with VirtualServing(api(refuse)) as server:
+        assert climb("--base-url", server.base_url) == 0
+    assert [length for length, why in outcome() if why == "measured"] == [1, 64]
+    assert outcome()[1][1].startswith(why)
+
+
+DIES = "Server(lambda asked: die(9, 'CUDA out of memory') if asked.prompt_tokens > 8 else None)"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("warmups", [0, 1])
+def test_a_server_that_dies_of_a_length_is_started_again_for_the_next(
+    warmups: int, tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = LADDER.replace("[1, 8, 64]", "[1, 64, 4, 65]")
+    Path("p.toml").write_text(f"{text}num_warmups = {warmups}\n", "utf-8")
+    assert on(launch_command(tmp_path, f"{DIES}.serve()")) == 0
+    why = "command ended with 9 during the run: the GPU's memory ran out: end what else uses it, or lower"
+    assert [(length, said[: len(why)]) for length, said in outcome()] == [
+        (1, "measured"),
+        (64, why),
+        (4, "measured"),
+        (65, why),
+    ]
+    assert len(ports) == 2
+    assert len(list(directory().glob("*-command-server*"))) == 2
+    assert capsys.readouterr().err.count("\n  | CUDA out of memory\n") == 2
+
+
+@pytest.mark.whole
+def test_where_the_server_does_not_start_again_the_rows_say_so(
+    tmp_path: Path, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    once = "os.path.exists('started') and die(1, 'once is enough')\nopen('started', 'w').close()\n"
+    Path("p.toml").write_text(LADDER.replace("[1, 8, 64]", "[1, 64, 4, 2]"), "utf-8")
+    assert on(launch_command(tmp_path, f"{once}{DIES}.serve()")) == 0
+    assert [length for length, said in outcome() if said == "measured"] == [1]
+    assert outcome()[2:] == [(length, "the server did not start again") for length in (4, 2)]
+    assert "command ended with 1 before it was ready" in capsys.readouterr().err
+    assert len(ports) == 2
+
+
+@pytest.mark.whole
+def test_a_server_that_does_not_start_at_all_is_told_and_has_no_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert on(launch_command(tmp_path, "die(1, 'no')")) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("loadgen: command ended with 1 before it was ready")
+    assert [path.name for path in directory().rglob("*") if path.is_file()] == ["server.log"]
+
+
+@pytest.mark.whole
+def test_ctrl_c_keeps_the_rows_so_far_and_what_the_last_had_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = f"""
+def heed(asked):
+    if asked.number == 5:  # the first token, two of the first rung, and one of the second
+        os.kill({os.getpid()}, signal.SIGINT)
+        time.sleep(1000)
+Server(heed).serve()"""
+    assert on(launch_command(tmp_path, code)) == 130
+    assert outcome() == [(1, "measured"), (8, "measured")]
+    assert rows()[1].note.startswith("1 of 2 failed: cancelled")
+    assert f"tables and runs: {directory()}" in capsys.readouterr().out
+
+
+def test_the_published_row_of_the_same_model_stands_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.toml").write_text("ladder = [1, 2]\noutput_len = 4\nnum_prompts = 1\n", "utf-8")
+    assert on_engine() == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Published on" in out
+    assert "SGLang, 1× H20" in out
+    assert "Published with 2048 generated tokens, ours with 4" in out
+    ours = rows()[0].speed_tok_s
+    assert ours is not None
+    assert f"1 {ours} 81.73 {ours / Decimal('81.73'):.2f} SGLang" in out
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "says"),
+    [
+        ("ladder", ["--profile", "smoke"], "--profile smoke has no ladder of input lengths: run it with"),
+        ("ladder", ["--profile", "qwen-speed,smoke"], "--profile: one ladder at a time"),
+        ("ladder", ["--formula", "time/output"], "argument --formula: invalid choice: 'time/output'"),
+        ("ladder", ["--no-such-flag"], "; loadgen ladder --help lists the flags"),
+        ("ladder", ["--goodput", "speed:1"], "goodput"),
+        ("ladder", ["--random-input-len", "5"], "--input-len does not apply to a ladder"),
+        ("ladder", ["--repeat", "2"], "--repeat does not apply to a ladder: --num-prompts sets the repeats"),
+        ("ladder", ["--append-result"], "--save-result does not apply to a ladder: ladder.json"),
+        ("ladder", ["--print-request"], "--print-request does not apply to a ladder"),
+        ("bench", ["--profile", "qwen-speed", "--repeat", "2"], "--repeat does not apply to a ladder"),
+        ("bench", ["--formula", OUTPUT], "unknown flag --formula"),
+    ],
+)
+def test_what_is_no_ladder_is_refused_before_anything_is_started(
+    verb: str, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb, *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert said.err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "backend"),
+    [
+        (["--launch", "sglang"], "sglang", "sglang"),
+        (["--launch", "vllm"], "vllm", "openai"),
+        (["--launch", "sglang", "--backend", "openai"], "sglang", "openai"),
+        (["--launch", "sglang", "--endpoint", "/v1/completions"], "sglang", "openai"),
+        ([], "SGLang", "sglang"),
+        ([], "vLLM", "openai"),
+        ([], "", "openai"),
+    ],
+)
+def test_a_ladder_speaks_the_engines_own_api_where_it_takes_ids_alone(
+    words: list[str], engine: str, backend: str
+) -> None:
+    from loadgen.run.options import parse
+
+    options = parse(words, ladder_command.ladder_parser())
+    workload = ladder_command._load_workload(options)
+    assert ladder_command._prefer_native_api(workload, options, engine).backend == backend
+
+
+def test_the_throughput_profiles_print_their_rows_after_the_blocks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ["--random-input-len", "30", "--random-output-len", "10", "--num-warmups", "1"]
+    words = ["--profile", "qwen-throughput-100,qwen-throughput-1000", *small, "--quiet"]
+    with VirtualServing(engine_server(*ENGINE)) as server:
+        assert cli.main(["bench", "--base-url", server.base_url, *words]) == 0
+    out = capsys.readouterr().out
+    block, _, table = out.rpartition("\n\n")
+    assert block.count("Serving Benchmark Result") == 2
+    *head, _, first, second = table.splitlines()
+    assert {"Model", "#", "Prompts", "QPS", "Tokens/s"} <= set(" ".join(head).split())
+    for line, prompts in ((first, 100), (second, 1000)):
+        (path,) = Path("runs").glob(f"*-qwen-throughput-{prompts}/result.json")
+        known = json.loads(path.read_text("utf-8"))
+        assert (known["total_input_tokens"], known["total_output_tokens"]) == (30 * prompts, 10 * prompts)
+        qps, tokens = prompts / known["duration"], 40 * prompts / known["duration"]
+        assert line.split()[:4] == ["Qwen3-8B", str(prompts), f"{qps:.2f}", f"{tokens:.2f}"]

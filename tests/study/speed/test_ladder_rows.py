@@ -1,0 +1,386 @@
+"""Rungs: a run's row has the speed worked out by hand, and says what a reader must know of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders.loops import loop_over
+from loadgen.figures.record import Record, Records
+from loadgen.host.sensor_summary import MemoryUse, SensorSummary
+from loadgen.plan import profile
+from loadgen.plan.server_settings import ServerSettings
+from loadgen.report.run_directory import Result
+from loadgen.roofline.checkpoint import Checkpoint
+from loadgen.server.engine_config import EngineConfig
+from loadgen.study.speed import ladder_rows, speed_tables
+from loadgen.study.speed.speed_rows import (
+    OUTPUT,
+    SETTINGS,
+    TOTAL,
+    EngineSetting,
+    Memory,
+    SpeedRow,
+    ThroughputRow,
+)
+from loadgen.transport.failure import Failure, FailureKind
+from loadgen.verdict.run_facts import Client, Facts, Launched, Server
+
+MS = 1_000_000
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FAILED = Failure(FailureKind.HTTP_STATUS, "400: too long")
+
+
+@dataclass(frozen=True)
+class Req:
+    """A request that waited 50 ms before it was sent, and took so long from there to its end."""
+
+    took_ms: int
+    input_tokens: int = 10
+    output_tokens: int = 5
+    failure: Failure | None = None
+
+    def record(self, index: int, sent_ns: int) -> Record:
+        arrival_ns = sent_ns + np.linspace(20, self.took_ms, self.output_tokens).astype(np.int64) * MS
+        return Record(
+            index=index,
+            slot=0,
+            intended_ns=sent_ns - 50 * MS,
+            sent_ns=sent_ns,
+            end_ns=sent_ns + self.took_ms * MS,
+            arrival_ns=arrival_ns,
+            tokens=np.ones(self.output_tokens, np.int64),
+            first_byte_ns=int(arrival_ns[0]),
+            planned_input=10,
+            planned_output=5,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            usage=True,
+            reads=self.output_tokens + 1,
+            failure=self.failure,
+        )
+
+
+THREE = (Req(100), Req(200), Req(300))
+
+
+def made(requests: Sequence[Req] = THREE, **changes: Any) -> Result:
+    keys = {"input_len": 10, "output_len": 5, "num_prompts": 3, "max_concurrency": 1}
+    facts: dict[str, Any] = {
+        "started": WHEN,
+        "finished": WHEN,
+        "command": ["loadgen", "ladder"],
+        "profile": profile.build({"name": "p", **keys}),
+        "seed": 7,
+        "seed_chosen": True,
+        "plan_digest": "abc",
+        "prompt_format": "ids",
+        "server": server(),
+        "client": Client(
+            transport="wire", cpu_s=0.1, wall_s=3.0, clock_step_ms=0.0, late_bodies=0, backlog_bytes=0
+        ),
+        "environment": {"gpu": "A GPU", "cpu": "A processor"},
+        "warmups": 1,
+        "requests": 3,
+    }
+    ends_ns = accumulate((request.took_ms * MS for request in requests), initial=10**9)  # one after another
+    records = [
+        request.record(index, at) for index, (request, at) in enumerate(zip(requests, ends_ns, strict=False))
+    ]
+    return Result(Facts(**(facts | changes)), Records.of(records))
+
+
+def server(engine: str = "vLLM", model: str = "org/Qwen3-8B", **changes: Any) -> Server:
+    return Server(url="http://h/v1/completions", engine=engine, model=model, **changes)
+
+
+def launched(*command: str, **changes: Any) -> Launched:
+    known: dict[str, Any] = {
+        "how": "vllm",
+        "environment": {},
+        "settings": ServerSettings(),
+        "ready_s": 1.0,
+        "owned": "o",
+    }
+    return Launched(command=list(command), **(known | changes))
+
+
+def test_a_rung_is_a_row() -> None:
+    assert ladder_rows.make_speed_row(made(), TOTAL) == SpeedRow(
+        model="Qwen3-8B",
+        backend="vLLM",
+        gpu="A GPU",
+        input_length=10,
+        quantization="",
+        gpu_num=1,
+        speed_tok_s=Decimal("75.00"),
+        formula=TOTAL,
+        output_length=5,
+        ttft_ms=Decimal("20.00"),
+        decode_tok_s=Decimal("22.22"),
+    )
+
+
+@loop_over(
+    ("requests", "total", "output"),
+    [
+        # 45 and 15 tokens in 0.1 + 0.2 + 0.3 s, not the mean of 150, 75 and 50; the wait is no part of it
+        pytest.param(THREE, "75.00", "25.00", id="tokens and seconds are summed"),
+        pytest.param((Req(300),), "50.00", "16.67", id="rounded to two decimals"),
+        pytest.param((Req(100), Req(900, failure=FAILED), Req(300)), "75.00", "25.00", id="failed"),
+        pytest.param((Req(100, output_tokens=3),), "130.00", "30.00", id="as long as it was"),
+        pytest.param((Req(100, input_tokens=12),), "170.00", "50.00", id="as the server counted"),
+    ],
+)
+def test_the_speed_is_the_one_worked_out_by_hand(requests: Sequence[Req], total: str, output: str) -> None:
+    run = made(requests)
+    assert str(ladder_rows.make_speed_row(run, TOTAL).speed_tok_s) == total
+    assert str(ladder_rows.make_speed_row(run, OUTPUT).speed_tok_s) == output
+
+
+def test_a_rung_of_which_every_request_failed_has_no_speed_and_says_why() -> None:
+    row = ladder_rows.make_speed_row(made([Req(100, failure=FAILED)] * 3), TOTAL)
+    assert (row.speed_tok_s, row.gpu_num) == (None, None)
+    assert row.note == "3 of 3 failed: http-status: 400: too long"
+
+
+@loop_over(
+    ("requests", "note"),
+    [
+        pytest.param(THREE, "", id="none"),
+        pytest.param(
+            (Req(100), Req(100, failure=FAILED)),
+            "1 of 2 failed: http-status: 400: too long, INVALID: many-failures",
+            id="failures",
+        ),
+        pytest.param(
+            (Req(100, output_tokens=3),), "output of 3 tokens, not 5, SUSPECT: answer-lengths", id="shorter"
+        ),
+        pytest.param(
+            (Req(100), Req(100, input_tokens=12)),
+            "input of 10 to 12 tokens, not 10",
+            id="a longer prompt",
+        ),
+        pytest.param(
+            (Req(100, input_tokens=9, output_tokens=4), Req(100, output_tokens=6)),
+            "input of 9 to 10 tokens, not 10, output of 4 to 6 tokens, not 5",
+            id="both",
+        ),
+        pytest.param(
+            (Req(100, output_tokens=2, failure=FAILED), *THREE[1:]),
+            "1 of 3 failed: http-status: 400: too long, INVALID: many-failures",
+            id="what failed has no length",
+        ),
+    ],
+)
+def test_the_note_says_what_a_reader_of_the_row_must_know(requests: Sequence[Req], note: str) -> None:
+    assert ladder_rows.make_speed_row(made(requests), TOTAL).note == note
+
+
+def files(quantization: str) -> Checkpoint:
+    return Checkpoint(path="/m", config_digest="0", quantization=quantization)
+
+
+@loop_over(
+    ("facts", "expected"),
+    [
+        ({"server": server(model="m", model_root="/models/Qwen3-8B-FP8")}, ("Qwen3-8B", "FP8")),
+        ({"server": server(model="org/Qwen3-8B-AWQ")}, ("Qwen3-8B", "AWQ")),
+        ({"checkpoint": files(quantization="FP8")}, ("Qwen3-8B", "FP8")),
+        (
+            {"server": server(model="Qwen3-8B-AWQ"), "checkpoint": files(quantization="AWQ-4bit")},
+            ("Qwen3-8B", "AWQ"),
+        ),
+        (
+            {"server": server("loadgen engine", model_root="bench/1024x50", simulated="bench/1024x50")},
+            ("Qwen3-8B", ""),
+        ),
+    ],
+)
+def test_a_model_is_named_by_its_files_and_quantized_as_it_says(
+    facts: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert ladder_rows.name_model(made(**facts).facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpu", "gpu_num"),
+    [({"gpu": "NVIDIA H20", "cpu": "x"}, "NVIDIA H20", 1), ({"cpu": "x"}, "x", None), ({}, "", None)],
+)
+def test_the_machine_is_the_gpu_or_what_there_is(
+    environment: dict[str, str], gpu: str, gpu_num: int | None
+) -> None:
+    row = ladder_rows.make_speed_row(made(environment=environment), TOTAL)
+    assert (row.gpu, row.gpu_num) == (gpu, gpu_num)
+
+
+def test_transformers_is_called_as_the_pages_call_it() -> None:
+    assert (
+        ladder_rows.make_speed_row(made(server=server("transformers serve")), TOTAL).backend == "Transformers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "gpu_num"),
+    [
+        ({"launched": launched("vllm", settings=ServerSettings(tensor_parallel=4))}, 4),
+        ({"as_run": EngineConfig(tensor_parallel=2)}, 2),
+        (
+            {
+                "launched": launched("vllm", settings=ServerSettings(tensor_parallel=4)),
+                "as_run": EngineConfig(tensor_parallel=2),  # --server-args go last
+            },
+            2,
+        ),
+        ({"launched": launched("vllm"), "as_run": EngineConfig()}, 1),
+    ],
+)
+def test_gpus_are_those_that_share_the_model(facts: dict[str, Any], gpu_num: int) -> None:
+    assert ladder_rows.make_speed_row(made(**facts), TOTAL).gpu_num == gpu_num
+
+
+def sensed(**peak_mb: int) -> SensorSummary:
+    levels: dict[str, Any] = {
+        name: MemoryUse(peak_bytes=mb << 20, steady_bytes=0, how="so") for name, mb in peak_mb.items()
+    }
+    return SensorSummary(duration_s=1.0, period_s=0.5, samples=2, cpu_ms_per_sample=0.1, **levels)
+
+
+@loop_over(
+    ("engine", "levels", "memory", "note"),
+    [
+        ("transformers serve", {"server": 1394, "device": 9, "rss": 7}, "1394", ""),
+        ("transformers serve", {"pss": 500, "rss": 700, "system": 9}, "500", "host memory"),
+        ("transformers serve", {"rss": 700, "system": 9}, "700", "host memory"),
+        ("transformers serve", {"system": 9}, None, ""),
+        ("someone's", {"server": 10}, "10", ""),
+        ("vLLM", {"server": 1394, "rss": 7}, None, ""),
+        ("SGLang", {"rss": 7}, None, ""),
+    ],
+)
+def test_memory_is_the_servers_where_its_engine_allocates_on_demand(
+    engine: str, levels: dict[str, int], memory: str | None, note: str
+) -> None:
+    row = ladder_rows.make_speed_row(made(server=server(engine), sensed=sensed(**levels)), TOTAL)
+    assert row.gpu_memory == (Memory(Decimal(memory), "MB") if memory else None)
+    assert row.note == note
+
+
+SERVE = ["vllm", "serve", "org/m", "--host", "127.0.0.1", "--port", "8000", "--served-model-name", "m"]
+EAGER = {"enforce_eager": "False"}
+
+
+@loop_over(
+    ("command", "words"),
+    [
+        pytest.param(
+            ["--max-model-len", "9"], {"max_model_len": "9"} | EAGER, id="vLLM's default is written out"
+        ),
+        pytest.param(["--enforce-eager"], {"enforce_eager": "True"}, id="without a value"),
+        pytest.param(
+            ["--enforce-eager", "--tensor-parallel-size", "2"], {"enforce_eager": "True"}, id="gpus"
+        ),
+        pytest.param(
+            ["--max-num-seqs", "8", "--max-model-len=4096"],
+            {"max_model_len": "4096"} | EAGER | {"max_num_seqs": "8"},
+            id="the pages' words come first",
+        ),
+        pytest.param(
+            ["--no-enable-prefix-caching"], {"enable_prefix_caching": "False"}, id="one that says no"
+        ),
+        pytest.param(
+            ["--max-model-len", "1", "--max-model-len", "2"],
+            {"max_model_len": "2"} | EAGER,
+            id="the last wins",
+        ),
+    ],
+)
+def test_a_setting_is_what_the_launcher_was_given(command: list[str], words: dict[str, str]) -> None:
+    assert ladder_rows.find_setting(made(launched=launched(*SERVE, *command)).facts) == EngineSetting.of(
+        **words
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("--gpu-memory-utilization 0.9 --max-model-len 32768", "Default Setting"),
+        ("--max-model-len 32768 --gpu-memory-utilization 0.9", "Default Setting"),
+        ("--gpu-memory-utilization 1.0 --max-model-len 8192 --enforce-eager", "Setting 3"),
+        ("--max-model-len 131072 --gpu-memory-utilization 0.9", "Setting 5"),
+    ],
+)
+def test_a_pages_own_setting_is_recognised_and_called_by_its_name(flags: str, name: str) -> None:
+    row = ladder_rows.make_speed_row(made(launched=launched(*SERVE, *flags.split())), TOTAL)
+    assert row.setting == SETTINGS[name]
+    rendered = speed_tables.draw_speeds([row], "md")
+    assert f"| {name.removesuffix(' Setting')} |" in rendered
+    assert f"[{name}]=(" in rendered.replace("\\", "")
+
+
+def test_flags_of_the_engine_in_a_container_are_settings_its_own_not() -> None:
+    docker = ["docker", "run", "--rm", "--name", "loadgen-1", "--gpus", "all", "-v", "/m:/m", "--entrypoint"]
+    inside = ["vllm", "IMAGE", *SERVE[1:], "--gpu-memory-utilization", "0.9", "--max-model-len", "32768"]
+    of = launched(*docker, *inside, image="IMAGE")
+    assert ladder_rows.find_setting(made(launched=of).facts) == SETTINGS["Default Setting"]
+
+
+def test_a_server_that_was_there_or_was_given_nothing_has_no_setting() -> None:
+    assert ladder_rows.find_setting(made().facts) is None
+    assert ladder_rows.find_setting(made(launched=launched(*SERVE)).facts) is None
+    other = made(server=server("SGLang"), launched=launched("python", "-m", "x", "--port", "8"))
+    assert ladder_rows.find_setting(other.facts) is None
+
+
+def test_a_throughput_row_is_of_all_prompts_and_the_time_for_all_of_them() -> None:
+    # Three prompts, 30 tokens in and 15 out, 0.6 s from the first sent to the last end.
+    row = ladder_rows.make_throughput_row(made())
+    assert row == ThroughputRow("Qwen3-8B", "", 3, Decimal("5.00"), Decimal("75.00"))
+
+
+def test_a_throughput_row_leaves_out_failures_and_is_marked() -> None:
+    row = ladder_rows.make_throughput_row(made((*THREE[:2], Req(300, failure=FAILED))))
+    assert row.prompts == 2
+    assert row.note == "INVALID: many-failures"
+
+
+def test_a_row_is_strict_json_with_the_directory_of_its_run() -> None:
+    run = made(
+        server=server("transformers serve"), sensed=sensed(server=10), launched=launched("t", "--dtype", "b")
+    )
+    found = json.loads(
+        json.dumps(
+            ladder_rows.store_speed_row(ladder_rows.make_speed_row(run, OUTPUT), "runs/1"), allow_nan=False
+        )
+    )
+    assert found == {
+        "model": "Qwen3-8B",
+        "backend": "Transformers",
+        "gpu": "A GPU",
+        "input_length": 10,
+        "quantization": "",
+        "gpu_num": 1,
+        "speed_tok_s": 25.0,
+        "ttft_ms": 20.0,
+        "decode_tok_s": 22.22,
+        "gpu_memory": 10.0,
+        "gpu_memory_unit": "MB",
+        "note": "",
+        "formula": "output/time",
+        "output_length": 5,
+        "setting": {"dtype": "b"},
+        "run": "runs/1",
+    }
+    missed = ladder_rows.store_speed_row(
+        ladder_rows.make_speed_row(made([Req(100, failure=FAILED)]), TOTAL), ""
+    )
+    missing = ("speed_tok_s", "gpu_num", "gpu_memory", "gpu_memory_unit", "setting")
+    assert [missed[key] for key in missing] == [None] * 5

@@ -1,0 +1,204 @@
+"""Rows: published files and our own read whole, names told apart, settings numbered as on the pages."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import asdict
+
+from builders.loops import loop_over
+from loadgen.base.errors import UsageError
+from loadgen.roofline.models import split_name
+from loadgen.study.speed.speed_rows import (
+    FORMULAS,
+    OUTPUT,
+    SETTINGS,
+    TOTAL,
+    EngineSetting,
+    Memory,
+    SpeedRow,
+    convert_speed,
+    find_published,
+    list_published,
+    name_settings,
+    read_speed_csv,
+    round_speed,
+)
+
+HEAD = "model,backend,gpu,input_length,quantization,gpu_num,speed_tok_s,gpu_memory_mb,note"
+
+
+def test_the_published_files_are_read_with_the_precision_they_print() -> None:
+    rows = list_published()
+    assert len(rows) == 216 + 259
+    assert {row.formula for row in rows if row.model.startswith("Qwen3-")} == {TOTAL}
+    assert {row.formula for row in rows if row.model.startswith("Qwen2.5-")} == {OUTPUT}
+    assert {str(row.speed_tok_s) for row in rows} >= {"47.40", "3.5", "41.8", "None"}
+    first = SpeedRow("Qwen2.5-0.5B-Instruct", "Transformers", "A100-80GB", 1, "BF16", 1, Decimal("47.40"))
+    memory = Memory(Decimal("0.97"), "GB")
+    assert next(row for row in rows if row.gpu_memory == memory) == SpeedRow(
+        **(asdict(first) | {"gpu_memory": memory})
+    )
+
+
+def test_where_nothing_ran_there_is_no_number() -> None:
+    row = find_published("Qwen3-30B-A3B", 6144, "GPTQ-INT4", backend="Transformers")
+    assert row is not None
+    assert (row.gpu_num, row.speed_tok_s, row.gpu_memory, row.note) == (
+        None,
+        None,
+        None,
+        "MoE Kernel Unsupported",
+    )
+
+
+@loop_over(
+    ("content", "said"),
+    [
+        ("model,tok_s\nQwen3-4B,208.1\n", "no column input_length, speed_tok_s"),
+        (f"{HEAD}\nM,,,one,BF16,1,2.0,,\n", "line 2: not a speed row: invalid literal"),
+        (f"{HEAD}\nM,,,1,BF16,1,2.0,,\nM,,,1,BF16,1,fast,,\n", "line 3"),
+        (f"{HEAD}\nM,,,1,BF16,1,nan,,\n", "speed_tok_s is nan"),
+        (f"{HEAD}\nM,,,1,BF16,1,-2,,\n", "speed_tok_s is -2"),
+        (f"{HEAD}\n,,,1,BF16,1,2,,\n", "'model'"),
+        (f"{HEAD}\nM,,,1,BF16,1,2,,a,b\n", "more cells than"),
+        (f"{HEAD},formula\nM,,,1,BF16,1,2,,,tokens\n", "unknown formula 'tokens': use one of output/time"),
+        (f"{HEAD},setting\nM,,,1,BF16,1,2,,,eager\n", "'eager' is not a setting"),
+        (f'{HEAD}\nM,,,1,BF16,1,2,,"open\n', "cannot be read"),
+        ("\udc80", "cannot be read"),
+        ("", "no column"),
+    ],
+)
+def test_a_file_that_is_no_table_of_speeds_is_told_in_one_line(
+    content: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=re.escape(said)) as raised:
+        read_speed_csv(path)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.csv cannot be read"):
+        read_speed_csv(tmp_path / "none.csv")
+
+
+@loop_over(
+    ("model", "base", "quantization"),
+    [
+        ("/models/Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
+        ("/models/Qwen3-8B-FP8/", "Qwen3-8B", "FP8"),
+        ("Qwen/Qwen3-8B-AWQ", "Qwen3-8B", "AWQ"),
+        ("Qwen/Qwen3-8B", "Qwen3-8B", ""),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "Qwen2.5-7B-Instruct", "GPTQ-Int4"),
+        ("qwen3-4b-awq-int4", "qwen3-4b", "awq-int4"),
+        ("nvidia/Qwen3-8B-NVFP4", "Qwen3-8B", "NVFP4"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B-Instruct-2507", ""),
+        ("/hub/models--Qwen--Qwen3-0.6B-GPTQ-Int8/snapshots/5f2d91c", "Qwen3-0.6B", "GPTQ-Int8"),
+        (r"D:\models\Qwen3-8B-FP8", "Qwen3-8B", "FP8"),
+        ("FP8", "FP8", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_model_is_known_by_its_base_name(model: str, base: str, quantization: str) -> None:
+    assert split_name(model) == (base, quantization)
+
+
+@loop_over(
+    ("model", "input_length", "quantization", "backend", "gpu_num", "speed_tok_s"),
+    [
+        ("/models/Qwen3-8B-FP8", 1, "", "SGLang", 1, "150.25"),
+        ("/models/qwen3-8b-fp8", 1, "", "Transformers", 1, "15.46"),
+        ("/models/Qwen3-8B-FP8", 1, "", "vLLM", 1, "150.25"),  # not published of vLLM: of what serves
+        ("Qwen2.5-7B-Instruct", 1, "BF16", "SGLang", 1, "84.28"),  # of vLLM, not of Transformers
+        ("Qwen/Qwen3-8B", 6144, "", "", None, "296.25"),  # no quantization is BF16
+        ("Qwen/Qwen3-8B-AWQ", 1, "", "sglang", 1, "144.11"),  # the page says AWQ-INT4
+        ("Qwen/Qwen3-8B-AWQ", 1, "AWQ-4bit", "sglang", 1, "144.11"),  # so does a checkpoint
+        ("Qwen3-8B", 129024, "FP8", "SGLang", 1, "1393.21"),  # the page's tables say 129042
+        ("Qwen2.5-7B-Instruct-GPTQ-Int4", 129024, "", "vLLM", 1, "26.37"),
+        ("Qwen2.5-7B-Instruct", 1, "GPTQ-4bit", "vllm", 1, "154.05"),
+        ("Qwen2.5-72B-Instruct", 1, "BF16", "vLLM", 2, "18.19"),
+        ("Qwen2.5-72B-Instruct", 1, "BF16", "vLLM", 4, "31.37"),
+        ("Qwen2.5-7B", 1, "BF16", "vLLM", 1, None),
+        ("Qwen3-8B", 2, "BF16", "vLLM", 1, None),
+        ("Qwen3-8B", 1, "NVFP4", "vLLM", 1, None),
+    ],
+)
+def test_the_published_row_of_the_same_model_and_length_is_found(
+    model: str,
+    input_length: int,
+    quantization: str,
+    backend: str,
+    gpu_num: int | None,
+    speed_tok_s: str | None,
+) -> None:
+    row = find_published(model, input_length, quantization, backend, gpu_num)
+    assert (str(row.speed_tok_s) if row else None) == speed_tok_s
+
+
+EAGER = EngineSetting.of(gpu_memory_utilization=1.0, max_model_len=32768, enforce_eager=True)
+SGLANG = EngineSetting.of(mem_fraction_static=0.85, context_length=140000)
+
+
+def test_settings_are_numbered_as_on_the_pages_new_ones_after() -> None:
+    given = [SGLANG, SETTINGS["Setting 4"], SETTINGS["Default Setting"], EAGER, SGLANG]
+    assert list(name_settings(given).items()) == [
+        (SETTINGS["Default Setting"], "Default Setting"),
+        (SETTINGS["Setting 4"], "Setting 4"),
+        (SGLANG, "Setting 6"),
+        (EAGER, "Setting 7"),
+    ]
+    assert name_settings([]) == {}
+
+
+@loop_over("setting", [*SETTINGS.values(), SGLANG, EngineSetting.of(compilation_config='{"a": [1, 2]}', x=1)])
+def test_a_setting_is_read_as_it_is_written(setting: EngineSetting) -> None:
+    assert EngineSetting.parse(str(setting)) == setting
+
+
+@pytest.mark.parametrize(
+    ("memory", "mb", "gb"),
+    [
+        (Memory(Decimal("0.97"), "GB"), "993", "0.97"),
+        (Memory(Decimal(1394), "MB"), "1394", "1.36"),
+        (Memory.of_bytes(20 * 2**30, "MB"), "20480", "20.00"),
+        (Memory.of_bytes(3 * 2**29, "GB"), "1536", "1.50"),
+    ],
+)
+def test_memory_is_printed_in_the_unit_of_its_column(memory: Memory, mb: str, gb: str) -> None:
+    assert (memory.printed("MB"), memory.printed("GB")) == (mb, gb)
+
+
+def test_a_measured_figure_has_two_decimals() -> None:
+    assert [str(round_speed(value)) for value in (47.4, 3.456, 100.0)] == ["47.40", "3.46", "100.00"]
+
+
+@pytest.mark.parametrize(
+    ("name", "speed_tok_s"),
+    [("output/time", 2048 / 8.0), ("(prompt+output)/time", (30720 + 2048) / 8.0)],
+)
+def test_each_formula_is_chosen_by_its_name(name: str, speed_tok_s: float) -> None:
+    assert set(FORMULAS) == {OUTPUT, TOTAL}
+    assert FORMULAS[name](30720, 2048, 8.0) == speed_tok_s
+
+
+@loop_over(("prompt_tokens", "times"), [(0, 1), (6144, 4), (14336, 8), (30720, 16), (129024, 64)])
+def test_the_formulas_differ_by_the_lengths_alone(prompt_tokens: int, times: int) -> None:
+    assert FORMULAS[TOTAL](prompt_tokens, 2048, 3.0) == times * FORMULAS[OUTPUT](prompt_tokens, 2048, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("input_length", "published", "output_only"),
+    [(1, 414.17, 413.968), (6144, 1426.46, 356.615), (14336, 2478.02, 309.7525), (30720, 3577.42, 223.58875)],
+)
+def test_a_published_qwen3_speed_is_told_as_qwen2_5_tells_it(
+    input_length: int, published: float, output_only: float
+) -> None:
+    again = convert_speed(published, TOTAL, OUTPUT, input_length, 2048)
+    assert again == pytest.approx(output_only, abs=1e-3)
+    assert convert_speed(again, OUTPUT, TOTAL, input_length, 2048) == pytest.approx(published, rel=1e-12)
