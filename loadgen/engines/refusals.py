@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel
 
 from loadgen.base import untrusted
+from loadgen.engines.engines import ENGINES
 
 REFUSING = (400, 422)  # statuses of a request that the server understood and does not accept as it is
 _ABOUT_THE_KEY = (401, 403, 407, 429)
@@ -260,15 +261,13 @@ def _match_field(name: str, sent: Collection[str]) -> str:
     return next((field for field in sorted(sent) if field.endswith(f".{name}")), "")
 
 
-# How servers word that prompt and answer are more than the model's context: vLLM, SGLang, llama.cpp,
+# How servers word that prompt and answer are more than the model's context: the engines of the table,
 # llama-cpp-python, TGI, TensorRT-LLM, OpenAI, Anthropic, Gemini, Mistral, and the embedded engine.
 _PAST_CONTEXT = re.compile(
-    r"maximum context length|context_length_exceeded|exceed_context_size|"
-    r"exceed\w{0,3}\b.{0,40}\bcontext (?:size|length|window)|context length is only|"
-    r"longer than the (?:maximum model length|model's context length)|"
-    r"cannot be greater than max_model_len|too long to fit into the model|"
+    r"maximum context length|context_length_exceeded|too long to fit into the model|"
     r"`?inputs`? (?:tokens \+|must have less than)|exceeds? max_(?:input_len|num_tokens|seq_len)|"
-    r"prompt is too long|input token count.{0,40}exceeds",
+    r"prompt is too long|input token count.{0,40}exceeds|"
+    + "|".join(engine.past_context for engine in ENGINES if engine.past_context),
     re.IGNORECASE,
 )
 # What a chat template or a server's settings refuse of a conversation, and its name.

@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.plan.plan_inputs import ModelTarget
 from loadgen.plan.profile import Profile
 from loadgen.wire.openai import Chat, Completions, Dialect

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Int64
 from loadgen.base.clock import SECOND_NS
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.engines.refusals import Adaptation
 from loadgen.features.data.data_settings import NO_DATA
 from loadgen.features.sessions import session_conflicts

@@ -8,7 +8,7 @@ import secrets
 import msgspec
 
 from loadgen.base.arrays import Int64
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.plan.data_facts import DataFacts
 from loadgen.plan.profile import Profile
 from loadgen.plan.requests import Requests

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.host.cpu_use import CpuWatch
 from loadgen.host.sampler import Sampler
 from loadgen.run.importing import importing

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES
 from loadgen.plan import sources
 from loadgen.plan.profile import Profile
 from loadgen.plan.server_settings import FLAGS, ServerSettings, validated
 from loadgen.roofline.flags import Flags
 from loadgen.run.options import Options
 
-_SHARED_OUT = ("llamacpp",)  # engines whose requests at once share one context, and are few unless asked for
+_SHARED_OUT = [engine.launch_name for engine in ENGINES if engine.shares_context]
 _MOST_SLOTS = 256  # llama.cpp's LLAMA_MAX_SEQ
 _ROUND, _TEMPLATE = 256, 256  # tokens: what such a context is a multiple of, and room for a chat template's
 

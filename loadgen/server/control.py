@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.base.errors import MeasureError, UsageError
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.server import exchange
 from loadgen.server.discovery import ServerAddress
 from loadgen.server.exchange import DENIED, ControlAnswer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from loadgen.base.secrecy import Secrets, shown_url
 from loadgen.base.text import list_first
 from loadgen.base.urls import VERSION, is_public, port_of
 from loadgen.engines import engines
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine, SelfDescription
 from loadgen.server import exchange
 from loadgen.server.exchange import (
     DENIED,
@@ -292,7 +292,7 @@ class ServerProbe:
             engine = (
                 engines.find_by_paths(set(paths) if isinstance(paths, dict) else set()) or engines.UNKNOWN
             )
-        own = describe_server(engine, (await self._answer(client, engine.version_path)).object)
+        own = engine.describe((await self._answer(client, engine.version_path)).object)
         return self._describe_served(engine, own, cards, model)
 
     def _models_path(self) -> str:
@@ -350,38 +350,3 @@ def _read_root(value: object) -> str:
     if not isinstance(value, str) or untrusted.read_text(value, _LONGEST_PATH) != value:
         return ""
     return value if all(len(name.encode()) <= _LONGEST_NAME for name in value.split("/")) else ""
-
-
-class SelfDescription(msgspec.Struct, frozen=True):
-    """A server's description of itself; empty strings and 0 for what it does not report."""
-
-    version: str = ""
-    model_root: str = ""  # not yet known to be a path
-    max_model_len: int = 0
-    slots: int = 0  # requests that it runs at once; others wait
-    without_tools: bool = False  # its chat template has no place for them
-
-
-def describe_server(engine: Engine, answer: Mapping[str, Any]) -> SelfDescription:
-    """The description in an answer of the engine's `version_path`."""
-    return _READERS.get(engine.name, _read_version)(answer)
-
-
-def _read_version(answer: Mapping[str, Any]) -> SelfDescription:
-    return SelfDescription(untrusted.read_text(answer.get("version")))
-
-
-def _read_props(answer: Mapping[str, Any]) -> SelfDescription:
-    """llama.cpp's /props: the context is that of one slot."""
-    each, root = untrusted.read_mapping(answer.get("default_generation_settings")), answer.get("model_path")
-    template = untrusted.read_mapping(answer.get("chat_template_caps"))
-    return SelfDescription(
-        untrusted.read_text(answer.get("build_info")),
-        root if isinstance(root, str) else "",
-        untrusted.read_count(each.get("n_ctx")) or 0,
-        untrusted.read_count(answer.get("total_slots")) or 0,
-        template.get("supports_tools") is False,
-    )
-
-
-_READERS: dict[str, Callable[[Mapping[str, Any]], SelfDescription]] = {"llama.cpp server": _read_props}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,27 @@ from typing import Any
 from pydantic import BaseModel
 
 from loadgen.base import untrusted
+from loadgen.base.secrecy import hide_secrets
+from loadgen.engines.config_patterns import LONGEST_FLAGS, LogPattern, drop_repeats, is_empty, read_kernel
+from loadgen.engines.engines import ENGINES
 from loadgen.roofline.checkpoint import Checkpoint
-from loadgen.server import engine_logs
 
 _MOST_BYTES = 4 << 20  # of its beginning and of its end
 
+_HEAD_CHARS = 4_000_000  # start-up is at a log's head; a line for each request follows
+_MOST_REMARKS = 5
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
+_REMARK = (
+    r"(?m)(?:^|\] )([^\]\n]*(?:"
+    r"does not have native support for|is not fully optimized yet|so forcing |simulated weight|"
+    r"weight-only via FP4 Marlin|Casting torch\.\w+ to |Performance might be sub-optimal)[^\n]*)"
+)
+_SHARED = (
+    LogPattern("kernel", r"Using ([\w-]+) for (?:NVFP4|MX\w+) GEMM|Using (\w+) kernel\b", pick=drop_repeats),
+    LogPattern("kernel", r"(?:Using|Selected) (\w+) for ", read_kernel, drop_repeats),
+    LogPattern("moe_kernel", r"Using (\w+MoEMethod)\b", pick=drop_repeats),
+    LogPattern("moe_kernel", r"Using '?([\w.-]+)'? (?:[\w.-]+ )?M[oO]E backend", pick=drop_repeats),
+)
 _UNQUANTIZED = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}
 # An engine's name of a quantization method, and the prefixes of the checkpoint quantizations that it runs.
 _RUNS = {
@@ -59,19 +76,42 @@ class EngineConfig(BaseModel, extra="forbid", frozen=True):
 
 def parse_log(log: str) -> EngineConfig:
     """The configuration in a server's log; empty fields for an unknown engine."""
-    return EngineConfig(**engine_logs.read_log(log))
+    text = _COLOURS.sub("", log[:_HEAD_CHARS])
+    values: dict[str, Any] = {}
+    for table in (_SHARED, *(engine.log_patterns for engine in ENGINES)):
+        for pattern in table:
+            values |= pattern.read(text)
+    values = _bound_values(values)
+    if lines := dict.fromkeys(match[1].strip() for match in re.finditer(_REMARK, text)):
+        remarks = [untrusted.read_text(hide_secrets(line[: 2 * untrusted.LONGEST])) for line in lines]
+        values["remarks"] = tuple(remarks[:_MOST_REMARKS])
+    return EngineConfig(**values)
 
 
-def parse_server_info(info: Mapping[str, Any]) -> EngineConfig:
-    """The configuration in an answer of /server_info (SGLang; vLLM in its dev mode)."""
-    return EngineConfig(**engine_logs.read_answer(info))
+def parse_info(info: Mapping[str, Any]) -> EngineConfig:
+    """The configuration in an engine's answer about itself, at its `info_path`."""
+    values: dict[str, Any] = {}
+    for engine in ENGINES:
+        for field in engine.info_fields:
+            values |= field.read(info)
+    return EngineConfig(**_bound_values(values))
+
+
+def _bound_value(field: str, value: object) -> object:
+    """A field's value within bounds; None or "" if it is out of them."""
+    if isinstance(value, str):
+        return untrusted.read_text(value, LONGEST_FLAGS if field == "flags" else untrusted.LONGEST)
+    return untrusted.read_number(value) if isinstance(value, float) else untrusted.read_count(value)
+
+
+def _bound_values(values: Mapping[str, object]) -> dict[str, Any]:
+    kept = ((field, _bound_value(field, value)) for field, value in values.items())
+    return {field: value for field, value in kept if not is_empty(value)}
 
 
 def merge_configs(*parts: EngineConfig) -> EngineConfig:
     """The configuration of several sources together; of two values the later one's."""
-    return EngineConfig(
-        **{name: value for part in parts for name, value in part if not engine_logs.is_empty(value)}
-    )
+    return EngineConfig(**{name: value for part in parts for name, value in part if not is_empty(value)})
 
 
 def render_config(as_run: EngineConfig, checkpoint: Checkpoint | None = None) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 import msgspec
 
 from loadgen.base import untrusted
+from loadgen.engines.engines import METRICS
 
 Series = tuple[str, str, str]  # model, quantity, and which part of it: a reason, a bucket's bound, "sum"
 GAUGES = frozenset({"running", "waiting", "kv_cache_usage", "started"})  # the others only grow
@@ -23,91 +24,10 @@ _SWITCHED_OFF = (404, 501)  # statuses of a server without it
 _LONGEST_LINE, _MOST_LINES, _MOST_CHARS = 2048, 20_000, 1 << 22
 
 
-class MetricSeries(msgspec.Struct, frozen=True):
-    """The meaning of a metric's name: a quantity, and its part, fixed or by a label."""
-
-    quantity: str
-    part: str = ""
-    label: str = ""
-
-
-class EngineMetrics(msgspec.Struct, frozen=True):
-    """One engine's metric names; `lazy` are the quantities that appear with their first event."""
-
-    meanings: Mapping[str, MetricSeries]
-    lazy: frozenset[str] = frozenset()
-    flag: str = ""  # without which it has no /metrics
-
-
-def _name_histogram(name: str, quantity: str) -> dict[str, MetricSeries]:
-    return {
-        f"{name}_bucket": MetricSeries(quantity, label="le"),
-        f"{name}_sum": MetricSeries(quantity, "sum"),
-    }
-
-
-_STARTED = {"process_start_time_seconds": MetricSeries("started")}
-ENGINE_METRICS: dict[str, EngineMetrics] = {
-    "vllm": EngineMetrics(
-        {
-            **_STARTED,
-            "vllm:prompt_tokens_total": MetricSeries("prompt_tokens"),
-            "vllm:generation_tokens_total": MetricSeries("generation_tokens"),
-            "vllm:request_success_total": MetricSeries("requests", label="finished_reason"),
-            "vllm:prefix_cache_queries_total": MetricSeries("prefix_queries"),
-            "vllm:prefix_cache_hits_total": MetricSeries("prefix_hits"),
-            "vllm:num_preemptions_total": MetricSeries("preemptions"),
-            "vllm:spec_decode_num_draft_tokens_total": MetricSeries("draft_tokens"),
-            "vllm:spec_decode_num_accepted_tokens_total": MetricSeries("accepted_tokens"),
-            "vllm:num_requests_running": MetricSeries("running"),
-            "vllm:num_requests_waiting": MetricSeries("waiting"),
-            "vllm:kv_cache_usage_perc": MetricSeries("kv_cache_usage"),
-            "vllm:gpu_cache_usage_perc": MetricSeries("kv_cache_usage"),  # to 0.10
-            **_name_histogram("vllm:time_to_first_token_seconds", "ttft"),
-            **_name_histogram("vllm:inter_token_latency_seconds", "itl"),
-            **_name_histogram("vllm:e2e_request_latency_seconds", "e2e"),
-            **_name_histogram("vllm:request_queue_time_seconds", "queue"),
-        }
-    ),
-    "sglang": EngineMetrics(
-        {
-            **_STARTED,
-            "sglang:prompt_tokens_total": MetricSeries("prompt_tokens"),
-            "sglang:generation_tokens_total": MetricSeries("generation_tokens"),
-            "sglang:num_requests_total": MetricSeries("requests"),
-            "sglang:num_aborted_requests_total": MetricSeries("requests", "abort"),
-            "sglang:cached_tokens_total": MetricSeries("prefix_hits"),
-            "sglang:num_retracted_requests_total": MetricSeries("preemptions"),
-            "sglang:num_running_reqs": MetricSeries("running"),
-            "sglang:num_queue_reqs": MetricSeries("waiting"),
-            "sglang:token_usage": MetricSeries("kv_cache_usage"),
-            **_name_histogram("sglang:time_to_first_token_seconds", "ttft"),
-            **_name_histogram("sglang:inter_token_latency_seconds", "itl"),
-            **_name_histogram("sglang:e2e_request_latency_seconds", "e2e"),
-            **_name_histogram("sglang:queue_time_seconds", "queue"),
-        },
-        lazy=frozenset({"prompt_tokens", "generation_tokens", "requests", "prefix_hits", "preemptions"}),
-        flag="--enable-metrics",
-    ),
-    "llamacpp": EngineMetrics(
-        {
-            "llamacpp:prompt_tokens_total": MetricSeries("computed_tokens"),  # without those of the cache
-            "llamacpp:prompt_tokens_cached_total": MetricSeries("prefix_hits"),  # of recent versions
-            "llamacpp:tokens_predicted_total": MetricSeries("generation_tokens"),
-            "llamacpp:spec_decode_num_draft_tokens_total": MetricSeries("draft_tokens"),
-            "llamacpp:spec_decode_num_accepted_tokens_total": MetricSeries("accepted_tokens"),
-            "llamacpp:requests_processing": MetricSeries("running"),
-            "llamacpp:requests_deferred": MetricSeries("waiting"),
-        },
-        flag="--metrics",
-    ),
-}
-
-
 class MetricLines(msgspec.Struct, frozen=True):
     """The lines of an answer with known metrics, not yet parsed; or an error."""
 
-    names: str = ""  # a key of ENGINE_METRICS
+    names: str = ""  # a key of METRICS
     lines: tuple[str, ...] = ()
     error: str = ""
 
@@ -150,14 +70,12 @@ def sum_snapshots(snapshots: Sequence[MetricsSnapshot]) -> MetricsSnapshot:
 
 
 def select_lines(status: int, body: bytes, wanted: Container[str] | None = None) -> MetricLines:
-    """The lines of an answer with metrics in ENGINE_METRICS, of all quantities or those `wanted`.
+    """The lines of an answer with metrics in METRICS, of all quantities or those `wanted`.
 
     It does not parse them: the parser is slow and slow to import, and this is called during a run.
     """
     if status != 200:
-        flags = ", ".join(
-            f"{name} needs {names.flag}" for name, names in ENGINE_METRICS.items() if names.flag
-        )
+        flags = ", ".join(f"{name} needs {names.flag}" for name, names in METRICS.items() if names.flag)
         hint = f" ({flags})" if status in _SWITCHED_OFF else ""
         return MetricLines(error=f"/metrics answers {status}{hint}")
     text = body.decode("utf-8", "replace")
@@ -167,13 +85,13 @@ def select_lines(status: int, body: bytes, wanted: Container[str] | None = None)
         kind = "HTML" if text.lstrip()[0] == "<" else "JSON"
         return MetricLines(error=f"/metrics is {kind}, not Prometheus text")
     lines = text.splitlines()
-    whose = next((name for name in ENGINE_METRICS if any(line.startswith(f"{name}:") for line in lines)), "")
+    whose = next((name for name in METRICS if any(line.startswith(f"{name}:") for line in lines)), "")
     if not whose:
-        *others, last = ENGINE_METRICS
+        *others, last = METRICS
         return MetricLines(error=f"/metrics has none of the names of {', '.join(others)} or {last}")
     if not text.endswith("\n"):
         return MetricLines(error=f"/metrics is cut off in {lines[-1][:_LONGEST_QUOTE]!r}")
-    meanings = ENGINE_METRICS[whose].meanings
+    meanings = METRICS[whose].meanings
     if wanted is not None:
         meanings = {name: meaning for name, meaning in meanings.items() if meaning.quantity in wanted}
     selected = tuple(line for line in lines if line.partition("{")[0].partition(" ")[0] in meanings)
@@ -193,7 +111,7 @@ def parse_metrics(selection: MetricLines) -> MetricsSnapshot:
         return MetricsSnapshot(error=selection.error)
     from prometheus_client.parser import text_string_to_metric_families
 
-    meanings = ENGINE_METRICS[selection.names].meanings
+    meanings = METRICS[selection.names].meanings
     rows: dict[Series, dict[tuple[tuple[str, str], ...], float]] = {}
     for line in selection.lines:
         try:  # without a TYPE line each sample is a family of its own name

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field
 
-from loadgen.server.prometheus import ENGINE_METRICS, MetricsSnapshot, Series, sum_snapshots
+from loadgen.engines.engines import METRICS
+from loadgen.server.prometheus import MetricsSnapshot, Series, sum_snapshots
 
 _PERCENTILES = (50, 90, 99)
 _UNFINISHED = ("abort", "error")
@@ -163,7 +164,7 @@ def _has_fallen(series: Series, earlier: float, later: float) -> bool:
 
 def _make_figures(moved: Mapping[Series, float], names: str, model: str) -> dict[str, Any]:
     """The fields of a ServerWindow that are differences of counters."""
-    parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in ENGINE_METRICS[names].lazy}
+    parts: dict[str, dict[str, float]] = {quantity: {"": 0.0} for quantity in METRICS[names].lazy}
     for (owner, quantity, part), change in moved.items():
         if model in ("", owner):
             sums = parts.setdefault(quantity, {})

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from loadgen.base.bounds import MOST_SEED, MOST_TOKENS
+from loadgen.engines.engines import LAUNCHED
 from loadgen.settings.groups import LAUNCH
 from loadgen.settings.setting import NO_KEYWORD, KeyRows, Makes, OptionRows, setting
 
-ENGINES = ("vllm", "sglang", "transformers", "llamacpp")
 START_TIMEOUT_S = 1200.0
 _MOST_GPUS = 1024
 _MOST_RUNNING = 1 << 20
@@ -47,7 +47,7 @@ class LaunchRows(OptionRows, frozen=True):
     """What is to be started, and how."""
 
     engine: str | None = _launch("start this engine on --model, and stop it afterwards", flag="--launch",
-        choices=ENGINES)
+        choices=LAUNCHED)
     command: str | None = _launch("start any server: a command line with {port} in it",
         flag="--launch-command", metavar="LINE")
     container: str | None = _launch("start it in a container (of vLLM, or of --launch)",

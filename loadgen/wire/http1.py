@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from loadgen.base.arrays import Int64
+from loadgen.engines.engines import ENGINES
 
 HEAD_END = b"\r\n\r\n"
 LONGEST_TAIL = len(HEAD_END)
@@ -18,7 +19,8 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 LONGEST_HEAD_BYTES = 65536
 _SHOWN_BYTES = 40  # of what is no HTTP
 _WITHOUT_BODY = (204, 304)
-_CLOSING_STREAMS = ("llama.cpp",)  # servers that end a connection after each stream, whatever its head offers
+# Servers that end a connection after each stream, whatever its head offers.
+_CLOSING_STREAMS = frozenset(engine.closing_server for engine in ENGINES if engine.closing_server)
 _PLAIN = ("", "identity", "chunked")  # codings that leave the bytes as they are
 _LEAST, SWITCHING, _FINAL = 100, 101, 200  # statuses
 SWITCHED = "the server switched protocols, though the request did not ask for that"

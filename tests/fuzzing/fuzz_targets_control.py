@@ -14,11 +14,12 @@ from pydantic import BaseModel
 from fuzzing.fuzz_files import written
 from loadgen.base import untrusted
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import METRICS
 from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint
 from loadgen.roofline import weights as stored
 from loadgen.server import engine_config, exchange
-from loadgen.server.prometheus import ENGINE_METRICS, SAMPLED, MetricLines, parse_metrics, select_lines
+from loadgen.server.prometheus import SAMPLED, MetricLines, parse_metrics, select_lines
 from loadgen.server.server_counters import make_window
 
 _LONGEST = 8192
@@ -59,7 +60,7 @@ def metrics(raw: bytes) -> None:
 
 def metric_lines(raw: bytes) -> None:
     """Lines as they are selected, each with a name that is known, whatever stands behind it."""
-    names = list(ENGINE_METRICS["vllm"].meanings)
+    names = list(METRICS["vllm"].meanings)
     lines = raw.decode("utf-8", "replace").split("\n")
     known = tuple(f"{names[len(line) % len(names)]}{line}" for line in lines if len(line) < 500)
     found = parse_metrics(MetricLines("vllm", known))
@@ -69,7 +70,7 @@ def metric_lines(raw: bytes) -> None:
 
 def server_info(raw: bytes) -> None:
     """An answer of /server_info."""
-    strict(engine_config.parse_server_info(untrusted.parse_json_object(raw)))
+    strict(engine_config.parse_info(untrusted.parse_json_object(raw)))
     assert exchange.ControlAnswer("/x", 200, raw).message.isprintable()
 
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.engines.engines import ENGINES, UNKNOWN, Engine, find_by_owner
+from loadgen.engines.engine import Engine
+from loadgen.engines.engines import ENGINES, UNKNOWN, find_by_owner
 from loadgen.engines.refusals import Adaptation, AdaptedField
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan

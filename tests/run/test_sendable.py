@@ -13,7 +13,8 @@ from builders.data_files import jsonl
 from builders.data_files import planned as planned_file
 from builders.loops import loop_over
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
-from loadgen.engines.engines import ENGINES, UNKNOWN, Engine
+from loadgen.engines.engine import Engine
+from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed

@@ -28,7 +28,7 @@ LATER = {
     "loadgen.report.run_directory": "for the result",
     "loadgen.host.sensor_summary": "when a run has ended",
     "loadgen.server.server_counters": "when a run has ended",
-    "loadgen.server.engine_logs": "when a run has ended, of a launched server",
+    "loadgen.server.engine_config": "when a run has ended",
     "loadgen.roofline.machines": "when a run has ended, or for --hardware",
     "loadgen.roofline.models": "when a run has ended",
     "loadgen.study": "for other verbs",

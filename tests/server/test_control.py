@@ -12,7 +12,7 @@ from builders.loops import loop_over
 from fakes.scripted_server import Answer, Asked, ScriptedServer, closed_port, whole
 from loadgen.base.errors import LoadgenError, MeasureError, UsageError
 from loadgen.engines import engines
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.run.signals import Stopped
 from loadgen.server import control
 from loadgen.server.discovery import ServerAddress

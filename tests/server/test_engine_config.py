@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.loops import loop_over
-from loadgen.server.engine_config import EngineConfig, merge_configs, parse_log, parse_server_info
+from loadgen.server.engine_config import EngineConfig, merge_configs, parse_info, parse_log
 
 LOGS = Path(__file__).parents[1] / "data" / "server_logs_as_run"
 
@@ -291,11 +291,11 @@ def answer(name: str) -> dict[str, Any]:
     ],
 )
 def test_an_answer_is_read_too(info: dict[str, Any], fields: dict[str, Any]) -> None:
-    assert said(parse_server_info(info)) == fields
+    assert said(parse_info(info)) == fields
 
 
 def test_the_launch_command_is_told_without_its_key() -> None:
-    told = parse_server_info({"launch_command": "--model-path /m --api-key sekret --tp 2"})
+    told = parse_info({"launch_command": "--model-path /m --api-key sekret --tp 2"})
     assert told.flags == "--model-path /m --api-key *** --tp 2"
 
 

@@ -28,7 +28,7 @@ from fakes.scripted_server import (
 from fakes.virtual_serving import VirtualServing
 from loadgen import cli
 from loadgen.engines import engines
-from loadgen.engines.engines import Engine
+from loadgen.engines.engine import Engine
 from loadgen.plan import plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed
 from loadgen.plan.profile import build

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from builders.loops import loop_over
+from loadgen.engines.engines import METRICS
 from loadgen.server.prometheus import (
-    ENGINE_METRICS,
     SAMPLED,
     MetricLines,
     MetricsSnapshot,
@@ -171,6 +171,6 @@ def test_what_is_not_a_number_is_left_out() -> None:
 
 def test_the_docs_name_everything_that_is_read() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "reconciliation.md").read_text("utf-8")
-    for names in ENGINE_METRICS.values():
+    for names in METRICS.values():
         for name in names.meanings:
             assert f"`{name.removesuffix('_bucket').removesuffix('_sum')}`" in docs

@@ -16,10 +16,10 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
+from loadgen.engines.engines import ENGINES
 from loadgen.plan import vocabulary
 from loadgen.roofline import checkpoint, weights
-from loadgen.server import engine_logs
-from loadgen.server.engine_config import EngineConfig, parse_log, parse_server_info, render_config
+from loadgen.server.engine_config import EngineConfig, parse_info, parse_log, render_config
 
 _LINE_BYTES = 400_000
 PIECES = [
@@ -113,9 +113,7 @@ def test_a_log_says_what_can_be_or_nothing(log: str, field: str, value: object) 
 
 def test_a_secret_is_not_half_shown_where_flags_are_cut() -> None:
     for length in range(8150, 8200):
-        flags = parse_server_info(
-            {"launch_command": "x" * length + " --api-key sk-abcdefghijklmnopqrstuv"}
-        ).flags
+        flags = parse_info({"launch_command": "x" * length + " --api-key sk-abcdefghijklmnopqrstuv"}).flags
         assert "abc" not in flags
 
 
@@ -145,17 +143,13 @@ ODD: list[Any] = [
 
 
 @loop_over("odd", ODD)
-@loop_over("path", sorted({path for _, path, _ in engine_logs._INFO}))
+@loop_over("path", sorted({field.path for engine in ENGINES for field in engine.info_fields}))
 def test_any_value_in_server_info_is_kept_bounded_or_dropped(path: str, odd: Any) -> None:
     info: Any = odd
     for step in reversed(path.split(".")):
         info = [info] if step.isdecimal() else {step: info}
-    strict(parse_server_info(info))
-    strict(
-        parse_server_info(
-            {"speculative_algorithm": odd, "vllm_config": {"speculative_config": {"method": odd}}}
-        )
-    )
+    strict(parse_info(info))
+    strict(parse_info({"speculative_algorithm": odd, "vllm_config": {"speculative_config": {"method": odd}}}))
 
 
 # Model files.

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from loadgen.base import bounds, untrusted
 from loadgen.base.errors import LoadgenError, MeasureError, ServerDied, UsageError
 from loadgen.base.text import quote_value
+from loadgen.engines.engines import find_by_name
 from loadgen.features.data import data_files
 from loadgen.plan import profile
 from loadgen.plan.plan_inputs import Seed
@@ -169,9 +170,10 @@ def _climb_ladder(ladder: Climb[Any, Any], options: Options, asked: ServerSettin
 
 def _prefer_native_api(workload: Profile, options: Options, engine: str) -> Profile:
     """The workload in the engine's own API where that suits it better, unless the user chose."""
-    if engine.lower() != "sglang" or "backend" in options.overrides or options.endpoint is not None:
+    backend = find_by_name(engine).native_backend  # takes ids and needs no tokenizer
+    if not backend or "backend" in options.overrides or options.endpoint is not None:
         return workload
-    return workload.model_copy(update={"backend": "sglang"})  # which takes ids and needs no tokenizer
+    return workload.model_copy(update={"backend": backend})
 
 
 Rung = TypeVar("Rung")

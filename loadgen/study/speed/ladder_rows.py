@@ -32,7 +32,6 @@ from loadgen.verdict.run_facts import Facts
 from loadgen.verdict.run_roofline import devices
 from loadgen.verdict.verdict import Level
 
-_PUBLISHED_AS = {"transformers serve": "Transformers"}
 _DECIMALS = ("speed_tok_s", "ttft_ms", "decode_tok_s")
 # The pages' words in their order; then whatever else the engine was given, but where it is and for whom.
 _WORDS = ("gpu_memory_utilization", "max_model_len", "enforce_eager")
@@ -93,7 +92,7 @@ def split_model_name(model: str, files: Checkpoint | None) -> tuple[str, str]:
 
 def name_backend(engine: str) -> str:
     """An engine by the name that the pages give it."""
-    return _PUBLISHED_AS.get(engine, engine)
+    return engines.find_by_name(engine).published_as or engine
 
 
 def find_setting(facts: Facts) -> EngineSetting | None:

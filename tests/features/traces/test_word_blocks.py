@@ -9,7 +9,8 @@ import pytest
 
 from builders.loops import loop_over
 from builders.traces import TIMED, jsonl
-from loadgen.engines.engines import ENGINES, UNKNOWN, Engine
+from loadgen.engines.engine import Engine
+from loadgen.engines.engines import ENGINES, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts

@@ -10,7 +10,8 @@ import pytest
 
 from builders.loops import loop_over
 from loadgen.base.errors import UsageError
-from loadgen.engines.engines import ENGINES, HOSTED, UNKNOWN, Engine
+from loadgen.engines.engine import Engine
+from loadgen.engines.engines import ENGINES, HOSTED, UNKNOWN
 from loadgen.plan import plan, profile
 from loadgen.plan.plan import Plan
 from loadgen.plan.plan_inputs import ModelTarget, Seed, WordCounts

@@ -1,0 +1,219 @@
+"""Config patterns: where an engine's log, or its answer about itself, has a field of its configuration.
+
+Of several matches the last counts for words, the largest for sizes: draft models and the other ranks of a
+group log theirs in the same words.
+
+A log may be one line of megabytes, so no pattern may scan the same text again from each of its possible
+beginnings: a pattern with a gap in it is written as two, `after` and `pattern`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from loadgen.base import untrusted
+from loadgen.base.secrecy import hide_secrets
+
+LONGEST_FLAGS = 8192  # characters; about the length of SGLang's arguments, all of which it logs
+_MOST_ITEMS = 1000  # of a list in an answer
+_GIB = 2**30
+_ABSENT = object()
+
+Value = Callable[[str], Any]
+
+
+def drop_repeats(values: list[Any]) -> Any:
+    """Join the different ones of several values."""
+    return " + ".join(dict.fromkeys(values))
+
+
+class LogPattern(msgspec.Struct, frozen=True):
+    """A pattern of a log for one field, whose value is made from the first group that matched.
+
+    With `after` the pattern is searched once in what follows the first `after` of a line, to the end of
+    that line, or of `lines` lines.
+    """
+
+    field: str
+    pattern: str
+    value: Value = str
+    pick: Callable[[list[Any]], Any] = itemgetter(-1)
+    after: str = ""
+    lines: int = 1
+
+    def read(self, log: str) -> dict[str, Any]:
+        """The field with its value; {} where the log does not have it."""
+        texts = (next(filter(None, match.groups()), "") for match in self._matches(log))
+        values = [value for text in texts if not is_empty(value := self.value(text))]
+        return {self.field: self.pick(values)} if values else {}
+
+    def _matches(self, log: str) -> Iterator[re.Match[str]]:
+        if not self.after:
+            yield from re.finditer(self.pattern, log)
+            return
+        pattern, after, at = re.compile(self.pattern), re.compile(self.after), 0
+        while (start := after.search(log, at)) is not None:
+            at = end = _find_line_end(log, start.end())
+            for _ in range(self.lines - 1):
+                end = _find_line_end(log, end + 1)
+            if (match := pattern.search(log[start.end() : end])) is not None:
+                yield match
+
+
+def _find_line_end(log: str, at: int) -> int:
+    end = log.find("\n", at)
+    return len(log) if end < 0 else end
+
+
+def is_empty(value: object) -> bool:
+    """Whether a value is empty: None, "" or ()."""
+    return value is None or value in ("", ())
+
+
+class InfoField(msgspec.Struct, frozen=True):
+    """Where an engine's answer about itself has one field: a dotted path to its value.
+
+    With `prefix` the value is a table, of which the keys that begin so are read as `key=value`, without it.
+    """
+
+    field: str
+    path: str
+    value: Value = str
+    prefix: str | None = None
+
+    def read(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """The field with its value; {} where the answer does not have it."""
+        item = _find_value(info, self.path) if self.path else info
+        if self.prefix is not None:
+            prefix, table = self.prefix, untrusted.read_mapping(item)
+            text = " ".join(
+                f"{key.removeprefix(prefix)}={_format_value(value)}"
+                for key, value in table.items()
+                if key.startswith(prefix)
+            )
+        elif item is _ABSENT:
+            return {}
+        else:
+            text = _format_value(item)
+        return {} if is_empty(value := self.value(text)) else {self.field: value}
+
+
+def _format_value(value: object) -> str:
+    """A JSON value as a log would print it; "" for nested values, which are not needed."""
+    if isinstance(value, list):
+        return ", ".join(_format_value(item) for item in value[:_MOST_ITEMS] if not isinstance(item, list))
+    return "" if isinstance(value, dict) else str(value)
+
+
+def _find_value(info: object, path: str) -> object:
+    """The value at a dotted path."""
+    for step in path.split("."):
+        if isinstance(info, list) and step.isdecimal() and int(step) < len(info):
+            info = info[int(step)]
+        elif isinstance(info, Mapping) and step in info:
+            info = info[step]
+        else:
+            return _ABSENT
+    return info
+
+
+# From the text of a match to the value of the field.
+
+
+def read_word(text: str) -> str:
+    """Read a word without quotes and `torch.`; "" for None and auto."""
+    word = text.strip("'\" ").removeprefix("torch.")
+    return "" if word in ("None", "auto", "") else word
+
+
+def read_method(text: str) -> str:
+    """Read a method of quantization; none is `none`."""
+    return read_word(text) or "none"
+
+
+def read_kv_dtype(text: str) -> str:
+    """Read the type of the KV cache, of which `auto` is one."""
+    return text.strip("'\" ").removeprefix("torch.")
+
+
+def read_backend(text: str) -> str:
+    """Read a backend of attention, of whichever spelling."""
+    name = read_word(text).rpartition(".")[2].upper().replace(" ", "_")
+    return {"FLASH_ATTENTION": "FLASH_ATTN"}.get(name, name)
+
+
+def map_words(words: Mapping[str, str], other: str | None = None) -> Value:
+    """Make a reader that maps some words; any other is `other`, or itself."""
+    return lambda text: words.get(text, text if other is None else other)
+
+
+read_switch = map_words({"True": "on", "False": "off"}, "")
+read_opposite = map_words({"True": "off", "False": "on"}, "")
+read_off_if_true = map_words({"True": "off"}, "")
+read_on, read_off = map_words({}, "on"), map_words({}, "off")  # of any text
+read_graph_mode = map_words({"NONE": "off", "disabled": "off"})
+read_chunk = map_words({"-1": "off", "None": "off"})
+
+
+def read_sizes(text: str) -> str:
+    """Read a list of sizes as how many there are and the greatest."""
+    sizes = [size for word in re.findall(r"\d+", text) if (size := untrusted.read_digits(word)) is not None]
+    return f"{len(sizes)} sizes up to {max(sizes)}" if sizes else ""
+
+
+def read_flags(text: str) -> str:
+    """Read flags without secrets; cut at a word's end where too long, as half a secret is not recognized."""
+    flags = read_word(text)
+    if len(flags) > LONGEST_FLAGS:
+        flags = flags[:LONGEST_FLAGS]
+        flags = flags[: max(flags.rfind(sign) for sign in " ,\n\t") + 1]
+    return hide_secrets(flags)
+
+
+def read_kernel(text: str) -> str:
+    """Read the name of a kernel; "" for any other word."""
+    return text if text.find("Kernel") > 0 else ""
+
+
+def read_count(text: str) -> int | None:
+    """Read a whole number, with or without commas."""
+    return untrusted.read_digits(text.replace(",", ""))
+
+
+def read_seconds(text: str) -> float | None:
+    """Read seconds, to a hundredth."""
+    seconds = untrusted.read_number(text)
+    return None if seconds is None else round(seconds, 2)
+
+
+def _read_numbers(text: str) -> list[float]:
+    words = re.findall(r"\d+\.?\d*", text[:LONGEST_FLAGS])
+    return [number for word in words if (number := untrusted.read_number(word)) is not None]
+
+
+def read_gib(text: str) -> int | None:
+    """Read GiB as bytes; both engines also write GB and mean 2³⁰. A difference of memory may be negative."""
+    size = sum(_read_numbers(text))
+    return round(size * _GIB) if size > 0 and not text.startswith("-") else None
+
+
+def read_blocks(text: str) -> int | None:
+    """Read KV tokens of `BLOCKS … for LENGTH tokens per request: TIMESx`, without the tokens per block."""
+    numbers = _read_numbers(text)
+    if len(numbers) < 3 or not numbers[0]:
+        return None
+    blocks, (length, times) = numbers[0], numbers[-2:]
+    return round(blocks * round(length * times / blocks))
+
+
+def read_speculative(text: str) -> str:
+    """Read `method, N tokens` of vLLM's SpeculativeConfig or SGLang's arguments."""
+    method = re.search(r"(?:method|algorithm)(?:=|': )['\"]?([\w.-]+)", text)
+    tokens = re.search(r"(?:num_spec_tokens|num_speculative_tokens|num_draft_tokens)(?:=|': )(\d+)", text)
+    name = "on" if method is None or method[1] == "None" else method[1]
+    return f"{name}, {tokens[1]} tokens" if tokens else name if name != "on" else ""
