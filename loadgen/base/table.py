@@ -85,6 +85,12 @@ class Table(msgspec.Struct, frozen=True):
         return [tuple(str(cell) if count else "" for cell, count in row) for row in rows]
 
 
+def make_table(titles: Sequence[str], body: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> Table:
+    """Make a table whose columns have no keys but their titles."""
+    columns = tuple(Column(title, title) for title in titles)
+    return Table(columns, tuple(map(tuple, body)), notes=tuple(notes))
+
+
 def render_markdown_table(table: Table) -> str:
     """Write a table as Markdown, which has no spans: each row is whole; the notes are a list below."""
     titles, rule = [escape_markdown(column.title) for column in table.columns], ["---"] * len(table.columns)

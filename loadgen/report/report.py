@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
@@ -63,6 +64,13 @@ def short(result: Result, directory: str, layout: str | None = None, screen: Scr
         shown[name] = [line for entry in part.fitting(left) for line in entry]
         left -= len(shown[name]) * (part.room < Room.ALWAYS)
     return "\n".join(line for name in parts for line in shown[name])
+
+
+def section_lines(name: str, result: Result) -> tuple[str, ...]:
+    """Make the lines of one section of the whole report, none of them broken; it cannot raise."""
+    options = ReportOptions(False, result_block.layout(None), Screen(sys.maxsize))
+    (section,) = (section for section in SECTIONS if section.name == name)
+    return tuple(made(section, result, options).lines)
 
 
 def _block(result: Result, options: ReportOptions) -> Iterator[str]:

@@ -23,6 +23,7 @@ from loadgen.report.run import Run
 from loadgen.report.run_directory import Result
 from loadgen.server.server_counters import ServerLatency
 from loadgen.study.pages import run_charts
+from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import make_account
 from loadgen.study.run_summary import of_json, of_run
 from loadgen.study.series.sweep import sweep_run
@@ -89,6 +90,7 @@ def _seen(result: Result) -> dict[str, list[str]]:
     """What each report has of the times of tokens, by its name."""
     reported = of_run(Path("x"), result)
     shown = make_account(reported, "a", draw=True)
+    latencies = shown.section("latencies").table
     stored = json.loads(json.dumps(result.json()))
     derived = ("metrics", "by_stage", "by_class", "by_turn", "by_target", "steady_state", "reconciliation")
     trees = {
@@ -109,14 +111,12 @@ def _seen(result: Result) -> dict[str, list[str]]:
         "report": report.render(result),
         "short report": report.short(result, ""),
         "point of a sweep": sweep_run._summarize_run(result),
-        "cards": " ".join(f"{card.label} {card.figures[0].number.text}" for card in shown.cards),
-        "latencies": " ".join(
-            str(row[0]) + " 1.0" for row in (shown.latencies.rows if shown.latencies else ())
-        ),
-        "pictures": " ".join(panel.title for panel in shown.drawn),
+        "cards": " ".join(f"{card.label} {card.figures[0].number}" for card in shown.cards),
+        "latencies": " ".join(f"{row[0]} 1.0" for row in latencies.body) if latencies else "",
+        "pictures": " ".join(panel.title for panel in shown.section("drawn").panels),
     }
-    tables = [table.rows for table in (shown.by_turn, shown.by_target) if table is not None]
-    cells = [number.key for rows in tables for row in rows for number in row if hasattr(number, "key")]
+    tables = [section.table for section in shown.sections if section.table not in (None, latencies)]
+    cells = [cell.key for table in tables for row in table.body for cell in row if isinstance(cell, Number)]
     return {
         **seen,
         **{name: _SHOWN.findall(_without_verdict(text)) for name, text in texts.items()},

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.table import Table
+from loadgen.base.table import Table, make_table
 from loadgen.figures import repeats
 from loadgen.study.compare import comparison_report, loads, rankings, rows
 from loadgen.study.compare.model import ComparedFigure, ComparedLoad, Decision, Effect, Line, Summary
 from loadgen.study.pages import run_charts
-from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Entry, FigureTable, Panel
+from loadgen.study.pages.page_parts import NAN, Bar, Curve, CurveStyle, Panel
 from loadgen.study.run_summary import Reported, grouped
 
 SYMBOLS = {
@@ -38,7 +38,7 @@ class Compared(msgspec.Struct, frozen=True):
     anchor: str
     title: str
     comparison: ComparedLoad
-    statistics: FigureTable | None  # everything known of each difference; None: no verdict on any
+    statistics: Table | None  # everything known of each difference; None: no verdict on any
     tables: tuple[tuple[str, Table], ...]  # rows by speed, and the effect of quantization
     bars: tuple[Panel, ...]
     distributions: tuple[Panel, ...]
@@ -67,9 +67,9 @@ def _list_tables(comparison: ComparedLoad) -> Iterator[tuple[str, Table]]:
         yield loads.TITLE, turns
 
 
-def _make_statistics_table(comparison: ComparedLoad) -> FigureTable | None:
+def _make_statistics_table(comparison: ComparedLoad) -> Table | None:
     """Everything known of each difference; None where there is no verdict on any."""
-    rows: list[tuple[Entry, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for figure in comparison.figures:
         for line in comparison.lines:
             effect = line.effects.get(figure.key)
@@ -86,7 +86,7 @@ def _make_statistics_table(comparison: ComparedLoad) -> FigureTable | None:
                 )
             )  # fmt: skip
     titles = ("", "ratio", "95 %", "p", "p, Holm", "p, equivalent", "n", "detectable", "more runs", "why")
-    return FigureTable(titles, tuple(rows)) if rows else None
+    return make_table(titles, rows) if rows else None
 
 
 def format_figure(figure: ComparedFigure, value: float) -> str:
@@ -167,11 +167,6 @@ def select_own_marks(comparison: ComparedLoad, line: Line) -> tuple[str, ...]:
     return tuple(mark for mark in line.marks if mark not in once)
 
 
-def describe_machine(run: Reported) -> str:
-    """Which engine on which machine."""
-    return ", ".join(filter(None, (run.engine, run.machine, run.power_mode)))
-
-
 def plot_comparison(compared: ComparedLoad) -> Iterator[Panel]:
     """A panel of bars a figure, checkpoints as bars, then how near decoding came to the roofline."""
     for figure in compared.figures:
@@ -208,7 +203,7 @@ def _plot_bars(key: str, title: str, bars: tuple[Bar, ...], better: str) -> Pane
         sentences.append("The dashed mark is the roofline.")
     intervals = (format_ends(bar.low, bar.high) for bar in bars)
     rows = tuple((bar.name, bar.text, interval) for bar, interval in zip(bars, intervals, strict=True))
-    numbers = FigureTable(("", "mean", "95 % interval"), rows)
+    numbers = make_table(("", "mean", "95 % interval"), rows)
     return Panel(key, title, "", bars=bars, caption=" ".join(sentences), numbers=numbers)
 
 
@@ -237,5 +232,5 @@ def plot_ladders(
         points = ((curve.name, x, y) for curve in drawn for x, y in zip(curve.x, curve.y, strict=True))
         rows = tuple((name, f"{x:,.0f}", f"{y:,.2f}") for name, x, y in points)
         key, title = f"ladder-{start // MOST_CURVES + 1}", "Speed over input length"
-        numbers, caption = FigureTable(("", "input", "tokens/s"), rows), "One request at a time."
+        numbers, caption = make_table(("", "input", "tokens/s"), rows), "One request at a time."
         yield Panel(key, title, "input tokens", "tokens/s", drawn, caption=caption, numbers=numbers)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from loadgen.base.table import Table
+from loadgen.base.table import Table, make_table
 from loadgen.report import limit_lines
 from loadgen.report.limit_record import LimitRecord, LimitRun, ObjectiveFigures
 from loadgen.study.importers.clients.loadgen_runs import StoredLimit
-from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, FigureTable, Floats, Panel, is_wide
+from loadgen.study.pages.page_parts import NAN, Curve, CurveStyle, Floats, Panel, is_wide
 
 _TOP = 2.5  # times the limit, the highest that is drawn: a saturated run would flatten all others
 
@@ -90,7 +90,7 @@ def _plot_objective(
     return Panel(
         key, f"{figure} over load", _name_unit(record), "ms", tuple(curves), x_log=is_wide(loads),
         y_top=_TOP * limit_ms, band=band, caption=_write_caption(runs, band, above),
-        numbers=FigureTable(("load", figure, "at most, 99 %", ""), rows),
+        numbers=make_table(("load", figure, "at most, 99 %", ""), rows),
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _plot_goodput(record: LimitRecord, key: str, runs: Sequence[LimitRun]) -> Pa
         key, "Goodput over load", _name_unit(record), "requests/s",
         tuple(_make_curves("goodput", runs, goodput)),
         x_log=is_wide(loads), band=band, caption=_write_caption(runs, band),
-        numbers=FigureTable(("load", "requests/s within the objectives"), rows),
+        numbers=make_table(("load", "requests/s within the objectives"), rows),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from loadgen.base.table import Table
+from loadgen.base.table import Table, make_table
 from loadgen.figures.knee import knee
 from loadgen.report import load_table
 from loadgen.report.limit_lines import load as shown_load
@@ -20,7 +20,7 @@ from loadgen.study.compare.loads import SweptLoads
 from loadgen.study.compare.rows import INVALID
 from loadgen.study.pages.comparison_section import MOST_CURVES
 from loadgen.study.pages.drawing import WIDTH, Drawing, Polyline, Text, draw_panel
-from loadgen.study.pages.page_parts import Curve, CurveStyle, Entry, FigureTable, Number, Panel, is_wide
+from loadgen.study.pages.page_parts import Curve, CurveStyle, Number, Panel, is_wide
 from loadgen.study.run_summary import Reported, grouped
 
 _THROUGHPUT, _PER_GPU, _TTFT, _TPOT = (
@@ -260,7 +260,7 @@ def _plot_points(
     return Panel(
         f"sweep-{axes.key}-{stem}", axes.title, axes.x_label, axes.y_label, tuple(curves),
         x_log=axes.x == _LOAD and is_wide(loads), band=band, caption=" ".join(unseen),
-        numbers=FigureTable(("", "load", axes.x_label, axes.y_label), tuple(rows)),
+        numbers=make_table(("", "load", axes.x_label, axes.y_label), rows),
     )  # fmt: skip
 
 
@@ -387,7 +387,7 @@ class LoadSection(msgspec.Struct, frozen=True):
     """One table of every load, as numbers and as text, with its pictures and notes."""
 
     title: str
-    figures: FigureTable
+    figures: Table
     words: Table
     pictures: tuple[Panel, ...]
     notes: tuple[str, ...]
@@ -405,7 +405,7 @@ def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection 
     )
     return LoadSection(
         load_table.title(found.rows) or load_table.UNNAMED,
-        FigureTable(tuple(column.title for column in narrow.columns), rows),
+        make_table(tuple(column.title for column in narrow.columns), rows),
         words,
         pictures,
         (*load_table.legend(found.rows), *load_table.dips(found.rows), *found.notes),
@@ -414,7 +414,7 @@ def load_section(found: SweptLoads, pictures: tuple[Panel, ...]) -> LoadSection 
 
 def picture(section: LoadSection) -> tuple[Panel, Drawing]:
     """All pictures of load as one, three in a row; the panel has its title."""
-    names = list(dict.fromkeys(str(row[0]) for row in section.figures.rows))
+    names = list(dict.fromkeys(str(row[0]) for row in section.figures.body))
     heading = f"{names[0]}, {section.title}" if len(names) == 1 else section.title
     about = Panel("loads", heading, "", caption="; ".join(panel.title for panel in section.pictures))
     shapes: list[Polyline | Text] = [Text(_EDGE, 20, heading, "text", 14, bold=True)]
@@ -433,6 +433,6 @@ def _moved(shape: Polyline | Text, right: float, down: float) -> Polyline | Text
     return replace(shape, points=shape.points + np.array([right, down]))
 
 
-def _entry(row: LoadRow, key: str, cell: str) -> Entry:
+def _entry(row: LoadRow, key: str, cell: str) -> str:
     figure = row.figures.get(key)
-    return cell if figure is None else Number("", figure.mean, cell)
+    return cell if figure is None else Number(cell, figure.mean)

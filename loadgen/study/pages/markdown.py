@@ -23,7 +23,6 @@ from loadgen.study.pages.comparison_section import (
     summarise_line,
 )
 from loadgen.study.pages.document import Document
-from loadgen.study.pages.page_parts import Number
 from loadgen.study.pages.run_section import Account
 
 _FENCE = re.compile(r"`{3,}")
@@ -143,7 +142,8 @@ def _write_runs(accounts: Sequence[Account]) -> Iterator[str]:
 
 
 def _write_run(account: Account, alone: bool) -> Iterator[str]:
-    if not (alone or account.doubts or account.command):
+    doubts, latencies, text, again = map(account.section, ("doubts", "latencies", "text", "again"))
+    if not (alone or doubts or again):
         return
     turn = f" ({account.turn})" if account.turn and not alone else ""
     summary = f"{account.reported.name}: {account.load}{turn}"
@@ -151,18 +151,16 @@ def _write_run(account: Account, alone: bool) -> Iterator[str]:
         yield from ("## The run", "")
     else:
         yield from ("<details>", f"<summary>{html.escape(' '.join(summary.split()))}</summary>", "")
-    for doubt in account.doubts:
+    for doubt in doubts.doubts:
         evidence = f": {doubt['evidence']}" if doubt["evidence"] else ""
         remedy = f" *What to do:* {_escape(doubt['remedy'])}." if doubt["remedy"] else ""
         yield f"- **{_escape(doubt['name'])}** {doubt['severity']}{_escape(evidence)}.{remedy}"
     yield ""
-    if account.latencies is not None and account.latencies.rows:
-        rows = [[entry.text if isinstance(entry, Number) else _escape(entry) for entry in row]
-                for row in account.latencies.rows]  # fmt: skip
-        yield from _write_table(account.latencies.titles, rows)
-    yield from _fence_text(account.text)
-    if account.command:
-        yield from ("Run it again:", "", *_fence_text(account.command))
+    if latencies.table is not None:
+        yield from _write_words(latencies.table)
+    yield from _fence_text(text.text)
+    if again:
+        yield from ("Run it again:", "", *_fence_text(again.text))
     if not alone:
         yield from ("</details>", "")
 

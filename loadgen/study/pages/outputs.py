@@ -113,7 +113,7 @@ class _Given:
     def panels(self) -> Iterator[tuple[str, Panel]]:
         """Every panel with its file's stem."""
         compared = [(part.anchor, (*part.bars, *part.distributions)) for part in self.document.compared]
-        accounts = [(account.anchor, account.drawn) for account in self.document.accounts]
+        accounts = [(account.anchor, account.section("drawn").panels) for account in self.document.accounts]
         loads = self.document.sweeps if self.document.loads is None else self.document.loads.pictures
         searches = [("", search.pictures) for search in self.document.limits]
         for parts in (searches, compared, [("", loads)], accounts):

@@ -10,36 +10,34 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.base.table import Table, make_table
+
 Floats = NDArray[np.floating[Any]]
 NAN = float("nan")
 _WIDE = 16
 
 
-class Number(msgspec.Struct, frozen=True):
-    """A figure as it is written, with the whole of it and where it stands in the JSON ("" : nowhere)."""
+class Number(str):
+    """A figure as it is written, with its whole value and where that stands in the JSON ("": nowhere)."""
 
-    key: str
+    __slots__ = ("aside", "key", "value")
     value: float
-    text: str
-    aside: str = ""  # what is to be known of it, next to it
+    key: str
+    aside: str
+
+    def __new__(cls, text: str, value: float, key: str = "", aside: str = "") -> Number:
+        """Make the number; `aside` is written next to it."""
+        number = super().__new__(cls, text)
+        number.value, number.key, number.aside = value, key, aside
+        return number
 
 
-Entry = Number | str
-
-
-class FigureTable(msgspec.Struct, frozen=True):
-    """Figures in rows, the first entry of each its name."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[Entry, ...], ...]
-
-
-def format_number(key: str, value: object, digits: int = 2, unit: str = "") -> Number | str:
-    """A number with thousands apart; a dash without a value."""
+def format_number(key: str, value: object, digits: int = 2, aside: str = "") -> str:
+    """Write a Number with thousands apart, what is not a number as a text, and a dash without a value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         return "–" if value is None or value != value else str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
-    return Number(key, value, f"{text} {unit}".rstrip())
+    return Number(text, value, key, aside)
 
 
 class CurveStyle(StrEnum):
@@ -115,7 +113,7 @@ class Panel(msgspec.Struct, frozen=True):
     y_top: float | None = None
     band: tuple[float, float] | None = None
     caption: str = ""
-    numbers: FigureTable | None = None  # the same as a table, for readers who cannot see it
+    numbers: Table | None = None  # the same as a table, for readers who cannot see it
 
 
 def is_wide(loads: Floats) -> bool:
@@ -129,5 +127,28 @@ def plot_over_seconds(
     """Curves over time, with the extremes of the named values as a table."""
     extremes = {name: (each.min(), each.mean(), each.max()) for name, each in values.items()}
     rows = tuple((name, *(f"{float(value):,.2f}" for value in each)) for name, each in extremes.items())
-    numbers = FigureTable(("", "min", "mean", "max"), rows)
+    numbers = make_table(("", "min", "mean", "max"), rows)
     return Panel(key, title, "s", unit, curves, caption=caption, numbers=numbers)
+
+
+class PageSection(msgspec.Struct, frozen=True):
+    """One part of the account of a run: a title, and what stands below it in the order of these fields.
+
+    The writers of every form have these alone; one that has nothing below its title is left out.
+    """
+
+    title: str  # "": what stands in it has no heading
+    key: str = ""  # of its anchor; "": it has none
+    menu: str = ""  # its title in the contents; "": it is not there
+    folded: bool = False  # closed until a reader opens it
+    facts: tuple[tuple[str, str], ...] = ()
+    doubts: tuple[dict[str, str], ...] = ()  # as a result's JSON has them; of other clients' the names alone
+    table: Table | None = None
+    panels: tuple[Panel, ...] = ()
+    lines: tuple[str, ...] = ()
+    text: str = ""  # to be copied
+    remarks: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        below = (self.facts, self.doubts, self.panels, self.lines, self.text, self.remarks)
+        return any(below) or (self.table is not None and bool(self.table.body))

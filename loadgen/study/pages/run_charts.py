@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from loadgen.base.arrays import Bool, Int64
 from loadgen.base.clock import MS_NS, SECOND_NS
+from loadgen.base.table import make_table
 from loadgen.figures.figure_table import LATENCIES, SELECTABLE
 from loadgen.figures.metrics import gaps
 from loadgen.figures.per_request import PerRequest
@@ -21,7 +22,6 @@ from loadgen.report.sample_file import of_gauges
 from loadgen.study.pages.page_parts import (
     Curve,
     CurveStyle,
-    FigureTable,
     Floats,
     Panel,
     Spans,
@@ -88,7 +88,7 @@ def plot_distributions(groups: Sequence[tuple[str, Sequence[Result]]]) -> Iterat
             x_log=middle > 0 and highest / middle > _SKEWED,
             y_top=100.0,
             caption=f"Cumulative share of {_COUNTED.get(key, 'requests')}; n = {counted}{pooled_runs}.",
-            numbers=FigureTable(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
+            numbers=make_table(("", *(f"P{rank:g}" for rank in _RANKS), "max"), rows),
         )
 
 
@@ -239,7 +239,7 @@ def plot_timeline(run: Result) -> Iterator[Panel]:
     lengths = tuple(
         (kind.name, f"{len(kind.at):,}", f"{mean:,.4f}") for kind, mean in zip(spans, means_s, strict=True)
     )
-    numbers, caption = FigureTable(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
+    numbers, caption = make_table(("", "requests", "mean s"), lengths), f"Each line is a request.{left_out}"
     y_label = "request, in order of sending"
     yield Panel("timeline", "Requests", "s", y_label, spans=spans, caption=caption, numbers=numbers)
 

@@ -194,9 +194,10 @@ def test_the_table_by_turn_has_80_columns() -> None:
 def test_a_page_has_the_sessions_and_the_table_by_turn() -> None:
     result = made(TURNS, rows_of(TURNS))
     shown = make_account(of_run(Path("runs/made"), result), "run-1", draw=False)
-    assert shown.by_turn is not None
-    assert len(shown.by_turn.rows) == 3
-    assert any(line.startswith("sessions: 5 begun") for line in shown.sessions)
+    (by_turn,) = (section.table for section in shown.sections if section.title == "By turn")
+    assert by_turn is not None
+    assert len(by_turn.body) == 3
+    assert any(line.startswith("sessions: 5 begun") for line in shown.section("sessions").lines)
 
 
 def test_sessions_in_flight_include_those_between_two_turns() -> None:

@@ -275,8 +275,10 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
     found = made(several("m"))
     assert found.loads is not None
     assert (found.compared, found.sweeps) == ((), ())
-    assert [row[:2] for row in found.loads.figures.rows] == [("m", "1"), ("m", "2"), ("m", "4")]
-    entry = found.loads.figures.rows[0][found.loads.figures.titles.index("TTFT ms")]
+    assert [row[:2] for row in found.loads.figures.body] == [("m", "1"), ("m", "2"), ("m", "4")]
+    entry = found.loads.figures.body[0][
+        [column.title for column in found.loads.figures.columns].index("TTFT ms")
+    ]
     assert isinstance(entry, Number)
     run = next(account.reported for account in found.accounts if account.reported.load.max_concurrency == 1)
     assert entry.value == run.figure("mean_ttft_ms")
@@ -291,7 +293,7 @@ def test_a_row_a_load_and_a_picture_of_load() -> None:
 def test_several_models_are_a_curve_each_and_compared_a_load() -> None:
     found = made(several("m", "n"))
     assert found.loads is not None
-    assert [row[0] for row in found.loads.figures.rows] == ["m"] * 3 + ["n"] * 3
+    assert [row[0] for row in found.loads.figures.body] == ["m"] * 3 + ["n"] * 3
     assert [curve.name for curve in found.loads.pictures[3].curves] == ["m", "n"]
     assert len(found.compared) == 3
 

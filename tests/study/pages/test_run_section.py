@@ -15,7 +15,7 @@ from loadgen.study.pages.run_section import Card
 
 
 def texts(card: Card) -> list[str]:
-    return [" ".join(filter(None, (each.rank, each.number.text, each.unit))) for each in card.figures]
+    return [" ".join(filter(None, (each.rank, each.number, each.unit))) for each in card.figures]
 
 
 def of(run: Result) -> dict[str, Card]:
